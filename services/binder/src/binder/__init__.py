@@ -1,0 +1,1 @@
+"""The binder: commits placements in order; the one service that writes Bindings."""

@@ -1,0 +1,1 @@
+"""The metrics collector: keeps the live bandwidth of every node from Prometheus."""

@@ -1,0 +1,1 @@
+"""berth: a Kubernetes scheduler made of small services that meet on NATS."""

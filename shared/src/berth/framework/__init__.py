@@ -1,0 +1,1 @@
+"""The scheduling framework: the plugin contract, profiles and the cycle that runs them. Pure."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API as berth uses it: client, reflector, Lease election."""

@@ -1,0 +1,1 @@
+"""The built-in plugins, one file each, and the literal map that registers them."""

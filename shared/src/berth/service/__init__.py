@@ -1,0 +1,1 @@
+"""What every service process has: settings, logging, metrics, health, life cycle."""
