@@ -1,0 +1,25 @@
+"""The errors that say what becomes of a message (STYLE, rule 2): tried again, or put aside."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class BerthError(Exception):
+    """Any error that berth raises on purpose. Its text is one line: what was done, the value, the cause."""
+
+
+class TemporaryError(BerthError):
+    """It may work later: the message is given back and comes again after ``retry_after``."""
+
+    def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PermanentError(BerthError):
+    """It will never work: the message goes to ``dead`` with this text as its reason."""
+
+
+class DecodeError(PermanentError):
+    """Bytes or text that do not say what they should."""

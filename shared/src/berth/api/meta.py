@@ -1,0 +1,48 @@
+"""What every Kubernetes object carries, trimmed to what scheduling reads. Decoding a full object into these types is the trimming."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A Kubernetes type of which only the named fields are kept; defaults are not written."""
+
+
+class OwnerReference(Trimmed, frozen=True, kw_only=True):
+    """Who made the object; only the controller is of interest to schedulers."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(Trimmed, frozen=True, kw_only=True):
+    """Names, versions and labels. Times are RFC 3339 text as the API wrote them: equal-length UTC, so text order is time order."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class SelectorRequirement(Trimmed, frozen=True, kw_only=True):
+    """One expression of a selector: ``key operator values``."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelector(Trimmed, frozen=True, kw_only=True):
+    """matchLabels and matchExpressions, all of which must hold. Empty selects everything; absent selects nothing."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[SelectorRequirement] | None = None

@@ -1,0 +1,266 @@
+"""Pod, trimmed to what plugins read, and the two questions that watcher and binder must answer alike: changed? bound?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
+
+Quantities = dict[str, str | int | float]
+"""Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.quantity`` reads them."""
+
+
+class ContainerPort(Trimmed, frozen=True, kw_only=True):
+    """A port of a container; only those with a host port matter to scheduling."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class ResourceRequirements(Trimmed, frozen=True, kw_only=True):
+    """What a container or a whole pod asks for."""
+
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(Trimmed, frozen=True, kw_only=True):
+    """A container. An init container with restartPolicy Always is a sidecar."""
+
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements | None = None
+    ports: list[ContainerPort] | None = None
+    restart_policy: str | None = None
+
+
+class Toleration(Trimmed, frozen=True, kw_only=True):
+    """A taint that the pod puts up with. An empty key with Exists tolerates all."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSelectorTerm(Trimmed, frozen=True, kw_only=True):
+    """Expressions on labels and fields that must all hold; an empty term selects nothing."""
+
+    match_expressions: list[SelectorRequirement] | None = None
+    match_fields: list[SelectorRequirement] | None = None
+
+
+class NodeSelector(Trimmed, frozen=True, kw_only=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class PreferredNodeTerm(Trimmed, frozen=True, kw_only=True):
+    """A node preference of weight 1..100."""
+
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(Trimmed, frozen=True, kw_only=True):
+    """Which nodes the pod must and would rather be on."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredNodeTerm] | None = None
+
+
+class PodAffinityTerm(Trimmed, frozen=True, kw_only=True):
+    """Pods (by labels, in namespaces) and the topology in which to be together with them, or apart."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
+class WeightedPodAffinityTerm(Trimmed, frozen=True, kw_only=True):
+    """A pod preference of weight 1..100."""
+
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Trimmed, frozen=True, kw_only=True):
+    """Required and preferred terms, for affinity and anti-affinity alike."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] | None = None
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] | None = None
+
+
+class Affinity(Trimmed, frozen=True, kw_only=True):
+    """All affinities of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
+    """How evenly pods of a selector are to lie over a topology."""
+
+    max_skew: int
+    topology_key: str
+    when_unsatisfiable: str
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
+
+
+class ClaimSource(Trimmed, frozen=True, kw_only=True):
+    """A volume that is a PersistentVolumeClaim."""
+
+    claim_name: str
+    read_only: bool = False
+
+
+class Volume(Trimmed, frozen=True, kw_only=True):
+    """A volume of the pod. Sources that plugins look into are typed where those plugins came to need them; the rest stays JSON."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: dict[str, object] | None = None
+    gce_persistent_disk: dict[str, object] | None = None
+    aws_elastic_block_store: dict[str, object] | None = None
+    azure_disk: dict[str, object] | None = None
+    cinder: dict[str, object] | None = None
+    rbd: dict[str, object] | None = None
+    iscsi: dict[str, object] | None = None
+    csi: dict[str, object] | None = None
+    image: dict[str, object] | None = None
+
+
+class PodSchedulingGate(Trimmed, frozen=True, kw_only=True):
+    """A reason to leave the pod alone until somebody removes it."""
+
+    name: str = ""
+
+
+class PodResourceClaim(Trimmed, frozen=True, kw_only=True):
+    """A claim on a dynamic resource."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSpec(Trimmed, frozen=True, kw_only=True):
+    """What the pod asks for."""
+
+    scheduler_name: str = "default-scheduler"
+    node_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: Quantities | None = None
+    resources: ResourceRequirements | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[TopologySpreadConstraint] | None = None
+    scheduling_gates: list[PodSchedulingGate] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
+    volumes: list[Volume] | None = None
+    host_network: bool = False
+    termination_grace_period_seconds: int | None = None
+
+
+class PodCondition(Trimmed, frozen=True, kw_only=True):
+    """A condition of the pod, such as PodScheduled or berth's fence."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(Trimmed, frozen=True, kw_only=True):
+    """Where the pod stands."""
+
+    phase: str = ""
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+
+
+class Pod(Trimmed, frozen=True, kw_only=True):
+    """A pod. Decoded from the API's bytes it is already trimmed; on the bus it is written the same way."""
+
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def uid(self) -> str:
+        """metadata.uid."""
+        return self.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, as people write it."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+def is_bound(pod: Pod) -> bool:
+    """Whether the pod takes up room on a node: nodeName set and not yet finished (PROTOCOL 1, *bound*)."""
+    return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL_PHASES
+
+
+def is_finished(pod: Pod) -> bool:
+    """Whether the pod has reached a terminal phase; it is then as if deleted."""
+    return pod.status.phase in TERMINAL_PHASES
+
+
+def is_gone_while_unbound(pod: Pod) -> bool:
+    """Whether an unbound pod is past placing: being deleted (the API would answer a Binding with 409) or finished."""
+    return not pod.spec.node_name and (pod.metadata.deletion_timestamp is not None or is_finished(pod))
+
+
+def is_gated(pod: Pod) -> bool:
+    """Whether scheduling gates hold the pod back."""
+    return bool(pod.spec.scheduling_gates)
+
+
+def priority_of(pod: Pod) -> int:
+    """The pod's priority; absent is 0."""
+    return pod.spec.priority or 0
+
+
+def changed(seen: Pod, now: Pod) -> bool:
+    """Whether a pod differs from what was ranked in anything that scheduling reads (PROTOCOL 1, *changed*).
+
+    Conditions, nominatedNodeName and resourceVersion are left out: berth writes them itself.
+    """
+    return _essence(seen) != _essence(now)
+
+
+def _essence(pod: Pod) -> tuple[object, ...]:
+    meta, status = pod.metadata, pod.status
+    return (
+        meta.name,
+        meta.namespace,
+        meta.uid,
+        meta.deletion_timestamp,
+        meta.labels or None,
+        meta.annotations or None,
+        meta.owner_references or None,
+        pod.spec,
+        status.phase,
+    )

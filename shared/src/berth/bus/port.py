@@ -1,0 +1,267 @@
+"""What berth asks of a bus. The real one (``berth.bus.nats``) and the one in memory (``berth.bus.memory``) both keep it,
+and one contract suite holds them to it.
+
+A :class:`Session` is one client on one connection. There is no reconnecting inside it: when the connection is lost every
+call raises :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads ``bus.id``
+(PROTOCOL 2, *a connection is a client*). A delivery can only be acknowledged on the session that delivered it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from berth.api.errors import BerthError, TemporaryError
+
+
+class BusLostError(TemporaryError):
+    """The connection is gone: nothing that was under way is known to have arrived."""
+
+
+class BusRefusedError(BerthError):
+    """The server has what differs from what berth declares, or does not allow it; the text says what to do."""
+
+
+class WrongLastSequenceError(BerthError):
+    """A write expected another last sequence on its subject: somebody wrote in between. Read and write again."""
+
+
+class MissingError(TemporaryError):
+    """A stream, bucket or consumer that should be there is not (yet)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PubAck:
+    """The stream has the message. ``duplicate``: it had it already, under the same message id."""
+
+    stream: str
+    sequence: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A message as a stream holds it."""
+
+    subject: str
+    sequence: int
+    data: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    time: datetime
+    """When the server stored it; ages are computed with these, never with a client's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A key of a bucket as it stands, or as it was removed.
+
+    ``key`` is the escaped key without the bucket's prefix; ``data`` is ``None`` for a removal.
+    """
+
+    key: str
+    sequence: int
+    data: bytes | None
+    time: datetime
+
+
+class Delivery(Protocol):
+    """A message of a work queue, lent until it is acknowledged."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def sequence(self) -> int:
+        """Its sequence in the stream: the order of the work queue."""
+        ...
+
+    @property
+    def delivered(self) -> int:
+        """The how-manieth delivery this is, from 1."""
+        ...
+
+    @property
+    def time(self) -> datetime:
+        """When the stream stored it."""
+        ...
+
+    def ack(self) -> None:
+        """Done, and its effect is durable one step further on. Fire and forget: lost, it comes again."""
+        ...
+
+    def nak(self, delay: timedelta | None = None) -> None:
+        """Not now: comes again after the delay."""
+        ...
+
+    def in_progress(self) -> None:
+        """Still at it: the ack_wait starts anew."""
+        ...
+
+
+class Consumption(Protocol):
+    """A continuous pull from a work queue. Never holds more than ``hold`` deliveries that are not settled."""
+
+    def __aiter__(self) -> AsyncIterator[Delivery]: ...
+
+
+class Following(Protocol):
+    """An ordered reading of a stream or bucket: gaps are found and read again, nothing is acknowledged.
+
+    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`); ``position`` is the stream
+    sequence up to which everything has been yielded; ``caught_up`` is set once everything that was there at the start
+    has been yielded (at once when there was nothing).
+    """
+
+    position: int
+    caught_up: asyncio.Event
+
+
+class StreamFollowing(Following, Protocol):
+    """Following a stream."""
+
+    def batches(self) -> AsyncIterator[list[Stored]]: ...
+
+
+class BucketFollowing(Following, Protocol):
+    """Following a bucket: first the last entry of every key, then every change."""
+
+    def batches(self) -> AsyncIterator[list[Entry]]: ...
+
+
+class Session(Protocol):
+    """One client on one connection to the bus."""
+
+    @property
+    def bus_id(self) -> str:
+        """KV ``control`` ``bus.id`` as read by this session's first request; empty when the bucket is missing."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set once the connection is gone for whatever reason, ``close`` included."""
+        ...
+
+    async def close(self) -> None:
+        """Flush what was sent, and leave. Never raises and takes at most a second."""
+        ...
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PubAck:
+        """Publish into whichever stream takes the subject; returns once it is stored.
+
+        Raises:
+            BusLostError: unknown whether it arrived. With a message id a repeat is harmless.
+            MissingError: no stream takes the subject.
+        """
+        ...
+
+    def consume(self, stream: str, consumer: str, *, hold: int) -> AbstractAsyncContextManager[Consumption]:
+        """Pull continuously from a durable consumer that exists.
+
+        The iteration raises :class:`MissingError` when the consumer is deleted, :class:`BusLostError` on a lost
+        connection. What is held and not settled at leaving comes again after its ack_wait.
+        """
+        ...
+
+    def follow(
+        self,
+        stream: str,
+        *,
+        filters: tuple[str, ...] = (">",),
+        since: timedelta | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[StreamFollowing]:
+        """Read a stream in order: from a sequence (exclusive), from a time ago, or from its beginning; then on."""
+        ...
+
+    def follow_bucket(
+        self, bucket: str, *, filters: tuple[str, ...] = (">",)
+    ) -> AbstractAsyncContextManager[BucketFollowing]:
+        """Read the last entry of every key that a filter takes (``node.>``), then every change. Expired purge markers
+        are no news: a key that is not there any more is not mentioned."""
+        ...
+
+    def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        """Every message that the stream holds under the filter, in order, unacknowledged ones among them (batched Direct Get)."""
+        ...
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message of one subject (Direct Get)."""
+        ...
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        """The key's last entry, ``None`` when there is none or it was removed and its marker has expired; an entry with
+        ``data=None`` while the marker is there (its sequence is what a new write must expect)."""
+        ...
+
+    async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
+        """Write a key; returns the sequence. ``expected`` is the key's last sequence, 0 for a key that must not be there.
+
+        Raises:
+            WrongLastSequenceError: the key stands at another sequence.
+        """
+        ...
+
+    async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
+        """Remove a key, leaving a marker for an hour; returns the marker's sequence. Raises as :meth:`put`."""
+        ...
+
+    async def subscribe(self, subject: str, listener: Callable[[str, bytes, Mapping[str, str]], None]) -> None:
+        """Hear what passes under a subject from now on, without any promise (plain subscription). The listener must not wait."""
+        ...
+
+    async def apply(self) -> None:
+        """Create or update every stream, bucket and shared consumer that berth declares, and ``bus.id`` when it is not there."""
+        ...
+
+    async def verify(self) -> None:
+        """Compare what exists with what berth declares.
+
+        Raises:
+            MissingError: something is not there: wait for whoever applies.
+            BusRefusedError: something differs; the text names it and both values.
+        """
+        ...
+
+    async def create_consumer(self, stream: str, consumer: str) -> None:
+        """Create the durable ``binder-<epoch>`` with its declared settings; refused by the server while another one takes the stream."""
+        ...
+
+    async def consumers(self, stream: str) -> list[str]:
+        """The names of the stream's consumers."""
+        ...
+
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        """Delete a consumer; one that is not there is as good."""
+        ...
+
+    async def register(
+        self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
+    ) -> None:
+        """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it."""
+        ...
+
+
+class Bus(Protocol):
+    """Where sessions come from."""
+
+    async def connect(self, *, name: str) -> Session:
+        """A new client. Its first request reads ``bus.id``.
+
+        Raises:
+            BusLostError: the server cannot be reached; the text names the address.
+        """
+        ...
