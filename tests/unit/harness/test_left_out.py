@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pytest
+
+from harness import left_out
+
+TESTS = Path(__file__).parents[2]
+NEEDS_KUBERNETES = """
+    import pytest
+    pytestmark = pytest.mark.requires("kubebuilder_assets")
+    def test_one(): raise AssertionError("ran without its part")
+    def test_two(): raise AssertionError("ran without its part")
+"""
+
+
+@pytest.fixture
+def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A machine without a control plane, where pytest runs with the plugin under test."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a second less a run
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.delenv(left_out.REQUIRE_ALL_VARIABLE, raising=False)
+    pytester.plugins = ["harness.left_out", "xdist.plugin"]
+    return pytester
+
+
+def test_a_suite_without_its_part_is_named_once_with_how_to_get_it(machine):
+    machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
+
+    result = machine.runpytest_subprocess()
+
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(
+        ["*= left out =*", "test_cluster.py (2): KUBEBUILDER_ASSETS names no folder*setup-envtest*"]
+    )
+
+
+def test_a_suite_without_its_part_fails_where_all_is_required(machine, monkeypatch):
+    monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
+    machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
+
+    result = machine.runpytest_subprocess()
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["left out, with BERTH_REQUIRE_ALL=1: KUBEBUILDER_ASSETS names no folder*"])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param("import pytest; pytest.importorskip('no_such_module')", id="while collecting"),
+        pytest.param("import pytest\ndef test_it(): pytest.skip('not today')", id="while running"),
+        pytest.param("import pytest\n@pytest.mark.skip(reason='not today')\ndef test_it(): pass", id="by a mark"),
+    ],
+)
+def test_no_other_way_of_skipping_passes_where_all_is_required(machine, monkeypatch, module):
+    monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
+    machine.makepyfile(test_skipped=module)
+
+    assert machine.runpytest_subprocess().ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+
+
+def test_an_expected_failure_is_not_left_out(machine, monkeypatch):
+    monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
+    machine.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_it(): raise AssertionError")
+
+    result = machine.runpytest_subprocess()
+
+    result.assert_outcomes(xfailed=1)
+
+
+def test_suites_left_out_by_parallel_workers_are_named_too(machine):
+    machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
+
+    result = machine.runpytest_subprocess("-n", "2")
+
+    result.stdout.fnmatch_lines(["test_cluster.py (2): KUBEBUILDER_ASSETS names no folder*"])
+
+
+def test_a_part_that_nobody_knows_fails_with_those_that_are_known(machine):
+    machine.makepyfile("import pytest\n@pytest.mark.requires('nats')\ndef test_it(): pass")
+
+    result = machine.runpytest_subprocess()
+
+    result.stdout.fnmatch_lines(["requiring 'nats': want one of kubebuilder_assets, nats-server, docker, prometheus"])
+
+
+def test_a_test_whose_part_is_here_runs(machine, monkeypatch):
+    for name in ("etcd", "kube-apiserver"):
+        (machine.path / name).touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(machine.path))
+    machine.makepyfile("import pytest\n@pytest.mark.requires('kubebuilder_assets')\ndef test_it(): pass")
+
+    machine.runpytest_subprocess().assert_outcomes(passed=1)
