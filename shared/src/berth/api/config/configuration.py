@@ -1,0 +1,71 @@
+"""The configuration as the services use it: every default filled in, plugin lists expanded, arguments typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from berth.api.config.plugins import PluginLists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderElection:
+    """How leaders of watcher and binder are found."""
+
+    leader_elect: bool = True
+    """Off: this process leads at once, alone; its Lease is written for the annotations only."""
+    lease_duration: timedelta = timedelta(seconds=15)
+    """How long a standby waits after the last renewal that it saw. Shorter than a proposal (30 s, PROTOCOL 7)."""
+    renew_deadline: timedelta = timedelta(seconds=10)
+    """How long a leader that cannot renew goes on; shorter than the duration: it stops before another starts."""
+    retry_period: timedelta = timedelta(seconds=2)
+    """Between two tries to take or renew."""
+    resource_name: str = "berth"
+    """Leases are ``<resourceName>-watcher`` and ``-binder``. v1's ``kube-scheduler`` is that scheduler's own Lease."""
+    resource_namespace: str = "kube-system"
+    """Where the Leases are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConnection:
+    """How to reach the API server."""
+
+    kubeconfig: str = ""
+    """Path of a kubeconfig; empty is the in-cluster account. The flag ``--kubeconfig`` beats it."""
+    qps: float | None = None
+    """Requests per second; unset is no limit (v1's default of 50 would mean 56 pods/s)."""
+    burst: int | None = None
+    """How many requests may come at once under ``qps``; unset is twice ``qps``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileConfiguration:
+    """One scheduler name, its plugins at each extension point, and their arguments."""
+
+    scheduler_name: str
+    plugins: PluginLists
+    args: Mapping[str, object] = field(default_factory=dict)
+    """Arguments by plugin name, of the type that the plugin declares; for every plugin that has any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeSchedulerConfiguration:
+    """The whole configuration of all services."""
+
+    profiles: tuple[ProfileConfiguration, ...]
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    pod_initial_backoff: timedelta = timedelta(seconds=1)
+    """The first back-off of a pod that could not be placed; doubled each time."""
+    pod_max_backoff: timedelta = timedelta(seconds=10)
+    """No back-off is longer."""
+    digest: str = ""
+    """Names the configuration in messages: 12 hexadecimal digits of a hash of what was loaded."""
+    ignored: tuple[str, ...] = ()
+    """Paths of known fields that mean nothing here; ``berth config check`` lists them."""
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The scheduler names whose pods are berth's."""
+        return frozenset(profile.scheduler_name for profile in self.profiles)

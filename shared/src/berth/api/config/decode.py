@@ -1,0 +1,136 @@
+"""Strict decoding of parsed YAML or JSON into msgspec Structs that reports every error, not only the first.
+
+``Problems`` collects sentences of the form ``path: expectation, got value``; a value that could not be read is left at
+its default, so that the rest of the file is still looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from datetime import timedelta
+from types import UnionType
+from typing import Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
+_WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+class Problems(list[str]):
+    """What is wrong with a file, a sentence each, in the order of the file."""
+
+    def add(self, path: str, expectation: str, got: object) -> None:
+        """``path: want expectation, got value``."""
+        where = f"{path}: " if path else ""
+        self.append(f"{where}want {expectation}, got {_show(got)}")
+
+    def check_range(self, path: str, value: int | None, low: int, high: int) -> None:
+        """Say so when a number that was given is out of its range."""
+        if value is not None and not low <= value <= high:
+            self.append(f"{path}: want {low}..{high}, got {value}")
+
+
+def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> S | None:
+    """A Struct from a mapping; ``None`` when it could not be made at all."""
+    if not isinstance(value, dict):
+        problems.add(path, "a mapping", value)
+        return None
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    hints = get_type_hints(kind)
+    for name in value.keys() - fields.keys():
+        problems.append(f"{_join(path, name)}: unknown field{_did_you_mean(name, fields)}")
+    missing = [name for name, field in fields.items() if field.required and value.get(name) is None]
+    for name in missing:
+        problems.append(f"{_join(path, name)}: required")
+    present = {
+        fields[name].name: (name, given) for name, given in value.items() if name in fields and given is not None
+    }
+    read = {
+        attribute: _read(given, hints[attribute], _join(path, name), problems)
+        for attribute, (name, given) in present.items()
+    }
+    if missing or any(read.get(f.name) is None for f in fields.values() if f.required):
+        return None
+    return kind(**{attribute: made for attribute, made in read.items() if made is not None})
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """A Go duration such as ``15s`` or ``1m30s``; ``None`` when it is none."""
+    matches = list(_DURATION.finditer(text))
+    if not matches or "".join(match[0] for match in matches) != text:
+        return None
+    return timedelta(seconds=sum(float(match["number"]) * _UNITS[match["unit"]] for match in matches))
+
+
+def _read(value: object, hint: object, path: str, problems: Problems) -> object:
+    hint = _without_none(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return read_struct(value, hint, path, problems)
+    if get_origin(hint) is list:
+        return _read_list(value, get_args(hint)[0], path, problems)
+    if get_origin(hint) is dict:
+        return _read_mapping(value, get_args(hint)[1], path, problems)
+    if hint is timedelta:
+        return _read_duration(value, path, problems)
+    if hint is object:
+        return value
+    return _read_scalar(value, hint, path, problems)
+
+
+def _read_list(value: object, hint: object, path: str, problems: Problems) -> object:
+    if not isinstance(value, list):
+        problems.add(path, "a list", value)
+        return None
+    made = [_read(item, hint, f"{path}[{index}]", problems) for index, item in enumerate(value)]
+    return [item for item in made if item is not None]
+
+
+def _read_mapping(value: object, hint: object, path: str, problems: Problems) -> object:
+    if not isinstance(value, dict):
+        problems.add(path, "a mapping", value)
+        return None
+    return {str(key): _read(item, hint, _join(path, key), problems) for key, item in value.items()}
+
+
+def _read_duration(value: object, path: str, problems: Problems) -> timedelta | None:
+    made = parse_duration(value) if isinstance(value, str) else None
+    if made is None:
+        problems.add(path, "a duration such as 15s or 1m30s", value)
+    return made
+
+
+def _read_scalar(value: object, hint: object, path: str, problems: Problems) -> object:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    word = _WORDS.get(hint, f"a {hint}") if isinstance(hint, type) else f"a {hint}"
+    problems.add(path, word, value)
+    return None
+
+
+def _without_none(hint: object) -> object:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    rest = [arg for arg in get_args(hint) if arg is not type(None)]
+    return rest[0] if len(rest) == 1 else object
+
+
+def _join(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _did_you_mean(name: object, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line that a person can read

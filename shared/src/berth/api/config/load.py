@@ -1,0 +1,153 @@
+"""Loading: text to configuration, or every reason why not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import timedelta
+
+import msgspec
+import yaml
+
+from berth.api.config.configuration import (
+    ClientConnection,
+    KubeSchedulerConfiguration,
+    LeaderElection,
+)
+from berth.api.config.decode import Problems, read_struct
+from berth.api.config.profiles import KnownPlugin, Plugged, complete_profiles
+from berth.api.config.types import (
+    API_GROUP,
+    API_VERSION,
+    KIND,
+    File,
+    FileClientConnection,
+    FileLeaderElection,
+    Plugins,
+)
+from berth.api.errors import BerthError
+
+_IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
+_IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
+
+
+class ConfigurationError(BerthError):
+    """The configuration cannot be used. ``problems`` holds every reason, each with its path."""
+
+    def __init__(self, problems: list[str], *, source: str = "") -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in problems))
+
+
+def default_configuration(known: Mapping[str, KnownPlugin], preset: Plugins) -> KubeSchedulerConfiguration:
+    """What holds without a file: one profile, schedulerName ``berth``, the preset's plugins."""
+    return load(f"apiVersion: {API_VERSION}\nkind: {KIND}\n", known=known, preset=preset)
+
+
+def load(
+    text: str, *, known: Mapping[str, KnownPlugin], preset: Plugins, source: str = ""
+) -> KubeSchedulerConfiguration:
+    """Read a file's text.
+
+    Raises:
+        ConfigurationError: with every problem at once.
+    """
+    problems = Problems()
+    file = _read_file(text, problems)
+    configuration = _complete(file, text, known, preset, problems) if file else None
+    if problems or configuration is None:
+        raise ConfigurationError(problems, source=source)
+    return configuration
+
+
+def _read_file(text: str, problems: Problems) -> File | None:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        problems.append(f"not YAML: {' '.join(str(exc).split())}")
+        return None
+    if not isinstance(document, dict):
+        problems.add("", f"a {KIND}", document)
+        return None
+    _check_identity(document, problems)
+    return read_struct(document, File, "", problems)
+
+
+def _check_identity(document: dict[str, object], problems: Problems) -> None:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if isinstance(version, str) and version != API_VERSION:
+        hint = "; write v1 and check the fields" if version.startswith(API_GROUP) else ""
+        problems.append(f"apiVersion: want {API_VERSION!r}, got {version!r}{hint}")
+    if isinstance(kind, str) and kind != KIND:
+        problems.append(f"kind: want {KIND!r}, got {kind!r}")
+
+
+def _complete(
+    file: File, text: str, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
+) -> KubeSchedulerConfiguration:
+    if file.extenders:
+        problems.append(
+            "extenders: not supported; write what the extender does as a plugin (entry point berth.plugins)"
+        )
+    problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
+    initial = file.pod_initial_backoff_seconds if file.pod_initial_backoff_seconds is not None else 1
+    longest = file.pod_max_backoff_seconds if file.pod_max_backoff_seconds is not None else 10
+    if initial < 1:
+        problems.add("podInitialBackoffSeconds", "at least 1", initial)
+    if longest < initial:
+        problems.add("podMaxBackoffSeconds", f"at least podInitialBackoffSeconds ({initial})", longest)
+    return KubeSchedulerConfiguration(
+        profiles=complete_profiles(file.profiles, Plugged(known=known, preset=preset), problems),
+        leader_election=_leader_election(file.leader_election, problems),
+        client_connection=_client_connection(file.client_connection, problems),
+        pod_initial_backoff=timedelta(seconds=initial),
+        pod_max_backoff=timedelta(seconds=longest),
+        digest=hashlib.sha256(_canonical(text, preset)).hexdigest()[:12],
+        ignored=_ignored(file),
+    )
+
+
+def _canonical(text: str, preset: Plugins) -> bytes:
+    """What the digest is of: two files that say the same have the same digest, whatever their layout."""
+    return msgspec.json.encode((yaml.safe_load(text), preset), order="deterministic")
+
+
+def _ignored(file: File) -> tuple[str, ...]:
+    given = msgspec.to_builtins(file)
+    connection = given["clientConnection"]
+    return (
+        *(name for name in _IGNORED if given.get(name) is not None),
+        *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
+        *(["leaderElection.resourceLock"] if file.leader_election.resource_lock == "leases" else []),
+    )
+
+
+def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderElection:
+    default = LeaderElection()
+    made = LeaderElection(
+        leader_elect=default.leader_elect if given.leader_elect is None else given.leader_elect,
+        lease_duration=given.lease_duration or default.lease_duration,
+        renew_deadline=given.renew_deadline or default.renew_deadline,
+        retry_period=given.retry_period or default.retry_period,
+        resource_name=given.resource_name or default.resource_name,
+        resource_namespace=given.resource_namespace or default.resource_namespace,
+    )
+    if given.resource_lock not in (None, "leases"):
+        problems.add("leaderElection.resourceLock", "'leases'", given.resource_lock)
+    if made.renew_deadline >= made.lease_duration:
+        problems.add(
+            "leaderElection.renewDeadline", f"less than leaseDuration ({made.lease_duration})", str(made.renew_deadline)
+        )
+    if made.retry_period >= made.renew_deadline:
+        problems.add(
+            "leaderElection.retryPeriod", f"less than renewDeadline ({made.renew_deadline})", str(made.retry_period)
+        )
+    return made
+
+
+def _client_connection(given: FileClientConnection, problems: Problems) -> ClientConnection:
+    if given.qps is not None and given.qps < 0:
+        problems.add("clientConnection.qps", "0 (no limit) or more", given.qps)
+    if given.burst is not None and given.burst < 0:
+        problems.add("clientConnection.burst", "0 or more", given.burst)
+    return ClientConnection(kubeconfig=given.kubeconfig or "", qps=given.qps or None, burst=given.burst or None)

@@ -1,0 +1,168 @@
+"""Completing a profile: names checked against the known plugins, lists expanded, arguments read and validated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from berth.api.config.configuration import ProfileConfiguration
+from berth.api.config.decode import Problems, read_struct
+from berth.api.config.plugins import EVERYTHING, PluginLists, expand
+from berth.api.config.types import API_VERSION, FileProfile, Plugins, Point
+
+DEFAULT_SCHEDULER_NAME: Final = "berth"
+_MAX_WEIGHT: Final = (1 << 31) - 1
+
+
+class KnownPlugin(Protocol):
+    """What loading must know of a plugin; the registry's factories are of this form."""
+
+    @property
+    def points(self) -> Collection[Point]:
+        """The extension points that it implements."""
+        ...
+
+    @property
+    def args_type(self) -> type[msgspec.Struct] | None:
+        """The type of its arguments, every field with a default; ``None`` when it takes none."""
+        ...
+
+    @property
+    def validate(self) -> Callable[[object, str], list[str]]:
+        """Problems of arguments, each beginning with the path given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugged:
+    """The plugins that there are, and which of them the preset runs."""
+
+    known: Mapping[str, KnownPlugin]
+    preset: Plugins
+
+
+def complete_profiles(
+    given: list[FileProfile] | None, plugged: Plugged, problems: Problems
+) -> tuple[ProfileConfiguration, ...]:
+    """Every profile of a file; without any, one of the default name."""
+    profiles = given or [FileProfile()]
+    if len(profiles) > 1:
+        problems.extend(
+            f"profiles[{index}].schedulerName: required when there are several profiles"
+            for index, profile in enumerate(profiles)
+            if profile.scheduler_name is None
+        )
+    made = tuple(_profile(profile, f"profiles[{index}]", plugged, problems) for index, profile in enumerate(profiles))
+    _check_together(made, problems)
+    return made
+
+
+def _profile(given: FileProfile, path: str, plugged: Plugged, problems: Problems) -> ProfileConfiguration:
+    known = plugged.known
+    if given.scheduler_name == "":
+        problems.add(f"{path}.schedulerName", "a name", "")
+    problems.check_range(f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score, 0, 100)
+    _check_names(given.plugins, f"{path}.plugins", known, problems)
+    lists = expand(plugged.preset, given.plugins, {name: plugin.points for name, plugin in known.items()})
+    _check_lists(lists, f"{path}.plugins", problems)
+    return ProfileConfiguration(
+        scheduler_name=given.scheduler_name or DEFAULT_SCHEDULER_NAME,
+        plugins=lists,
+        args=_args(given, f"{path}.pluginConfig", lists, known, problems),
+    )
+
+
+def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
+    sets = {**{str(point): plugins.at(point) for point in Point}, "multiPoint": plugins.multi_point}
+    for place, chosen in sets.items():
+        for index, ref in enumerate(chosen.enabled or ()):
+            _check_enabled(ref.name, place, f"{path}.{place}.enabled[{index}].name", known, problems)
+            problems.check_range(f"{path}.{place}.enabled[{index}].weight", ref.weight, 0, _MAX_WEIGHT)
+        names = [ref.name for ref in chosen.enabled or ()]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            problems.append(f"{path}.{place}.enabled: {name!r} stands there more than once")
+        for index, ref in enumerate(chosen.disabled or ()):
+            if ref.name != EVERYTHING and ref.name not in known:
+                problems.append(_unknown(f"{path}.{place}.disabled[{index}].name", ref.name, known))
+
+
+def _check_enabled(name: str, place: str, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
+    if name not in known:
+        problems.append(_unknown(path, name, known))
+    elif place != "multiPoint" and Point(place) not in known[name].points:
+        offered = ", ".join(known[name].points)
+        problems.append(f"{path}: plugin {name!r} has no {place}; it has {offered}")
+
+
+def _unknown(path: str, name: str, known: Mapping[str, KnownPlugin]) -> str:
+    return f"{path}: unknown plugin {name!r}, known are {', '.join(sorted(known))}"
+
+
+def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
+    sorting = [ref.name for ref in lists[Point.QUEUE_SORT]]
+    if len(sorting) != 1:
+        problems.append(f"{path}.queueSort: want exactly one plugin, got {sorting}")
+    if not lists[Point.BIND]:
+        problems.append(f"{path}.bind: want at least one plugin, got none")
+
+
+def _args(
+    given: FileProfile, path: str, lists: PluginLists, known: Mapping[str, KnownPlugin], problems: Problems
+) -> Mapping[str, object]:
+    made: dict[str, object] = {}
+    for index, config in enumerate(given.plugin_config or ()):
+        place = f"{path}[{index}]"
+        if config.name in made:
+            problems.append(f"{place}.name: {config.name!r} stands there more than once")
+        elif config.name not in known:
+            problems.append(_unknown(f"{place}.name", config.name, known))
+        else:
+            made[config.name] = _read_args(
+                config.args or {}, config.name, f"{place}.args", known[config.name], problems
+            )
+    used = {ref.name for refs in lists.values() for ref in refs}
+    for name in used - made.keys():
+        args_type = known[name].args_type if name in known else None
+        if args_type is not None:
+            made[name] = args_type()
+    return made
+
+
+def _read_args(
+    given: dict[str, object], name: str, path: str, plugin: KnownPlugin, problems: Problems
+) -> object | None:
+    """The fields apiVersion and kind may stand in the arguments, as kube-scheduler's files have them."""
+    fields = {key: value for key, value in given.items() if key not in ("apiVersion", "kind")}
+    if plugin.args_type is None:
+        problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
+        return None
+    _check_args_identity(given, name, path, problems)
+    before = len(problems)
+    made = read_struct(fields, plugin.args_type, path, problems)
+    if made is not None and len(problems) == before:
+        problems.extend(plugin.validate(made, path))
+    return made
+
+
+def _check_args_identity(given: dict[str, object], name: str, path: str, problems: Problems) -> None:
+    version, kind = given.get("apiVersion"), given.get("kind")
+    if version is not None and version != API_VERSION:
+        problems.append(f"{path}.apiVersion: want {API_VERSION!r}, got {version!r}")
+    if kind is not None and kind != f"{name}Args":
+        problems.append(f"{path}.kind: want {name + 'Args'!r}, got {kind!r}")
+
+
+def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Problems) -> None:
+    names = [profile.scheduler_name for profile in profiles]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            problems.append(f"profiles[{index}].schedulerName: {name!r} is the name of another profile")
+    first = profiles[0].plugins[Point.QUEUE_SORT]
+    for index, profile in enumerate(profiles[1:], start=1):
+        if profile.plugins[Point.QUEUE_SORT] != first:
+            problems.append(
+                f"profiles[{index}].plugins.queueSort: want the same as in profiles[0], they share one queue"
+            )
