@@ -1,8 +1,10 @@
 # What a person types. Needs Python 3.11 or newer (with pip and venv) and make; everything else is installed into .venv.
 # ARGS goes to the command of the target: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
+# WORKERS is how many files of tests run at once; 0 runs them one after the other in one process.
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 
 BIN := .venv/bin
 STAMP := .venv/.berth-installed
@@ -29,8 +31,8 @@ setup: $(STAMP)  ## .venv with the locked dependencies and the berth command; do
 $(STAMP): requirements.lock $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "berth needs Python 3.11 or newer, $(PYTHON) is %d.%d: name another with make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" % sys.version_info[:2])'
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
-	@test -x $(BIN)/uv || { sed -n '/^uv==/,/^ *# via/p' requirements.lock >.venv/uv.lock && \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.lock; }
+	@test -x $(BIN)/uv || { sed -n '/^uv==/,/^ *# via/p' requirements.lock >.venv/uv-pin.txt && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r .venv/uv-pin.txt; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(addprefix -e ,$(MEMBERS))
 	@touch $@
@@ -42,7 +44,7 @@ up: setup  ## the whole pipeline in the foreground, on a real cluster with ARGS=
 	$(BIN)/berth up $(ARGS)
 
 test: setup  ## every test that this machine can run; names each suite that is left out, and what it lacks
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: lint format types layers spelling lock-current  ## all static checks (make -k check: go on after a failure)
 
