@@ -1,0 +1,96 @@
+"""`python -m berth.sim`: a simulated cluster in the foreground; one line of JSON says where it listens."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from berth.sim import snapshot
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.kubelet import KubeletSettings
+from berth.sim.store import DEFAULT_HISTORY
+from berth.sim.workload import make_nodes
+
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m berth.sim", description=__doc__)
+    line.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    line.add_argument("--port", type=int, default=0, help="port to listen on; 0 is any that is free")
+    line.add_argument("--nodes", type=int, default=0, metavar="N", help="how many equal nodes to make up")
+    line.add_argument("--node-cpu", default="4", help="cpu of a made-up node (default: %(default)s)")
+    line.add_argument("--node-memory", default="16Gi", help="memory of a made-up node (default: %(default)s)")
+    line.add_argument("--node-pods", type=int, default=110, help="pods of a made-up node (default: %(default)s)")
+    line.add_argument("--load", type=Path, metavar="FILE", help="objects as `kubectl get -o json|yaml` writes them")
+    line.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="where to write a kubeconfig")
+    line.add_argument(
+        "--history", type=int, default=DEFAULT_HISTORY, help="changes of a kind that watches can resume over"
+    )
+    line.add_argument("--start-delay", type=float, default=0.5, help="seconds from Binding to Running")
+    return line
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Run the cluster until SIGTERM or SIGINT.
+
+    Raises:
+        SnapshotError: the file to load is no snapshot.
+        OSError: the port is taken or the kubeconfig cannot be written.
+    """
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    cluster = SimulatedCluster(
+        nodes=make_nodes(
+            arguments.nodes, cpu=arguments.node_cpu, memory=arguments.node_memory, pods=arguments.node_pods
+        ),
+        objects=snapshot.read(arguments.load) if arguments.load else (),
+        host=arguments.host,
+        port=arguments.port,
+        kubelet=KubeletSettings(start_delay=timedelta(seconds=arguments.start_delay)),
+        history=arguments.history,
+        kubeconfig_path=arguments.kubeconfig_out,
+    )
+    async with cluster:
+        said = {"event": "listening", "url": cluster.url, "kubeconfig": str(cluster.kubeconfig_path)}
+        _say({**said, "nodes": arguments.nodes, "loaded": cluster.loaded})
+        await stopped.wait()
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line and serve; return the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        _run(arguments)
+    except snapshot.SnapshotError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return EXIT_USAGE
+    except OSError as exc:
+        sys.stderr.write(f"starting the simulated cluster on {arguments.host}:{arguments.port}: {exc}\n")
+        return EXIT_UNREACHABLE
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if sys.platform == "win32":
+        asyncio.run(serve(arguments))
+        return
+    import uvloop  # noqa: PLC0415 - it does not exist on Windows
+
+    uvloop.run(serve(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

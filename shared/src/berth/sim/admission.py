@@ -1,0 +1,240 @@
+"""What the API server makes of an object that it is given: defaults and the light checks of shape.
+
+Quantities are let through whatever they say, so that what reads them can be tried with bad ones.
+"""
+
+import re
+from typing import Any
+
+from berth.sim import events
+from berth.sim.kinds import EVENTS, NAMESPACES, NEW_EVENTS, NODES, PODS, PRIORITY_CLASSES, Kind
+from berth.sim.status import ApiError, JsonObject, bad_request, forbidden, invalid
+from berth.sim.store import Store
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_NAME_LENGTH = 253
+_POD_UPDATE_RULE = (
+    "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
+    "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+_MUTABLE_POD_FIELDS = frozenset(
+    {"activeDeadlineSeconds", "schedulingGates", "terminationGracePeriodSeconds", "tolerations"}
+)
+_GATED_POD_FIELDS = frozenset({"affinity", "nodeSelector"})
+_POD_DEFAULTS: JsonObject = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "enableServiceLinks": True,
+}
+_CONTAINER_DEFAULTS: JsonObject = {
+    "resources": {},
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "imagePullPolicy": "IfNotPresent",
+}
+_DEFAULT_TOLERATIONS = tuple(
+    {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for problem in ("not-ready", "unreachable")
+)
+_COMPUTE = ("cpu", "memory")
+
+
+def check_metadata(kind: Kind, value: JsonObject) -> None:
+    """Check the name and the shape of the metadata.
+
+    Raises:
+        ApiError: 400 or 422, as the real server says it.
+    """
+    metadata = value["metadata"]
+    name = metadata.get("name") or ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH:
+        raise invalid(kind, str(name), "metadata.name", f'Invalid value: "{name}": {_NAME_RULE}')
+    for member in ("labels", "annotations"):
+        entries = metadata.get(member)
+        if entries is not None and not _is_string_map(entries):
+            raise bad_request(
+                f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: '
+                f"metadata.{member}: want strings by string, got {entries!r}"
+            )
+
+
+def _is_string_map(entries: Any) -> bool:
+    return isinstance(entries, dict) and all(isinstance(value, str) for value in entries.values())
+
+
+def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
+    """Return a new object with its defaults.
+
+    Raises:
+        ApiError: 403 or 422, the object is not acceptable.
+    """
+    if kind is PODS:
+        return _admit_pod(store, value)
+    if kind is NAMESPACES:
+        return _admit_namespace(value)
+    if kind is EVENTS or kind is NEW_EVENTS:
+        return _admit_event(value)
+    if kind is NODES:
+        return {**value, "spec": value.get("spec") or {}, "status": value.get("status") or {}}
+    return {**value, "status": value.get("status") or {}} if kind.has_status else value
+
+
+def _admit_namespace(value: JsonObject) -> JsonObject:
+    metadata = value["metadata"]
+    labels = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
+    return {
+        "metadata": {**metadata, "labels": labels},
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    }
+
+
+def _admit_event(value: JsonObject) -> JsonObject:
+    subject = value.get("involvedObject") or {}
+    metadata = value["metadata"]
+    if (subject.get("namespace") or "default") != metadata["namespace"]:
+        problem = f'Invalid value: "{subject.get("namespace", "")}": does not match event.namespace'
+        raise invalid(EVENTS, metadata["name"], "involvedObject.namespace", problem)
+    return events.with_defaults(value)
+
+
+def _admit_pod(store: Store, value: JsonObject) -> JsonObject:
+    name = value["metadata"]["name"]
+    spec = {**_POD_DEFAULTS, **_object(value.get("spec"), name, "spec")}
+    if not spec.get("containers"):
+        raise invalid(PODS, name, "spec.containers", "Required value", "FieldValueRequired")
+    for group in ("containers", "initContainers"):
+        if spec.get(group):
+            spec[group] = [_container(item, name, f"spec.{group}[{at}]") for at, item in enumerate(spec[group])]
+    spec["tolerations"] = _tolerations(spec.get("tolerations") or [])
+    return {"metadata": value["metadata"], "spec": {**spec, **_priority(store, name, spec)}, "status": _status(spec)}
+
+
+def _object(value: Any, name: str, field: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise invalid(PODS, name, field, "Required value", "FieldValueRequired")
+    return value
+
+
+def _container(value: Any, pod: str, field: str) -> JsonObject:
+    container = _object(value, pod, field)
+    if not isinstance(container.get("name"), str) or not container["name"]:
+        raise invalid(PODS, pod, f"{field}.name", "Required value", "FieldValueRequired")
+    resources = container.get("resources") or {}
+    if limits := resources.get("limits"):
+        resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
+    return {**_CONTAINER_DEFAULTS, **container, "resources": resources}
+
+
+def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
+    tolerated = {toleration.get("key") for toleration in given if toleration.get("effect") in (None, "", "NoExecute")}
+    if any(not toleration.get("key") and toleration.get("operator") == "Exists" for toleration in given):
+        return given
+    return [*given, *(default for default in _DEFAULT_TOLERATIONS if default["key"] not in tolerated)]
+
+
+def _priority(store: Store, pod: str, spec: JsonObject) -> JsonObject:
+    name = spec.get("priorityClassName")
+    classes = store.table(PRIORITY_CLASSES).items
+    if name:
+        found = classes.get(("", name))
+        if found is None:
+            raise forbidden(PODS, pod, f"no PriorityClass with name {name} was found")
+    else:
+        found = next((known for known in classes.values() if known.value.get("globalDefault")), None)
+    if found is None:
+        return {"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}
+    policy = found.value.get("preemptionPolicy") or "PreemptLowerPriority"
+    shown = {"priorityClassName": found.key[1]}
+    return {**shown, "priority": found.value.get("value", 0), "preemptionPolicy": spec.get("preemptionPolicy", policy)}
+
+
+def _status(spec: JsonObject) -> JsonObject:
+    """Return the status of a new pod; whatever the creator wrote there is dropped."""
+    status: JsonObject = {"phase": "Pending", "qosClass": _qos_class(spec)}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }
+        ]
+    return status
+
+
+def _qos_class(spec: JsonObject) -> str:
+    wanted = [item["resources"] for group in ("containers", "initContainers") for item in spec.get(group) or []]
+    if all(not _compute(resources, "requests") for resources in wanted):
+        return "BestEffort"
+    limits = [_compute(resources, "limits") for resources in wanted]
+    guaranteed = all(
+        len(limit) == len(_COMPUTE) and limit == _compute(resources, "requests")
+        for limit, resources in zip(limits, wanted, strict=True)
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _compute(resources: JsonObject, part: str) -> JsonObject:
+    amounts = resources.get(part) or {}
+    return {name: amounts[name] for name in _COMPUTE if name in amounts}
+
+
+def check_update(kind: Kind, before: JsonObject, after: JsonObject) -> None:
+    """Refuse a change of what may not change: of a pod's spec nearly everything, its node above all.
+
+    Raises:
+        ApiError: 422.
+    """
+    if kind is not PODS or before["spec"] is after["spec"]:
+        return
+    ignored = _MUTABLE_POD_FIELDS | (_GATED_POD_FIELDS if before["spec"].get("schedulingGates") else frozenset())
+    if _fixed(before["spec"], ignored) != _fixed(after["spec"], ignored):
+        raise invalid(PODS, after["metadata"]["name"], "spec", _POD_UPDATE_RULE, "FieldValueForbidden")
+    _check_gates(before["spec"], after)
+
+
+def _fixed(spec: JsonObject, ignored: frozenset[str]) -> JsonObject:
+    fixed = {member: value for member, value in spec.items() if member not in ignored}
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [{**container, "image": ""} for container in fixed[group] or []]
+    return fixed
+
+
+def _check_gates(spec: JsonObject, after: JsonObject) -> None:
+    gates = spec.get("schedulingGates") or []
+    added = [gate for gate in after["spec"].get("schedulingGates") or [] if gate not in gates]
+    if added:
+        problem = f"Forbidden: only deletion is allowed, but found new scheduling gate '{added[0].get('name')}'"
+        raise invalid(PODS, after["metadata"]["name"], "spec.schedulingGates", problem, "FieldValueForbidden")
+
+
+def check_namespace(store: Store, kind: Kind, namespace: str, name: str) -> None:
+    """Refuse a new object in a namespace that does not exist or is being terminated.
+
+    Raises:
+        ApiError: 404 or 403.
+    """
+    found = store.table(NAMESPACES).items.get(("", namespace))
+    if found is None:
+        details = {"name": namespace, "kind": "namespaces"}
+        raise ApiError(404, "NotFound", f'namespaces "{namespace}" not found', details)
+    if "deletionTimestamp" in found.value["metadata"]:
+        cause = {
+            "reason": "NamespaceTerminating",
+            "message": f"namespace {namespace} is being terminated",
+            "field": "metadata.namespace",
+        }
+        why = f"unable to create new content in namespace {namespace} because it is being terminated"
+        raise forbidden(kind, name, why, [cause])

@@ -1,0 +1,141 @@
+"""The simulated cluster as a whole: API server, kubelet, nodes and a kubeconfig, for tests and for `berth.sim`'s CLI.
+
+async with SimulatedCluster(nodes=make_nodes(100)) as cluster:
+    cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from berth.sim import snapshot
+from berth.sim.faults import Faults
+from berth.sim.kinds import NAMESPACES, NODES, PRIORITY_CLASSES
+from berth.sim.kubelet import Kubelet, KubeletSettings
+from berth.sim.resources import Clock, Resources, utc_now
+from berth.sim.server import ApiServer
+from berth.sim.status import JsonObject
+from berth.sim.store import DEFAULT_HISTORY, Store
+
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_SHUTDOWN_SECONDS = 1.0
+
+
+class SimulatedCluster:
+    """A cluster on a local port; `kubelet=None` leaves bound pods Pending and terminating ones there.
+
+    Args:
+        nodes: Nodes that exist from the start (see `berth.sim.workload`).
+        objects: Further objects, taken as they are, as `kubectl get -o json` would list them.
+        host: Address to listen on.
+        port: Port to listen on; 0 is any that is free.
+        kubelet: How pods start and end.
+        history: How many changes of each kind a watch can still be resumed over.
+        kubeconfig_path: Where to write a kubeconfig; None is a temporary folder that goes with the cluster.
+        clock: What gives time stamps.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only settings, each with its default
+        self,
+        *,
+        nodes: Iterable[JsonObject] = (),
+        objects: Iterable[JsonObject] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        kubelet: KubeletSettings | None = KubeletSettings(),  # noqa: B008 - frozen
+        history: int = DEFAULT_HISTORY,
+        kubeconfig_path: Path | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self.resources = Resources(Store(history), clock)
+        self.faults = Faults(self.resources.store)
+        self.url = ""
+        self.loaded = _seed(self.resources, nodes, objects)
+        """How many objects of each kind came from `objects`."""
+        self._host = host
+        self._port = port
+        self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
+        self._wanted_kubeconfig_path = kubeconfig_path
+        self._stack = AsyncExitStack()
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """A kubeconfig for this cluster: plain HTTP, no credentials.
+
+        Raises:
+            RuntimeError: the cluster has not been started.
+        """
+        if self._wanted_kubeconfig_path is None:
+            raise RuntimeError("reading kubeconfig_path: the simulated cluster has not been started")
+        return self._wanted_kubeconfig_path
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        api = ApiServer(self.resources, self.faults)
+        runner = web.ServerRunner(
+            web.Server(api.handle, access_log=None, handler_cancellation=True), shutdown_timeout=_SHUTDOWN_SECONDS
+        )
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+        host, port = runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        if self._kubelet is not None:
+            self._kubelet.start()
+            self._stack.callback(self._kubelet.stop)
+        self._write_kubeconfig()
+
+    async def stop(self) -> None:
+        """Cut the watches, close the port and remove the temporary kubeconfig."""
+        self.faults.cut_watches()
+        await self._stack.aclose()
+
+    def _write_kubeconfig(self) -> None:
+        if self._wanted_kubeconfig_path is None:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="berth-sim-"))
+            self._wanted_kubeconfig_path = Path(folder) / "kubeconfig"
+        self._wanted_kubeconfig_path.write_text(json.dumps(kubeconfig(self.url), indent=2))
+
+
+def kubeconfig(url: str) -> JsonObject:
+    """Return a kubeconfig for a simulated cluster."""
+    name = "simulated"
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": url}}],
+        "users": [{"name": name, "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+    }
+
+
+def _seed(resources: Resources, nodes: Iterable[JsonObject], objects: Iterable[JsonObject]) -> dict[str, int]:
+    for name in _NAMESPACES:
+        resources.create(NAMESPACES, "", {"metadata": {"name": name}})
+    for name, value in _PRIORITY_CLASSES.items():
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
+        resources.create(PRIORITY_CLASSES, "", body)
+    for node in nodes:
+        resources.create(NODES, "", node)
+    return snapshot.load(resources, objects)

@@ -1,0 +1,312 @@
+"""Create, read, update and delete of any kind: what kube-apiserver's generic registry does, on the store."""
+
+import dataclasses
+import random
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Any, Literal
+
+from berth.sim import admission, events
+from berth.sim.kinds import NAMESPACES, NEW_EVENTS, PODS, Kind
+from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, conflict, invalid, modified, not_found
+from berth.sim.store import Key, Store, Stored
+
+Part = Literal["", "status"]
+"""Which subresource a write goes to; empty is the object itself."""
+Clock = Callable[[], datetime]
+
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_LONGEST_PREFIX = 58
+_KEPT_METADATA = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+)
+_FINISHED = frozenset({"Succeeded", "Failed"})
+_DEFAULT_GRACE_SECONDS = 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """What a DELETE asks for; None is "not said"."""
+
+    grace_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+def utc_now() -> datetime:
+    """Return the present time: the clock of a server that is not under test."""
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a moment as the API writes it, to the second."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Resources:
+    """The objects of a cluster, and the rules by which they may be written."""
+
+    def __init__(self, store: Store, clock: Clock = utc_now) -> None:
+        self.store = store
+        self.clock = clock
+
+    def find(self, kind: Kind, key: Key) -> Stored:
+        """Return an object.
+
+        Raises:
+            ApiError: 404.
+        """
+        stored = self.store.table(kind).items.get(key)
+        if stored is None:
+            raise not_found(kind, key[1])
+        return stored
+
+    def create(self, kind: Kind, namespace: str, body: Any) -> Stored:
+        """Keep a new object, named by itself or after its generateName.
+
+        Raises:
+            ApiError: 400, 403, 404, 409 or 422.
+        """
+        value = incoming(kind, namespace, body)
+        if value["metadata"].get("resourceVersion"):
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        name = self._name(kind, namespace, value["metadata"])
+        value["metadata"] = self._new_metadata(kind, namespace, name, value["metadata"])
+        if kind.namespaced:
+            admission.check_namespace(self.store, kind, namespace, name)
+        admission.check_metadata(kind, value)
+        value = admission.admit(self.store, kind, value)
+        if (namespace, name) in self.store.table(kind).items:
+            raise already_exists(kind, name)
+        return self.store.put(kind, (namespace, name), value)
+
+    def _name(self, kind: Kind, namespace: str, metadata: JsonObject) -> str:
+        name, prefix = metadata.get("name"), metadata.get("generateName")
+        if name:
+            return str(name)
+        if not prefix:
+            problem = "Required value: name or generateName is required"
+            raise invalid(kind, "", "metadata.name", problem, "FieldValueRequired")
+        taken = self.store.table(kind).items
+        while True:
+            suffix = "".join(random.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
+            if (namespace, f"{prefix[:_LONGEST_PREFIX]}{suffix}") not in taken:
+                return f"{prefix[:_LONGEST_PREFIX]}{suffix}"
+
+    def _new_metadata(self, kind: Kind, namespace: str, name: str, given: JsonObject) -> JsonObject:
+        kept = {member: value for member, value in given.items() if member not in _SET_BY_SERVER}
+        return {
+            "name": name,
+            **({"namespace": namespace} if kind.namespaced else {}),
+            "uid": str(uuid.uuid4()),
+            "resourceVersion": "",
+            **({"generation": 1} if kind.has_generation else {}),
+            "creationTimestamp": timestamp(self.clock()),
+            **kept,
+        }
+
+    def replace(self, kind: Kind, key: Key, body: Any, part: Part = "") -> tuple[Stored, bool]:
+        """Write a whole object; return it and whether it is new (leases and events may be made by a PUT).
+
+        Raises:
+            ApiError: 400, 404, 409 or 422.
+        """
+        value = incoming(kind, key[0], body)
+        named = value["metadata"].get("name")
+        if named != key[1]:
+            raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({key[1]})")
+        before = self.store.table(kind).items.get(key)
+        if before is None:
+            return self._create_by_update(kind, key, value, part), True
+        _check_uid(kind, before, value["metadata"].get("uid"))
+        if kind.updates_need_version and not value["metadata"].get("resourceVersion"):
+            raise _version_required(kind, key[1])
+        return self.update(kind, before, value, part), False
+
+    def _create_by_update(self, kind: Kind, key: Key, value: JsonObject, part: Part) -> Stored:
+        if part or not kind.creates_on_update:
+            raise not_found(kind, key[1])
+        metadata = {member: entry for member, entry in value["metadata"].items() if member != "resourceVersion"}
+        return self.create(kind, key[0], as_shown(kind, {**value, "metadata": metadata}))
+
+    def change(self, kind: Kind, key: Key, patch: Callable[[JsonObject], Any], part: Part = "") -> Stored:
+        """Write what a patch makes of an object.
+
+        Raises:
+            ApiError: 400, 404, 409 or 422.
+        """
+        before = self.find(kind, key)
+        value = incoming(kind, key[0], patch(as_shown(kind, before.value)))
+        uid = before.value["metadata"]["uid"]
+        if value["metadata"].get("uid") != uid:
+            problem = f'Invalid value: "{value["metadata"].get("uid")}": field is immutable'
+            raise invalid(kind, key[1], "metadata.uid", problem)
+        return self.update(kind, before, value, part)
+
+    def update(self, kind: Kind, before: Stored, value: JsonObject, part: Part = "") -> Stored:
+        """Write an object over an older state of it; one that changes nothing moves no resourceVersion.
+
+        Raises:
+            ApiError: 409, the value carries another resourceVersion; 422, it changes what may not change.
+        """
+        version = value["metadata"].get("resourceVersion")
+        if version and version != before.value["metadata"]["resourceVersion"]:
+            raise modified(kind, before.key[1])
+        after = _only_part(kind, before.value, value, part)
+        if after == before.value:
+            return before
+        admission.check_metadata(kind, after)
+        admission.check_update(kind, before.value, after)
+        if kind.has_generation and after.get("spec") != before.value.get("spec"):
+            after["metadata"]["generation"] = after["metadata"].get("generation", 0) + 1
+        if _is_over(kind, after):
+            self.store.remove(kind, before.key)
+            return Stored(before.kind, before.key, before.revision, after)
+        return self.store.put(kind, before.key, after)
+
+    def delete(self, kind: Kind, key: Key, options: DeleteOptions) -> tuple[Stored, bool]:
+        """Delete an object, or mark it as terminating; return its last state and whether it is gone.
+
+        Raises:
+            ApiError: 404 or 409, a precondition does not hold.
+        """
+        before = self.find(kind, key)
+        _check_preconditions(kind, before, options)
+        if kind is PODS:
+            return self._delete_pod(before, options)
+        if before.value["metadata"].get("finalizers") or kind is NAMESPACES:
+            return self._mark(kind, before), False
+        self.store.remove(kind, key)
+        return before, True
+
+    def _mark(self, kind: Kind, before: Stored) -> Stored:
+        if "deletionTimestamp" in before.value["metadata"]:
+            return before
+        metadata = {**before.value["metadata"], "deletionTimestamp": timestamp(self.clock())}
+        status = {"status": {"phase": "Terminating"}} if kind is NAMESPACES else {}
+        return self.store.put(kind, before.key, {**before.value, **status, "metadata": metadata})
+
+    def _delete_pod(self, before: Stored, options: DeleteOptions) -> tuple[Stored, bool]:
+        metadata = before.value["metadata"]
+        grace = _grace_seconds(before.value, options)
+        marked = metadata.get("deletionGracePeriodSeconds")
+        if marked is None or grace < marked:
+            ends_at = timestamp(self.clock() + timedelta(seconds=grace))
+            ending = {"deletionTimestamp": ends_at, "deletionGracePeriodSeconds": grace}
+            generation = metadata.get("generation", 0) + (marked is None)
+            changed = {**metadata, **ending, "generation": generation}
+            before = self.store.put(PODS, before.key, {**before.value, "metadata": changed})
+        if grace > 0 or metadata.get("finalizers"):
+            return before, False
+        self.store.remove(PODS, before.key)
+        return before, True
+
+
+_SET_BY_SERVER = frozenset(
+    {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink"}
+)
+
+
+def incoming(kind: Kind, namespace: str, body: Any) -> JsonObject:
+    """Return a fresh object, in the form that is kept, from what a client sent.
+
+    Raises:
+        ApiError: 400, another kind, another namespace, or no object at all.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
+        raise bad_request(f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: not an object')
+    if body.get("kind", kind.name) != kind.name or body.get("apiVersion", kind.api_version) != kind.api_version:
+        raise bad_request(
+            f'{body.get("kind")} in version "{body.get("apiVersion")}" cannot be handled as a {kind.name}: want '
+            f"{kind.name} in {kind.api_version}"
+        )
+    metadata = body.get("metadata") or {}
+    if kind.namespaced and metadata.get("namespace", namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    value = {"metadata": metadata, **{member: body[member] for member in body if member not in _HEAD}}
+    return events.as_core_event(value) if kind is NEW_EVENTS else value
+
+
+_HEAD = frozenset({"kind", "apiVersion", "metadata"})
+
+
+def as_shown(kind: Kind, value: JsonObject) -> JsonObject:
+    """Return an object in the form that a kind shows."""
+    return events.as_new_event(value) if kind is NEW_EVENTS else value
+
+
+def _only_part(kind: Kind, before: JsonObject, value: JsonObject, part: Part) -> JsonObject:
+    """Return `value` with everything that this write may not touch as it was before."""
+    kept = {member: before["metadata"][member] for member in _KEPT_METADATA if member in before["metadata"]}
+    metadata = {
+        **{member: entry for member, entry in value["metadata"].items() if member not in _KEPT_METADATA and entry},
+        **kept,
+        "resourceVersion": before["metadata"]["resourceVersion"],
+    }
+    if part == "status":
+        return {**before, "metadata": metadata, "status": value.get("status") or {}}
+    if kind.has_status:
+        return {**value, "metadata": metadata, "status": before.get("status") or {}}
+    return {**value, "metadata": metadata}
+
+
+def _is_over(kind: Kind, value: JsonObject) -> bool:
+    """Say whether a terminating object has nothing left to wait for."""
+    metadata = value["metadata"]
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers") or kind is NAMESPACES:
+        return False
+    return not kind.is_graceful or metadata.get("deletionGracePeriodSeconds", 0) == 0
+
+
+def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
+    """Return how long a pod may take to end: none when it has no node or has ended by itself."""
+    if not pod["spec"].get("nodeName") or pod["status"].get("phase") in _FINISHED:
+        return 0
+    given = options.grace_seconds
+    grace = pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS) if given is None else given
+    return int(grace) if grace >= 0 else 1
+
+
+def _check_uid(kind: Kind, before: Stored, uid: str | None) -> None:
+    known = before.value["metadata"]["uid"]
+    if uid and uid != known:
+        raise conflict(
+            kind, before.key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}"
+        )
+
+
+def _version_required(kind: Kind, name: str) -> ApiError:
+    problem = "Invalid value: 0: must be specified for an update"
+    cause = {"reason": "FieldValueInvalid", "message": problem, "field": "metadata.resourceVersion"}
+    details = {"name": name, "group": kind.group, "kind": kind.plural, "causes": [cause]}
+    message = f'{kind.resource} "{name}" is invalid: metadata.resourceVersion: {problem}'
+    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
+
+
+def _check_preconditions(kind: Kind, before: Stored, options: DeleteOptions) -> None:
+    metadata = before.value["metadata"]
+    details = {"name": before.key[1], "kind": kind.name}
+    cannot = f'Operation cannot be fulfilled on {kind.name} "{before.key[1]}": '
+    if options.uid is not None and options.uid != metadata["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
+    version = options.resource_version
+    if version is not None and version != metadata["resourceVersion"]:
+        why = (
+            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+            f"({metadata['resourceVersion']}). The object might have been modified"
+        )
+        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)

@@ -1,0 +1,131 @@
+"""Refusals as kube-apiserver words them: `ApiError` carries the code, reason, message and details of a Status."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from berth.sim.kinds import Kind
+
+JsonObject = dict[str, Any]
+"""A JSON object as decoded: what the simulated API server keeps and serves."""
+
+
+class ApiError(Exception):
+    """An answer that is a Status of failure; the server writes it, nobody else catches it."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+
+    def status(self) -> JsonObject:
+        """Return the Status object; members without a value are left out, as the real server does."""
+        body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        body["message"] = self.message
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details is not None:
+            body["details"] = self.details
+        body["code"] = self.code
+        return body
+
+    def encoded(self) -> bytes:
+        """Return the Status object as JSON."""
+        return msgspec.json.encode(self.status())
+
+
+def success(code: int | None = None, details: Mapping[str, Any] | None = None) -> bytes:
+    """Return an encoded Status of success."""
+    body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details is not None:
+        body["details"] = details
+    if code is not None:
+        body["code"] = code
+    return msgspec.json.encode(body)
+
+
+def details_of(kind: Kind, name: str) -> JsonObject:
+    """Return the details that name an object: its group only when it is not the core group."""
+    group = {"group": kind.group} if kind.group else {}
+    return {"name": name, **group, "kind": kind.plural}
+
+
+def not_found(kind: Kind, name: str) -> ApiError:
+    """404: no such object."""
+    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'{kind.resource} "{name}" not found', details_of(kind, name))
+
+
+def no_such_resource() -> ApiError:
+    """404: the group and version are known, the resource is not."""
+    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource", {})
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource exists and does not take this method."""
+    message = "the server does not allow this method on the requested resource"
+    return ApiError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
+
+
+def already_exists(kind: Kind, name: str) -> ApiError:
+    """409: a create of a name that is taken."""
+    message = f'{kind.resource} "{name}" already exists'
+    return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
+
+
+def conflict(kind: Kind, name: str, why: str) -> ApiError:
+    """409: a precondition, a resourceVersion among them, does not hold."""
+    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
+    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details_of(kind, name))
+
+
+def modified(kind: Kind, name: str) -> ApiError:
+    """409: the resourceVersion of a write is not the newest."""
+    why = "the object has been modified; please apply your changes to the latest version and try again"
+    return conflict(kind, name, why)
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request could not be understood."""
+    return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+
+
+def forbidden(kind: Kind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
+    """403: admission or authorization says no."""
+    details = details_of(kind, name)
+    if causes:
+        details["causes"] = causes
+    return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", f'{kind.resource} "{name}" is forbidden: {why}', details)
+
+
+def invalid(kind: Kind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> ApiError:
+    """422: one field of the object is not acceptable; `problem` is `Required value`, `Forbidden: ...` and so on."""
+    details: JsonObject = {"name": name} if name else {}
+    details |= {"group": kind.group} if kind.group else {}
+    details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
+    message = f'{kind.name} "{name}" is invalid: {field}: {problem}'
+    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
+
+
+def expired(message: str) -> ApiError:
+    """410: the history that the request needs is gone; the reader has to list again."""
+    return ApiError(HTTPStatus.GONE, "Expired", message)
+
+
+def future_version(wanted: int, current: int) -> ApiError:
+    """504: the resourceVersion asked for has not been reached."""
+    details = {
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        "retryAfterSeconds": 1,
+    }
+    message = f"Timeout: Too large resource version: {wanted}, current: {current}"
+    return ApiError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, details)
+
+
+def unsupported_media_type() -> ApiError:
+    """415: a body in a format that is not served."""
+    message = "415: Unsupported Media Type"
+    return ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

@@ -1,0 +1,139 @@
+"""What `kubectl get` prints: the Table form of lists, with the columns of the real server for nodes and pods."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from berth.sim.kinds import NODES, PODS, Kind
+from berth.sim.listing import Token
+from berth.sim.status import JsonObject
+from berth.sim.store import Stored
+
+_WIDE = 1
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column; `-o wide` shows those of priority 1 too."""
+
+    name: str
+    cell: Callable[[JsonObject, datetime], Any]
+    priority: int = 0
+
+
+def encoded(kind: Kind, items: Sequence[Stored], revision: int, now: datetime, rest: Token | None = None) -> bytes:
+    """Return objects as an encoded Table."""
+    columns = _COLUMNS.get(kind, _ANY)
+    metadata = {"resourceVersion": str(revision), **({"continue": rest.encoded()} if rest else {})}
+    definitions = [
+        {
+            "name": column.name,
+            "type": "string",
+            "format": "name" if column.name == "Name" else "",
+            "description": column.name,
+            "priority": column.priority,
+        }
+        for column in columns
+    ]
+    rows = [_row(stored, columns, now) for stored in items]
+    table = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    return msgspec.json.encode({**table, "columnDefinitions": definitions, "rows": rows})
+
+
+def _row(stored: Stored, columns: Sequence[Column], now: datetime) -> JsonObject:
+    shown = {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": stored.value["metadata"],
+    }
+    return {"cells": [column.cell(stored.value, now) for column in columns], "object": shown}
+
+
+def _name(value: JsonObject, _now: datetime) -> str:
+    return str(value["metadata"]["name"])
+
+
+def _age(value: JsonObject, now: datetime) -> str:
+    created = datetime.strptime(value["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return human_duration(int((now - created).total_seconds()))
+
+
+def human_duration(seconds: int) -> str:
+    """Return a duration as kubectl writes an age: `45s`, `12m`, `3h`, `8d`."""
+    for limit, unit, letter in ((2 * _MINUTE, 1, "s"), (3 * _HOUR, _MINUTE, "m"), (2 * _DAY, _HOUR, "h")):
+        if seconds < limit:
+            return f"{max(0, seconds) // unit}{letter}"
+    return f"{seconds // _DAY}d"
+
+
+def _pod_ready(pod: JsonObject, _now: datetime) -> str:
+    ready = sum(bool(status.get("ready")) for status in pod["status"].get("containerStatuses") or [])
+    return f"{ready}/{len(pod['spec']['containers'])}"
+
+
+def _pod_status(pod: JsonObject, _now: datetime) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "Terminating"
+    conditions = pod["status"].get("conditions") or []
+    gated = any(condition.get("reason") == "SchedulingGated" for condition in conditions)
+    return "SchedulingGated" if gated else str(pod["status"].get("phase", "Unknown"))
+
+
+def _pod_restarts(pod: JsonObject, _now: datetime) -> str:
+    return str(sum(status.get("restartCount", 0) for status in pod["status"].get("containerStatuses") or []))
+
+
+def _node_status(node: JsonObject, _now: datetime) -> str:
+    conditions = {condition["type"]: condition["status"] for condition in node["status"].get("conditions") or []}
+    ready = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "Unknown")
+    return f"{ready},SchedulingDisabled" if node["spec"].get("unschedulable") else ready
+
+
+def _node_roles(node: JsonObject, _now: datetime) -> str:
+    prefix = "node-role.kubernetes.io/"
+    labels = node["metadata"].get("labels") or {}
+    return ",".join(sorted(label.removeprefix(prefix) for label in labels if label.startswith(prefix))) or "<none>"
+
+
+def _at(*path: str, default: str = "<none>") -> Callable[[JsonObject, datetime], str]:
+    def cell(value: JsonObject, _now: datetime) -> str:
+        found: Any = value
+        for member in path:
+            found = (found or {}).get(member)
+        return str(found) if found else default
+
+    return cell
+
+
+def _internal_ip(node: JsonObject, _now: datetime) -> str:
+    addresses = node["status"].get("addresses") or []
+    return next((entry["address"] for entry in addresses if entry["type"] == "InternalIP"), "<none>")
+
+
+_NAME_COLUMN = Column(name="Name", cell=_name)
+_AGE_COLUMN = Column(name="Age", cell=_age)
+_ANY = (_NAME_COLUMN, _AGE_COLUMN)
+_COLUMNS: dict[Kind, tuple[Column, ...]] = {
+    PODS: (
+        _NAME_COLUMN,
+        Column(name="Ready", cell=_pod_ready),
+        Column(name="Status", cell=_pod_status),
+        Column(name="Restarts", cell=_pod_restarts),
+        _AGE_COLUMN,
+        Column(name="IP", cell=_at("status", "podIP"), priority=_WIDE),
+        Column(name="Node", cell=_at("spec", "nodeName"), priority=_WIDE),
+        Column(name="Nominated Node", cell=_at("status", "nominatedNodeName"), priority=_WIDE),
+    ),
+    NODES: (
+        _NAME_COLUMN,
+        Column(name="Status", cell=_node_status),
+        Column(name="Roles", cell=_node_roles),
+        _AGE_COLUMN,
+        Column(name="Version", cell=_at("status", "nodeInfo", "kubeletVersion", default="")),
+        Column(name="Internal-IP", cell=_internal_ip, priority=_WIDE),
+    ),
+}
