@@ -1,4 +1,4 @@
-"""What a reflector says of one kind of object. Sources are LIST and WATCH of the API server; the reader decides nothing."""
+"""What a reflector says of one kind of object. It comes from LIST and WATCH; the reflector decides nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class KubernetesObject(Protocol):
     """Anything with metadata."""
 
     @property
-    def metadata(self) -> ObjectMeta: ...
+    def metadata(self) -> ObjectMeta:
+        """Names and versions."""
+        ...
 
 
 T = TypeVar("T", bound=KubernetesObject)
@@ -54,7 +56,10 @@ class Current:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecodable:
-    """An object whose bytes do not have the kind's shape. Whoever owns it must hear of it; the reflector goes on."""
+    """An object whose bytes do not have the kind's shape. Whoever owns it must hear of it; the reflector goes on.
+
+    Those of a LIST follow their ``Listed``, in which they are missing though they exist. What was unreadable is empty.
+    """
 
     kind: str
     namespace: str
@@ -63,6 +68,8 @@ class Undecodable:
     resource_version: str
     reason: str
     raw: bytes
+    deleted: bool = False
+    """It is not there any more (or left the selector)."""
 
 
 ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
@@ -71,4 +78,6 @@ ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
 class Sink(Protocol[T]):
     """Takes a reflector's events, in order. Must not wait: enqueue."""
 
-    def __call__(self, event: ReflectorEvent[T], /) -> None: ...
+    def __call__(self, event: ReflectorEvent[T], /) -> None:
+        """Take one event."""
+        ...

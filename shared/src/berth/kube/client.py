@@ -1,0 +1,209 @@
+"""Requests to the API server over plain aiohttp: bytes in, status and bytes out.
+
+An HTTP status is a value, since 409 and 404 are decisions here and not accidents. Only the lack of an answer is an
+error. No models are built: a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Self
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from berth.kube.credentials import Credentials
+from berth.kube.errors import ApiUnreachableError, KubeconfigError
+from berth.kube.rate_limit import TokenBucket
+from berth.kube.response import Response, parse_retry_after
+
+DEFAULT_TIMEOUT = timedelta(seconds=10)
+"""How long an answer may take, connecting included. The API server itself gives up on a request after 60 s."""
+CONNECT_TIMEOUT = timedelta(seconds=5)
+"""How long a connection may take, TLS included; within one renewal of a Lease there is room for two."""
+KEEP_ALIVE = timedelta(seconds=60)
+"""How long an idle connection is kept: less than the API server's 90 s, so that the server does not hang up first."""
+CONNECTIONS = 256
+"""The most connections at once: 32 Bindings, Events, patches, and one for each watched kind."""
+READ_BUFFER_BYTES = 256 * 1024
+"""What is read ahead of a watch: a burst of about a hundred pods."""
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An answer that goes on: its status, and its bytes as they come."""
+
+    status: int
+    retry_after: timedelta | None
+    chunks: AsyncIterator[bytes]
+
+    async def whole(self) -> Response:
+        """All that is left of it, for an answer that turns out not to go on."""
+        body = b"".join([chunk async for chunk in self.chunks])
+        return Response(status=self.status, body=body, retry_after=self.retry_after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    method: str
+    path: str
+    timeout: aiohttp.ClientTimeout
+    params: Mapping[str, str] | None = None
+    body: bytes | None = None
+    content_type: str = JSON
+
+
+class KubeClient:
+    """One API server with a pool of connections. ``async with`` it, or ``close`` it.
+
+    Must be made inside a running event loop.
+    """
+
+    def __init__(
+        self, credentials: Credentials, *, user_agent: str = "berth", rate_limit: TokenBucket | None = None
+    ) -> None:
+        self._credentials = credentials
+        self._rate_limit = rate_limit
+        self._session = _session(user_agent)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return self._credentials.server
+
+    async def request(  # noqa: PLR0913 - the parts of an HTTP request
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - aiohttp's own timer is cheaper than asyncio.timeout
+    ) -> Response:
+        """Send a request and read the whole answer. ``path`` goes on the wire as it is.
+
+        Raises:
+            ApiUnreachableError: there was no answer, or not all of it.
+        """
+        limit = aiohttp.ClientTimeout(total=timeout.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds())
+        call = _Call(method=method, path=path, timeout=limit, params=params, body=body, content_type=content_type)
+        try:
+            answer = await self._answer(call)
+            content = await answer.read()
+        except (aiohttp.ClientError, OSError) as exc:
+            raise self._unreachable(call, exc) from exc
+        retry_after = parse_retry_after(answer.headers.get("Retry-After"))
+        return Response(status=answer.status, body=content, retry_after=retry_after)
+
+    @asynccontextmanager
+    async def stream(self, path: str, *, params: Mapping[str, str], read_timeout: timedelta) -> AsyncIterator[Stream]:
+        """GET an answer that goes on, such as a watch. ``read_timeout`` is the longest silence once it has begun.
+
+        Raises:
+            ApiUnreachableError: no answer, a broken connection, or silence; at the start or while reading.
+        """
+        limit = aiohttp.ClientTimeout(
+            sock_connect=CONNECT_TIMEOUT.total_seconds(), sock_read=read_timeout.total_seconds()
+        )
+        call = _Call(method="GET", path=path, timeout=limit, params=params)
+        try:
+            async with asyncio.timeout(DEFAULT_TIMEOUT.total_seconds()):
+                answer = await self._answer(call)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise self._unreachable(call, exc) from exc
+        try:
+            retry_after = parse_retry_after(answer.headers.get("Retry-After"))
+            yield Stream(status=answer.status, retry_after=retry_after, chunks=self._chunks(call, answer))
+        finally:
+            answer.close()
+
+    async def _chunks(self, call: _Call, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as exc:
+            raise self._unreachable(call, exc) from exc
+
+    async def _answer(self, call: _Call) -> aiohttp.ClientResponse:
+        if self._rate_limit is not None:
+            await self._rate_limit.wait()
+        headers = await self._credentials.headers()
+        answer = await self._send(call, headers)
+        if answer.status != HTTPStatus.UNAUTHORIZED:
+            return answer
+        answer.release()
+        return await self._send(call, await self._other_headers(call, headers))
+
+    async def _other_headers(self, call: _Call, refused: Headers) -> Headers:
+        try:
+            return await self._credentials.renew(refused)
+        except KubeconfigError as exc:
+            text = f"{call.method} {self.server}{call.path}: 401, and no other credentials: {exc}"
+            raise ApiUnreachableError(text, maybe_sent=False) from exc
+
+    async def _send(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
+        access = self._credentials.access
+        if call.body is not None:
+            headers = {**headers, "Content-Type": call.content_type}
+        return await self._session.request(
+            call.method,
+            _url(access.server, call),
+            data=call.body,
+            headers=headers,
+            timeout=call.timeout,
+            ssl=access.tls or True,
+            server_hostname=access.server_name,
+            proxy=access.proxy,
+            allow_redirects=False,
+        )
+
+    def _unreachable(self, call: _Call, exc: Exception) -> ApiUnreachableError:
+        text = f"{call.method} {self.server}{call.path}: {_cause(call, exc)}"
+        never_sent = isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        return ApiUnreachableError(text, maybe_sent=not never_sent)
+
+
+def _session(user_agent: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE.total_seconds()),
+        # Compressing a LIST costs the API server more than sending it does.
+        headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=READ_BUFFER_BYTES,
+    )
+
+
+def _url(server: str, call: _Call) -> URL:
+    query = f"?{urlencode(call.params)}" if call.params else ""
+    return URL(f"{server}{call.path}{query}", encoded=True)
+
+
+def _cause(call: _Call, exc: Exception) -> str:
+    if isinstance(exc, TimeoutError):
+        silent = isinstance(exc, aiohttp.SocketTimeoutError) and call.timeout.sock_read
+        seconds = silent or call.timeout.total or DEFAULT_TIMEOUT.total_seconds()
+        return f"no answer within {seconds:g} s"
+    return " ".join(str(exc).split()) or type(exc).__name__

@@ -1,0 +1,278 @@
+"""A reflector: everything of one kind, first listed, then watched, for as long as it runs.
+
+Nothing that the API server does ends it. What fails is said in ``status`` and tried again, after a pause that grows.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Generic
+
+from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.kube.backoff import Backoff
+from berth.kube.client import KubeClient, Stream
+from berth.kube.clock import Clock, SteadyClock
+from berth.kube.decoding import LineSplitter, ObjectDecoder
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError
+from berth.kube.kinds import Kind
+from berth.kube.listing import PAGE_SIZE, Selection, list_objects
+from berth.kube.port import Current, Listed, ReflectorEvent, Sink, T, Undecodable
+from berth.kube.positions import Positions, number
+from berth.kube.refusal import explain, refusal
+from berth.kube.response import StatusObject
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorSettings:
+    """How a reflector reads."""
+
+    page_size: int = PAGE_SIZE
+    """Objects a page of a LIST, 1 or more."""
+    shortest_watch: timedelta = timedelta(seconds=20)
+    """A watch ends after this long at least and goes on. The server sends a bookmark before the end: a quiet kind is
+    known to be current, and a half-open connection is found."""
+    longest_watch: timedelta = timedelta(seconds=30)
+    """And after this long at most; by chance in between, so that many watches do not end together."""
+    silence: timedelta = timedelta(seconds=15)
+    """How long after its end a watch may stay silent before its connection counts as dead."""
+    first_pause: timedelta = timedelta(milliseconds=250)
+    """The pause after a failure; doubles with each further one."""
+    longest_pause: timedelta = timedelta(seconds=10)
+    """The longest pause: how late an API server that is back is noticed."""
+
+
+SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
+"""A watch that ended earlier and gave nothing counts as a failure: asking again at once would go round and round."""
+LONGEST_RETRY_AFTER = timedelta(minutes=1)
+"""The most of a Retry-After that is heeded."""
+
+
+class Phase(StrEnum):
+    """What a reflector is doing."""
+
+    LISTING = "listing"
+    WATCHING = "watching"
+    PAUSING = "pausing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorStatus:
+    """How a reflector is getting on, for /readyz."""
+
+    phase: Phase = Phase.LISTING
+    listed: bool = False
+    """Whether a whole LIST has been handed on."""
+    last_contact: float | None = None
+    """When the API server last gave what was asked for, on the reflector's clock."""
+    last_error: str | None = None
+    """What went wrong last, in one sentence; ``None`` once the API server has answered again."""
+    failures: int = 0
+    """Failures since the API server last gave what was asked for."""
+
+
+class _ExpiredError(TemporaryError):
+    """410: what came after the last resourceVersion seen is forgotten; everything must be listed again."""
+
+
+class _RelistError(TemporaryError):
+    """The watch cannot go on from where it was, and 410 is not the reason."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One watch: when it began, and whether anything came of it."""
+
+    began: float
+    seconds: int
+    splitter: LineSplitter = field(default_factory=LineSplitter)
+    gave_something: bool = False
+
+
+class Reflector(Generic[T]):
+    """Reads one kind and hands everything to the sink, in order. ``run`` it in a task of its own."""
+
+    def __init__(  # noqa: PLR0913 - whom to ask, for what, for whom; and the parts that tests replace
+        self,
+        client: KubeClient,
+        kind: Kind[T],
+        sink: Sink[T],
+        *,
+        field_selector: str | None = None,
+        label_selector: str | None = None,
+        settings: ReflectorSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._kind = kind
+        self._sink = sink
+        self._selection = Selection(field_selector=field_selector, label_selector=label_selector)
+        self._settings = settings or ReflectorSettings()
+        self._clock = clock or SteadyClock()
+        self._decoder = ObjectDecoder(kind)
+        self._backoff = Backoff(initial=self._settings.first_pause, maximum=self._settings.longest_pause)
+        self._positions = Positions()
+        self._status = ReflectorStatus()
+        self._version: str | None = None
+        """Where the next watch begins; ``None`` means that everything must be listed."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's name."""
+        return self._kind.name
+
+    @property
+    def status(self) -> ReflectorStatus:
+        """How it is getting on."""
+        return self._status
+
+    @property
+    def newest_object_version(self) -> int:
+        """The highest resourceVersion of an object or event handed on, never of a LIST or bookmark; 0 at first."""
+        return self._positions.newest_object
+
+    @property
+    def version(self) -> int:
+        """Everything up to this resourceVersion has been handed on; 0 before the first LIST."""
+        return self._positions.reached
+
+    async def reached(self, resource_version: str) -> None:
+        """Wait until everything of this kind up to this resourceVersion has been handed to the sink.
+
+        On a quiet kind a version of another kind's object is reached with the next bookmark, half a minute at most.
+
+        Raises:
+            DecodeError: that is no resourceVersion.
+        """
+        await self._positions.wait(resource_version)
+
+    async def run(self) -> None:
+        """List and watch until cancelled. An exception of the sink comes out of here, one of the API server never."""
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                await self._watch()
+            except BerthError as exc:
+                await self._pause(exc)
+
+    async def _list(self) -> None:
+        self._status = replace(self._status, phase=Phase.LISTING)
+        page = await list_objects(
+            self._client, self._kind, selection=self._selection, page_size=self._settings.page_size
+        )
+        self._sink(Listed(kind=self.kind, objects=page.objects, resource_version=page.resource_version))
+        for thing in page.undecodable:
+            self._sink(thing)
+        versions = [thing.metadata.resource_version for thing in page.objects]
+        versions += [thing.resource_version for thing in page.undecodable]
+        self._version = page.resource_version
+        self._positions.listed(page.resource_version, max(map(number, versions), default=0))
+        self._status = replace(self._status, listed=True)
+        self._contact()
+
+    async def _watch(self) -> None:
+        version = self._version or "0"
+        watch = _Watch(began=self._clock.now(), seconds=self._length())
+        read_timeout = timedelta(seconds=watch.seconds) + self._settings.silence
+        async with self._client.stream(
+            self._kind.path, params=self._params(version, watch), read_timeout=read_timeout
+        ) as stream:
+            if stream.status != HTTPStatus.OK:
+                raise await _refusal(self.kind, stream)
+            self._status = replace(self._status, phase=Phase.WATCHING)
+            self._contact()
+            self._sink(Current(kind=self.kind, resource_version=version))
+            await self._follow(stream, watch)
+        self._ended(watch)
+
+    def _length(self) -> int:
+        shortest, longest = self._settings.shortest_watch, self._settings.longest_watch
+        return max(1, round(random.uniform(shortest.total_seconds(), longest.total_seconds())))
+
+    def _params(self, version: str, watch: _Watch) -> dict[str, str]:
+        return {
+            **self._selection.params(),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(watch.seconds),
+        }
+
+    async def _follow(self, stream: Stream, watch: _Watch) -> None:
+        async for chunk in stream.chunks:
+            for line in watch.splitter.feed(chunk):
+                event = self._decoder.event(line)
+                if isinstance(event, StatusObject):
+                    raise _error(self.kind, event)
+                self._hand_on(event)
+            watch.gave_something = True
+            self._contact()
+
+    def _hand_on(self, event: ReflectorEvent[T]) -> None:
+        self._sink(event)
+        version = _version_of(event)
+        if not version:
+            return
+        self._version = version
+        if isinstance(event, Current):
+            self._positions.bookmark(version)
+        else:
+            self._positions.event(version)
+
+    def _ended(self, watch: _Watch) -> None:
+        if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
+            raise ApiUnreachableError(f"watching {self.kind!r}: it ended as soon as it had begun", maybe_sent=True)
+        self._backoff.succeeded()
+
+    def _contact(self) -> None:
+        self._status = replace(self._status, last_contact=self._clock.now(), last_error=None, failures=0)
+
+    async def _pause(self, exc: BerthError) -> None:
+        pause = self._backoff.failed()
+        if isinstance(exc, _ExpiredError | _RelistError | DecodeError):
+            self._version = None
+        if isinstance(exc, _ExpiredError) and self._backoff.failures == 1:
+            pause = timedelta()  # to be too late is no fault of the server's: the first time it is asked at once
+        if isinstance(exc, ApiRefusedError):
+            pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER))
+        self._failed(str(exc))
+        await self._clock.sleep(pause.total_seconds())
+
+    def _failed(self, error: str) -> None:
+        if error != self._status.last_error:
+            logger.warning("%s", error)
+        status = self._status
+        self._status = replace(status, phase=Phase.PAUSING, last_error=error, failures=status.failures + 1)
+
+
+async def _refusal(kind: str, stream: Stream) -> TemporaryError:
+    """What a status other than 200 means for the next try."""
+    refused = refusal(f"watching {kind!r}", await stream.whole())
+    if refused.status == HTTPStatus.GONE:
+        return _ExpiredError(str(refused))
+    if refused.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+        return _RelistError(str(refused))  # it does not like the resourceVersion
+    return refused
+
+
+def _error(kind: str, failure: StatusObject) -> TemporaryError:
+    """What an ERROR event means for the next try."""
+    text = f"watching {kind!r}: {failure.code}: {explain(failure)}"
+    return _ExpiredError(text) if failure.code == HTTPStatus.GONE else _RelistError(text)
+
+
+def _version_of(event: ReflectorEvent[T]) -> str:
+    match event:
+        case Current() | Undecodable():
+            return event.resource_version
+        case Listed():
+            return ""
+        case _:
+            return event.object.metadata.resource_version
