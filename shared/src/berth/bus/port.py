@@ -15,11 +15,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from berth.api.errors import BerthError, TemporaryError
+from berth.api.errors import BerthError, PermanentError, TemporaryError
 
 
 class BusLostError(TemporaryError):
     """The connection is gone: nothing that was under way is known to have arrived."""
+
+
+class UnansweredError(TemporaryError):
+    """A request or a publish that got no answer in its time, on a connection that still lives: unknown whether it was
+    done. The session stays; a publish with a message id can be repeated without harm."""
+
+
+class TooLargeError(PermanentError):
+    """A message above the limit of its stream or of the server: it will never get through."""
 
 
 class BusRefusedError(BerthError):
@@ -163,8 +172,11 @@ class Session(Protocol):
         """Publish into whichever stream takes the subject; returns once it is stored.
 
         Raises:
-            BusLostError: unknown whether it arrived. With a message id a repeat is harmless.
+            BusLostError, UnansweredError: unknown whether it arrived. With a message id a repeat is harmless.
             MissingError: no stream takes the subject.
+            TooLargeError: above the limit of the stream or the server.
+            BusRefusedError: this client may not publish there.
+            TemporaryError: the server has no room or is not ready.
         """
         ...
 

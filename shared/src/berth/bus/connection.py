@@ -1,0 +1,319 @@
+"""One client on one connection: requests with numbered answers, a queue for what needs no answer, and the word that it is lost.
+
+nats-py would reconnect by itself and then replay subscriptions, publishes and acks into a store that may be another one;
+here a connection that is lost stays lost (PROTOCOL 2). nats-py's own callbacks come late or, when a half-open connection
+has its buffers full, never: so a pulse of our own finds the silence and everything that waits is woken at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
+from berth.bus.settings import BusSettings, TlsSettings
+
+SWEEP_SECONDS: Final = 0.25
+CLOSE_SECONDS: Final = 0.4
+NO_RESPONDERS: Final = "503"
+STATUS: Final = "Status"
+DESCRIPTION: Final = "Description"
+_FORBIDDEN_PUBLISH: Final = 'permissions violation for publish to "'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A request under way. All have the same patience, so they are in the order of their deadlines."""
+
+    subject: str
+    deadline: float
+    answer: asyncio.Future[Msg]
+
+
+class Connection:
+    """A client that is connected once. Everything raises :class:`BusLostError` after it is lost."""
+
+    def __init__(self, settings: BusSettings, name: str) -> None:
+        self.settings: Final = settings
+        self.name: Final = name
+        self.lost: Final = asyncio.Event()
+        self._client = Client()
+        self._loop = asyncio.get_running_loop()
+        self._cause = "closed"
+        self._last_error: Exception | None = None
+        self._inbox = ""
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._posts: deque[tuple[str, bytes, str]] = deque()
+        self._posted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listeners: set[Callable[[], None]] = set()
+
+    @property
+    def client(self) -> Client:
+        """The library's client, for what is built upon it."""
+        return self._client
+
+    async def open(self) -> None:
+        """Connect, and start what keeps the connection honest.
+
+        Raises:
+            BusLostError: no server can be reached.
+            BusRefusedError: the credentials cannot be read.
+        """
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout.total_seconds()):
+                await self._client.connect(**self._options())
+        except (TimeoutError, OSError, nats.errors.Error) as exc:
+            await self._abandon()
+            raise BusLostError(self._unreachable(exc)) from exc
+        except (ModuleNotFoundError, ValueError) as exc:
+            await self._abandon()
+            raise BusRefusedError(f"connecting to {self._servers()} as {self.name!r}: {exc}") from exc
+        self._inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._hear_answer)
+        self._tasks = [self._loop.create_task(run()) for run in (self._pulse, self._sweep, self._send_posts)]
+
+    def _options(self) -> dict[str, object]:
+        settings = self.settings
+        who = settings.credentials
+        return {
+            "servers": list(settings.servers),
+            "name": self.name,
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "connect_timeout": settings.connect_timeout.total_seconds(),
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "tls": _tls_context(settings.tls),
+            "tls_hostname": settings.tls.host_name if settings.tls else None,
+            "user": who.user,
+            "password": who.password,
+            "token": who.token,
+            "user_credentials": str(who.credentials_file) if who.credentials_file else None,
+            "nkeys_seed": str(who.nkey_seed_file) if who.nkey_seed_file else None,
+        }
+
+    def _servers(self) -> str:
+        return ", ".join(server.rpartition("@")[2] for server in self.settings.servers)
+
+    def _unreachable(self, exc: Exception) -> str:
+        cause = self._last_error if isinstance(exc, nats.errors.NoServersError) and self._last_error else exc
+        return f"connecting to NATS at {self._servers()} as {self.name!r}: {cause or type(cause).__name__}"
+
+    # --- requests
+
+    async def request(self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None) -> Msg:
+        """Ask, and wait for the one answer.
+
+        Raises:
+            BusLostError: the connection is gone; unknown whether it arrived.
+            UnansweredError: no answer came in ``answer_timeout``; unknown whether it arrived.
+            MissingError: nobody listens on the subject.
+            TooLargeError: above the server's limit.
+        """
+        number = next(self._numbers)
+        waiting = _Waiting(subject=subject, deadline=self._deadline(), answer=self._loop.create_future())
+        self._waiting[number] = waiting
+        try:
+            await self.publish(subject, data, reply=f"{self._inbox}.{number}", headers=headers)
+            answer = await waiting.answer
+        finally:
+            self._waiting.pop(number, None)
+        if answer.headers and not answer.data and answer.headers.get(STATUS) == NO_RESPONDERS:
+            raise MissingError(f"asking {subject!r}: nobody answers there: no such stream, or no JetStream")
+        return answer
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send without waiting for anything. Raises as :meth:`request`."""
+        if self.lost.is_set():
+            raise self.loss()
+        try:
+            # A copy, since nats-py may write into what it is given.
+            await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
+        except nats.errors.MaxPayloadError as exc:
+            raise TooLargeError(
+                f"publishing {len(data)} bytes to {subject!r}: the server takes {self._client.max_payload} at most"
+            ) from exc
+        except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as exc:
+            raise BusRefusedError(f"publishing to {subject!r}: {exc}") from exc
+        except (nats.errors.Error, OSError) as exc:
+            self.lose(f"publishing to {subject!r}: {exc}")
+            raise self.loss() from exc
+
+    def post(self, subject: str, data: bytes = b"", reply: str = "") -> None:
+        """Send soon, in the order of posting, without waiting. Dropped when the connection is lost."""
+        if not self.lost.is_set():
+            self._posts.append((subject, data, reply))
+            self._posted.set()
+
+    async def subscribe(self, subject: str, listener: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        """Hear a subject. Callbacks run one after another and must not wait."""
+        if self.lost.is_set():
+            raise self.loss()
+        try:
+            return await self._client.subscribe(subject, cb=listener)
+        except (nats.errors.Error, OSError) as exc:
+            self.lose(f"subscribing to {subject!r}: {exc}")
+            raise self.loss() from exc
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Hear no more. On a lost connection there is nothing to do."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await subscription.unsubscribe()
+
+    async def settle(self, within: timedelta) -> None:
+        """Wait until the server has read all that was sent before. Raises as :meth:`request`."""
+        patience = within.total_seconds()
+        try:
+            async with asyncio.timeout(patience):
+                await self._client.flush(timeout=patience * 2)  # type: ignore[arg-type]  # whole seconds only by its annotation
+        except TimeoutError as exc:
+            raise UnansweredError(f"pinging {self._servers()}: no answer within {patience:g} s") from exc
+        except (nats.errors.Error, OSError) as exc:
+            self.lose(f"pinging: {exc}")
+            raise self.loss() from exc
+
+    def new_inbox(self) -> str:
+        """A subject that only we know."""
+        return self._client.new_inbox()
+
+    async def _hear_answer(self, msg: Msg) -> None:
+        waiting = self._waiting.get(int(msg.subject[len(self._inbox) + 1 :]))
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result(msg)
+
+    def _deadline(self) -> float:
+        return self._loop.time() + self.settings.answer_timeout.total_seconds()
+
+    # --- loss
+
+    def loss(self) -> BusLostError:
+        """The error that everything raises from now on."""
+        return BusLostError(f"using the connection of {self.name!r} to {self._servers()}: {self._cause}")
+
+    def on_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call the listener when the connection is lost; what comes back takes it off the list."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def lose(self, cause: str) -> None:
+        """End the connection: say so to everybody who waits, drop what was not sent."""
+        if self.lost.is_set():
+            return
+        self._cause = cause
+        self.lost.set()
+        self._posts.clear()
+        for waiting in self._waiting.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(self.loss())
+        for listener in list(self._listeners):
+            listener()
+        self._ending = self._loop.create_task(self._end())
+
+    async def close(self) -> None:
+        """Send what was posted, and leave. Takes at most a second."""
+        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError, BusLostError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._flush_posts()
+                await self._client.flush()
+        self.lose("closed")
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._abandon()
+
+    async def _abandon(self) -> None:
+        """Close the socket even when the other side does not take what is buffered (nats-py would wait for that)."""
+        transport = self._client._transport  # noqa: SLF001 - the library has no way to abort
+        with contextlib.suppress(TimeoutError, OSError, nats.errors.Error, RuntimeError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._client.close()
+        writer = getattr(transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _on_disconnected(self) -> None:
+        self.lose(f"the server closed it ({self._last_error or 'no reason given'})")
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self.lose(f"messages were dropped: too slow on {error.subject!r}")
+        elif isinstance(error, nats.errors.UnexpectedEOF):
+            self.lose("the server closed it")
+        else:
+            self._refuse_forbidden(str(error))
+
+    def _refuse_forbidden(self, error: str) -> None:
+        """A publish that the server forbids gets no answer but this error, with the subject in small letters."""
+        _, forbidden, rest = error.partition(_FORBIDDEN_PUBLISH)
+        subject = rest.partition('"')[0]
+        for waiting in self._waiting.values() if forbidden else ():
+            if waiting.subject.lower() == subject and not waiting.answer.done():
+                text = f"publishing to {waiting.subject!r} as {self.name!r}: {error}: give this user the permission"
+                waiting.answer.set_exception(BusRefusedError(text))
+
+    # --- what runs beside it
+
+    async def _pulse(self) -> None:
+        """Ping, and lose the connection when no answer comes."""
+        while not self.lost.is_set():
+            await asyncio.sleep(self.settings.ping_interval.total_seconds())
+            try:
+                await self.settle(self.settings.ping_timeout)
+            except UnansweredError as exc:
+                self.lose(str(exc))
+
+    async def _sweep(self) -> None:
+        """End the requests whose time is over; one timer for all of them is what makes thousands a second cheap."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = self._loop.time()
+            for waiting in self._waiting.values():
+                if waiting.deadline > now:
+                    break
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(UnansweredError(self._unanswered(waiting)))
+
+    def _unanswered(self, waiting: _Waiting) -> str:
+        return f"asking {waiting.subject!r}: no answer within {self.settings.answer_timeout.total_seconds():g} s"
+
+    async def _send_posts(self) -> None:
+        while True:
+            await self._posted.wait()
+            self._posted.clear()
+            with contextlib.suppress(BusLostError):
+                await self._flush_posts()
+
+    async def _flush_posts(self) -> None:
+        while self._posts:
+            subject, data, reply = self._posts.popleft()
+            await self.publish(subject, data, reply=reply)
+
+
+def _tls_context(tls: TlsSettings | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(cafile=tls.authority_file)
+    if tls.certificate_file is not None:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+    return context

@@ -1,0 +1,107 @@
+"""Reading a stream without a consumer (Direct Get): the last message of a subject, or page by page all that is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from nats.aio.msg import Msg
+
+from berth.api.errors import BerthError
+from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
+from berth.bus.port import MissingError, Stored, UnansweredError
+from berth.bus.wire import API, ApiError, error_from
+
+PAGE: Final = 1000
+_NOT_FOUND: Final = "404"
+_END: Final = "204"
+_LEFT: Final = "Nats-Num-Pending"
+_SEQUENCE: Final = "Nats-Sequence"
+_SUBJECT: Final = "Nats-Subject"
+_TIME: Final = "Nats-Time-Stamp"
+_ADDED: Final = frozenset(
+    {"Nats-Stream", _SUBJECT, _SEQUENCE, _TIME, _LEFT, "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
+)
+"""Headers that the server adds to an answer; the others are the message's own."""
+
+
+async def last(connection: Connection, stream: str, subject: str) -> Stored | None:
+    """The last message of one subject, ``None`` when there is none."""
+    msg = await connection.request(f"{API}.DIRECT.GET.{stream}.{subject}")
+    headers = msg.headers or {}
+    if _SEQUENCE in headers:
+        return _stored(msg, headers)
+    if headers.get(STATUS) == _NOT_FOUND:
+        return None
+    raise _refused(f"reading {subject!r} of {stream}", headers)
+
+
+async def look_through(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[Stored]:
+    """Every message under the filter, in order, a page at a time."""
+    left = True
+    while left:
+        page, left = await _page(connection, stream, subject, after)
+        for message in page:
+            yield message
+        after = page[-1].sequence if page else after
+
+
+async def _page(connection: Connection, stream: str, subject: str, after: int) -> tuple[list[Stored], bool]:
+    """One page, and whether there is more."""
+    answers: asyncio.Queue[Msg | None] = asyncio.Queue()
+    inbox = connection.new_inbox()
+    off = connection.on_lost(lambda: answers.put_nowait(None))
+    subscription = await connection.subscribe(inbox, answers.put)
+    try:
+        request = {"seq": after + 1, "batch": PAGE, "next_by_subj": subject}
+        await connection.publish(f"{API}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox)
+        return await _collect(connection, answers, f"looking through {subject!r} of {stream}")
+    finally:
+        off()
+        await connection.unsubscribe(subscription)
+
+
+async def _collect(connection: Connection, answers: asyncio.Queue[Msg | None], doing: str) -> tuple[list[Stored], bool]:
+    page: list[Stored] = []
+    while True:
+        headers = (msg := await _next(connection, answers, doing)).headers or {}
+        if _SEQUENCE in headers:
+            page.append(_stored(msg, headers))
+        elif headers.get(STATUS) == _END:
+            return page, bool(page) and int(headers.get(_LEFT, "0")) > 0
+        elif headers.get(STATUS) == _NOT_FOUND:
+            return page, False
+        else:
+            raise _refused(doing, headers)
+
+
+async def _next(connection: Connection, answers: asyncio.Queue[Msg | None], doing: str) -> Msg:
+    patience = connection.settings.answer_timeout.total_seconds()
+    try:
+        async with asyncio.timeout(patience):
+            msg = await answers.get()
+    except TimeoutError as exc:
+        raise UnansweredError(f"{doing}: no answer within {patience:g} s") from exc
+    if msg is None:
+        raise connection.loss()
+    return msg
+
+
+def _stored(msg: Msg, headers: Mapping[str, str]) -> Stored:
+    return Stored(
+        subject=headers[_SUBJECT],
+        sequence=int(headers[_SEQUENCE]),
+        data=msg.data,
+        headers={name: value for name, value in headers.items() if name not in _ADDED},
+        time=datetime.fromisoformat(headers[_TIME]),
+    )
+
+
+def _refused(doing: str, headers: Mapping[str, str]) -> BerthError:
+    status = headers.get(STATUS, "0")
+    if status == NO_RESPONDERS:
+        return MissingError(f"{doing}: nobody answers there: no such stream, or no JetStream")
+    return error_from(doing, ApiError(code=int(status), description=headers.get(DESCRIPTION, "")))

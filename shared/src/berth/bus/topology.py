@@ -1,0 +1,124 @@
+"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Data only: ``admin`` makes the server agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from berth.api.subjects import PREFIX, all_of
+from berth.bus.settings import TopologySettings
+
+PENDING: Final = "PENDING"
+RANKED: Final = "RANKED"
+DECISIONS: Final = "DECISIONS"
+DEAD: Final = "dead"
+
+CLUSTER: Final = "cluster"
+BANDWIDTH: Final = "bandwidth"
+FACTS: Final = "facts"
+CONTROL: Final = "control"
+BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, CONTROL)
+
+SCORER: Final = "scorer"
+"""The durable of PENDING that all scorers share."""
+BINDER_PREFIX: Final = "binder-"
+"""The durables of RANKED, one per epoch: ``binder-<epoch>``."""
+
+BUS_ID_KEY: Final = "bus.id"
+"""Key of ``control``: names the store, so that everybody notices when it is another one."""
+
+UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A stream as berth wants it. Limits of -1 and an age of zero are none."""
+
+    name: str
+    subjects: tuple[str, ...]
+    description: str
+    retention: Literal["workqueue", "limits"] = "limits"
+    discard: Literal["old", "new"] = "old"
+    max_msgs_per_subject: int = UNLIMITED
+    max_age: timedelta = timedelta(0)
+    max_bytes: int = UNLIMITED
+    key_value: bool = False
+    """A bucket: keys can be rolled up, messages can expire one by one, and nobody deletes behind the readers' back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedConsumer:
+    """A durable pull consumer: explicit acks, redelivered without end, any number unacknowledged at once."""
+
+    stream: str
+    name: str
+    ack_wait: timedelta
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream under a bucket."""
+    return f"KV_{bucket}"
+
+
+def bucket_prefix(bucket: str) -> str:
+    """What a key of the bucket begins with as a subject."""
+    return f"$KV.{bucket}."
+
+
+def streams(settings: TopologySettings) -> tuple[Stream, ...]:
+    """Every stream, those under the buckets included. ``control`` stands last: whoever finds it finds all of them."""
+    return (
+        _work_queue(PENDING, "pending", "pods that wait to be ranked"),
+        _work_queue(RANKED, "ranked", "ranked pods that wait to be bound"),
+        Stream(
+            name=DECISIONS,
+            subjects=(all_of("decision"),),
+            description="berth: what became of every attempt",
+            max_age=settings.decisions_age,
+            max_bytes=settings.decisions_bytes,
+        ),
+        Stream(
+            name=DEAD,
+            subjects=(f"{PREFIX}.dead.>",),
+            description="berth: messages that could not be decoded or that failed, with the reason",
+            max_age=settings.dead_age,
+            max_bytes=settings.dead_bytes,
+        ),
+        *(_bucket(name) for name in BUCKETS),
+    )
+
+
+def shared_consumers(settings: TopologySettings) -> tuple[SharedConsumer, ...]:
+    """The consumers that exist for everybody from the start."""
+    return (SharedConsumer(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)
+
+
+def declared_consumer(settings: TopologySettings, stream: str, name: str) -> SharedConsumer | None:
+    """How a consumer of that name is declared; ``None`` for a name that nobody declared on that stream."""
+    if stream == RANKED and name.startswith(BINDER_PREFIX):
+        return SharedConsumer(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
+    return next((one for one in shared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
+
+
+def _work_queue(name: str, stage: str, what: str) -> Stream:
+    """One message per subject, and the newer one wins: a pod's newer attempt replaces the older, also a delivered one."""
+    return Stream(
+        name=name,
+        subjects=(all_of(stage),),
+        description=f"berth: {what}",
+        retention="workqueue",
+        max_msgs_per_subject=1,
+    )
+
+
+def _bucket(name: str) -> Stream:
+    """As the NATS CLI makes buckets, so that ``nats kv`` works on it."""
+    return Stream(
+        name=bucket_stream(name),
+        subjects=(f"{bucket_prefix(name)}>",),
+        description=f"berth: bucket {name}",
+        discard="new",
+        max_msgs_per_subject=1,
+        key_value=True,
+    )

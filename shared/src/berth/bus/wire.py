@@ -1,0 +1,152 @@
+"""JetStream's JSON: declarations as requests, answers as values, and every refusal as one of the port's errors."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from berth.api.errors import BerthError, TemporaryError
+from berth.bus.port import (
+    BusRefusedError,
+    MissingError,
+    TooLargeError,
+    WrongLastSequenceError,
+)
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import UNLIMITED, SharedConsumer, Stream
+
+API: Final = "$JS.API"
+
+
+class ApiError(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says when it refuses. ``err_code`` is stable across versions, the text is not."""
+
+    code: int
+    err_code: int = 0
+    description: str = ""
+
+
+class ApiAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What all answers share."""
+
+    error: ApiError | None = None
+
+
+class PublishAnswer(ApiAnswer, frozen=True, kw_only=True):
+    """A PubAck."""
+
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+
+
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a stream stands."""
+
+    messages: int = 0
+    last_seq: int = 0
+
+
+class StreamAnswer(ApiAnswer, frozen=True, kw_only=True):
+    """A stream as the server has it."""
+
+    config: dict[str, object] = {}
+    state: StreamState = StreamState()
+
+
+class ConsumerAnswer(ApiAnswer, frozen=True, kw_only=True):
+    """A consumer as the server has it."""
+
+    name: str = ""
+    config: dict[str, object] = {}
+    num_pending: int = 0
+
+
+class ConsumerNames(ApiAnswer, frozen=True, kw_only=True):
+    """One page of a stream's consumers."""
+
+    consumers: list[str] | None = None
+    total: int = 0
+
+
+_MISSING: Final = frozenset({10014, 10059, 10149})
+"""Consumer not found, stream not found, consumer does not exist."""
+_WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
+"""The second one is the same without the number that it stands at."""
+_TOO_LARGE: Final = frozenset({10054})
+_NOT_ENABLED: Final = frozenset({10039, 10076})
+_TAKEN: Final = frozenset({10099, 10100})
+"""A work queue hands every message to one consumer: a second one that would share its messages is refused."""
+_SERVER_ERRORS: Final = 500
+
+
+def error_from(doing: str, error: ApiError) -> BerthError:
+    """The one place where what the server refuses becomes what a caller can act upon."""
+    text = f"{doing}: {error.description or 'refused'} (code {error.code}, err_code {error.err_code})"
+    if error.err_code in _MISSING:
+        return MissingError(text)
+    if error.err_code in _WRONG_LAST_SEQUENCE:
+        return WrongLastSequenceError(text)
+    if error.err_code in _TOO_LARGE:
+        return TooLargeError(text)
+    if error.err_code in _NOT_ENABLED:
+        return BusRefusedError(f"{text}: start nats-server with JetStream (-js)")
+    if error.err_code in _TAKEN:
+        return BusRefusedError(f"{text}: delete the consumer that takes the stream first")
+    if error.code >= _SERVER_ERRORS:
+        return TemporaryError(text)
+    return BusRefusedError(text)
+
+
+def stream_config(stream: Stream, settings: TopologySettings) -> dict[str, object]:
+    """The declaration as the server's API takes and shows it."""
+    return {
+        "name": stream.name,
+        "description": stream.description,
+        "subjects": list(stream.subjects),
+        "retention": stream.retention,
+        "discard": stream.discard,
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        "max_consumers": UNLIMITED,
+        "max_msgs": UNLIMITED,
+        "max_msgs_per_subject": stream.max_msgs_per_subject,
+        "max_bytes": stream.max_bytes,
+        "max_age": nanoseconds(stream.max_age),
+        "max_msg_size": settings.message_bytes,
+        "duplicate_window": nanoseconds(settings.duplicate_window),
+        "allow_direct": True,
+        "allow_rollup_hdrs": stream.key_value,
+        "allow_msg_ttl": stream.key_value,
+        "deny_delete": stream.key_value,
+    }
+
+
+def consumer_config(consumer: SharedConsumer) -> dict[str, object]:
+    """The declaration as the server's API takes and shows it."""
+    return {
+        "name": consumer.name,
+        "durable_name": consumer.name,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": nanoseconds(consumer.ack_wait),
+        "max_deliver": UNLIMITED,
+        "max_ack_pending": UNLIMITED,
+        "replay_policy": "instant",
+    }
+
+
+def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
+    """What differs, each with both values. What the server leaves out of its answer is at its zero value."""
+    return [
+        f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
+        for key, value in declared.items()
+        if existing.get(key, type(value)()) != value
+    ]
+
+
+def nanoseconds(duration: timedelta) -> int:
+    """A duration as the server writes it."""
+    return duration // timedelta(microseconds=1) * 1000
