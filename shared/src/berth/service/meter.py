@@ -1,0 +1,231 @@
+"""What berth counts: the table of its metrics, and the small door through which code counts without knowing Prometheus.
+
+Names of kube-scheduler (``scheduler_*``) are used where the meaning is the same, so that its dashboards and alerts work;
+``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+CounterName = Literal[
+    "scheduler_schedule_attempts_total",
+    "scheduler_queue_incoming_pods_total",
+    "berth_bus_sessions_total",
+    "berth_bus_waits_total",
+    "berth_leaderships_total",
+    "berth_leaderships_ended_total",
+    "berth_messages_received_total",
+    "berth_messages_published_total",
+    "berth_dead_letters_total",
+    "berth_decisions_total",
+    "berth_bindings_total",
+    "berth_api_events_total",
+    "berth_watch_restarts_total",
+    "berth_main_loop_stalls_total",
+]
+GaugeName = Literal[
+    "scheduler_pending_pods",
+    "scheduler_scheduler_cache_size",
+    "scheduler_unschedulable_pods",
+    "leader_election_master_status",
+    "berth_leadership_number",
+    "berth_in_flight_pods",
+    "berth_window_pods",
+    "berth_mirror_objects",
+    "berth_proposals",
+    "berth_reservations",
+]
+HistogramName = Literal[
+    "scheduler_scheduling_attempt_duration_seconds",
+    "scheduler_scheduling_algorithm_duration_seconds",
+    "scheduler_pod_scheduling_sli_duration_seconds",
+    "scheduler_pod_scheduling_attempts",
+    "scheduler_framework_extension_point_duration_seconds",
+    "scheduler_plugin_execution_duration_seconds",
+    "berth_binding_duration_seconds",
+    "berth_view_age_seconds",
+    "berth_main_loop_lag_seconds",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets."""
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    meaning: str
+    buckets: tuple[float, ...] = ()
+
+
+def _doubling(start: float, count: int) -> tuple[float, ...]:
+    return tuple(start * 2**power for power in range(count))
+
+
+_ATTEMPT: Final = _doubling(0.001, 15)
+_SLI: Final = _doubling(0.01, 20)
+_PLUGIN: Final = tuple(0.00001 * 1.5**power for power in range(20))
+_POINT: Final = _doubling(0.0001, 12)
+
+METRICS: Final[dict[str, Metric]] = {
+    "scheduler_schedule_attempts_total": Metric(
+        kind="counter",
+        labels=("result", "profile"),
+        meaning="Attempts to schedule pods, by result (scheduled, unschedulable, error).",
+    ),
+    "scheduler_queue_incoming_pods_total": Metric(
+        kind="counter",
+        labels=("queue", "event"),
+        meaning="Pods added to a queue, by queue and by the event that did it.",
+    ),
+    "scheduler_pending_pods": Metric(
+        kind="gauge", labels=("queue",), meaning="Pods that wait: in active, backoff, unschedulable or gated."
+    ),
+    "scheduler_scheduler_cache_size": Metric(
+        kind="gauge", labels=("type",), meaning="Objects in the view: nodes, pods, assumed_pods."
+    ),
+    "scheduler_unschedulable_pods": Metric(
+        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that refused them."
+    ),
+    "scheduler_scheduling_attempt_duration_seconds": Metric(
+        kind="histogram",
+        labels=("result", "profile"),
+        meaning="Seconds of an attempt, from its first message to its outcome.",
+        buckets=_ATTEMPT,
+    ),
+    "scheduler_scheduling_algorithm_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds of ranking all nodes for one pod.", buckets=_ATTEMPT
+    ),
+    "scheduler_pod_scheduling_sli_duration_seconds": Metric(
+        kind="histogram",
+        labels=("attempts",),
+        meaning="Seconds from a pod's entry into the queue to its Binding, gated time left out.",
+        buckets=_SLI,
+    ),
+    "scheduler_pod_scheduling_attempts": Metric(
+        kind="histogram", meaning="Attempts that it took to bind a pod.", buckets=(1, 2, 4, 8, 16)
+    ),
+    "scheduler_framework_extension_point_duration_seconds": Metric(
+        kind="histogram",
+        labels=("extension_point", "status", "profile"),
+        meaning="Seconds of all plugins of one extension point.",
+        buckets=_POINT,
+    ),
+    "scheduler_plugin_execution_duration_seconds": Metric(
+        kind="histogram",
+        labels=("plugin", "extension_point", "status"),
+        meaning="Seconds of one plugin at one extension point.",
+        buckets=_PLUGIN,
+    ),
+    "leader_election_master_status": Metric(
+        kind="gauge", labels=("name",), meaning="1 while this process leads, by the Lease's name."
+    ),
+    "berth_leadership_number": Metric(
+        kind="gauge",
+        labels=("role",),
+        meaning="The term (watcher) or epoch (binder) that this process leads with; 0 otherwise.",
+    ),
+    "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships taken."),
+    "berth_leaderships_ended_total": Metric(
+        kind="counter", labels=("role", "cause"), meaning="Leaderships that ended, by cause."
+    ),
+    "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
+    "berth_bus_waits_total": Metric(
+        kind="counter",
+        labels=("cause",),
+        meaning="Looks at NATS that ended in waiting: unreachable, missing, refused.",
+    ),
+    "berth_messages_received_total": Metric(
+        kind="counter", labels=("stream",), meaning="Messages taken from a stream."
+    ),
+    "berth_messages_published_total": Metric(
+        kind="counter", labels=("stream",), meaning="Messages stored by a stream."
+    ),
+    "berth_dead_letters_total": Metric(
+        kind="counter", labels=("cause",), meaning="Messages put aside for people: undecodable, failed."
+    ),
+    "berth_decisions_total": Metric(
+        kind="counter", labels=("outcome", "profile"), meaning="Decisions published, by outcome."
+    ),
+    "berth_bindings_total": Metric(
+        kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
+    ),
+    "berth_binding_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
+    ),
+    "berth_api_events_total": Metric(
+        kind="counter", labels=("result",), meaning="Events for people: sent, dropped (over budget), failed."
+    ),
+    "berth_watch_restarts_total": Metric(
+        kind="counter", labels=("kind", "cause"), meaning="Watches that had to begin again, by kind and cause."
+    ),
+    "berth_in_flight_pods": Metric(kind="gauge", meaning="Pods published and not yet decided."),
+    "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
+    "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
+    "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
+    "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
+    "berth_view_age_seconds": Metric(
+        kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
+    ),
+    "berth_main_loop_lag_seconds": Metric(
+        kind="histogram", meaning="By how much a timer of the main loop came late.", buckets=_ATTEMPT
+    ),
+    "berth_main_loop_stalls_total": Metric(
+        kind="counter", meaning="Times that the main loop did nothing else for more than a second."
+    ),
+}
+
+
+class Meter(Protocol):
+    """Where counts go. Labels are given by name, all that the table lists."""
+
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
+        """Set a gauge."""
+        ...
+
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
+        """Add a value to a histogram."""
+        ...
+
+
+class RecordingMeter:
+    """Keeps everything in two dicts, by name and sorted labels: for tests, for simulations, for a process without /metrics.
+
+    Refuses names and labels that the table does not have, as the real one does.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, ...], float] = {}
+        self.observed: dict[tuple[str, ...], list[float]] = {}
+
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        key = _key(name, "counter", labels)
+        self.values[key] = self.values.get(key, 0) + value
+
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
+        """Set a gauge."""
+        self.values[_key(name, "gauge", labels)] = value
+
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
+        """Keep a value of a histogram."""
+        self.observed.setdefault(_key(name, "histogram", labels), []).append(value)
+
+    def value(self, name: CounterName | GaugeName, /, **labels: str) -> float:
+        """What a counter or gauge stands at; 0 when it was never touched."""
+        return self.values.get(_key(name, METRICS[name].kind, labels), 0)
+
+
+def _key(name: str, kind: Kind, labels: dict[str, str]) -> tuple[str, ...]:
+    metric = METRICS[name]
+    if metric.kind != kind or set(labels) != set(metric.labels):
+        raise ValueError(f"counting {name}: want {metric.kind} with labels {metric.labels}, got {kind} with {labels}")
+    return (name, *(labels[label] for label in metric.labels))

@@ -1,0 +1,135 @@
+"""The life of a service process: start, stop, and the end that comes whatever hangs.
+
+    def main() -> None:
+        raise SystemExit(run(serve, settings, name="watcher"))
+
+    async def serve(process: Process) -> None:
+        async for session in sessions(bus, name="watcher", process=process):
+            ...
+
+SIGTERM and SIGINT set ``process.stopping``. The service then finishes what is under way and returns. Shortly before
+``stop_deadline`` it is cancelled; at the deadline the process ends without asking, with a line that names what hung.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth.api.errors import BerthError
+from berth.service import logging as service_logging
+from berth.service.clock import Clock, MonotonicClock
+from berth.service.exits import Exit, exit_for
+from berth.service.health import Health, write_when_working
+from berth.service.health_server import health_server
+from berth.service.logging import get_logger
+from berth.service.meter import Meter, RecordingMeter
+from berth.service.metrics import PrometheusMeter
+from berth.service.parent import end_with_parent
+from berth.service.settings import Settings
+from berth.service.stop import Deadline, StopThread
+from berth.service.until import run_until
+from berth.service.watchdog import Watchdog
+
+log = get_logger()
+
+CANCEL_SHARE: Final = 0.8
+"""Of the stop deadline: how long a service may take to finish before it is cancelled. The rest is for closing things."""
+GC_THRESHOLDS: Final = (50_000, 50, 100)
+"""Young collections every 50,000 allocations in place of 700 (2,000 from 3.13 on): decoded messages are freed by counting,
+the collector only finds cycles, and a full look through a snapshot of a large cluster stops the loop for tens of ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What a service is given. Tests make one of their own, with a clock that they move."""
+
+    name: str
+    settings: Settings = field(default_factory=Settings)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once: finish what is under way, take nothing new."""
+    health: Health = field(default_factory=Health)
+    metrics: Meter = field(default_factory=RecordingMeter)
+    clock: Clock = field(default_factory=MonotonicClock)
+
+    @property
+    def identity(self) -> str:
+        """Who this process is; also the holder identity in Leases."""
+        return self.settings.identity
+
+    async def sleep(self, seconds: float) -> bool:
+        """Wait so long, or until stopping; says whether to go on."""
+        await run_until(self.clock.sleep(seconds), self.stopping)
+        return not self.stopping.is_set()
+
+
+ServiceMain = Callable[[Process], Awaitable[None]]
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one: request and reply are about a third faster on it. Windows has none."""
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - not there on every system
+    except ImportError:
+        return asyncio.new_event_loop()
+    return new_event_loop()
+
+
+def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
+    """Run a service until it returns, fails or is told to stop; answers with the exit code. Call it once, in the main thread."""
+    service_logging.configure(settings.log, service=name, identity=settings.identity)
+    deadline = Deadline(settings.stop_deadline)
+    stop_thread = StopThread(deadline)  # before any other thread: they inherit that SIGTERM and SIGINT are its business
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        code = runner.run(_live(service_main, settings, name, stop_thread))
+    return int(code)
+
+
+async def _live(service_main: ServiceMain, settings: Settings, name: str, stop_thread: StopThread) -> Exit:
+    meter = PrometheusMeter()
+    process = Process(name=name, settings=settings, metrics=meter)
+    stop_thread.start(asyncio.get_running_loop(), process.stopping.set)
+    try:
+        async with AsyncExitStack() as stack:
+            if settings.parent_pid is not None:
+                end_with_parent(settings.parent_pid)
+            port = await stack.enter_async_context(health_server(settings.health, process.health, meter))
+            stack.enter_context(Watchdog(meter))
+            if settings.ready_file is not None:
+                write_when_working(process.health, settings.ready_file)
+            log.info("started", health_port=port)
+            await _serve(service_main, process)
+    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+        return _told(error)
+    log.info("stopped")
+    return Exit.DONE
+
+
+async def _serve(service_main: ServiceMain, process: Process) -> None:
+    """Run the service; when it is told to stop and does not, cancel it while there is time left to close things."""
+    work = asyncio.ensure_future(service_main(process))
+    told = asyncio.ensure_future(process.stopping.wait())
+    await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    grace = process.settings.stop_deadline.total_seconds() * CANCEL_SHARE
+    _, late = await asyncio.wait([work], timeout=grace)
+    if late:
+        log.warning("cancelling what is still under way", seconds=grace)
+        work.cancel()
+    await asyncio.gather(work, return_exceptions=bool(late))
+
+
+def _told(error: Exception) -> Exit:
+    """One line that a person can act on; where it was only for errors that nobody foresaw."""
+    code = exit_for(error)
+    if isinstance(error, BerthError):
+        log.error(str(error), exit_code=int(code))
+    else:
+        log.error(f"{type(error).__name__}: {error}", exit_code=int(code), exc_info=error)
+    return code

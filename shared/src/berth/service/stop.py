@@ -1,0 +1,80 @@
+"""SIGTERM and SIGINT, heard by a thread of their own: also when the main loop hangs, and the process ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from berth.service.exits import Exit
+from berth.service.logging import get_logger
+from berth.service.watchdog import main_thread_stands
+
+log = get_logger()
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+MARGIN_SECONDS: Final = 0.5
+"""The process ends this much before its deadline: whoever measures 10 s starts earlier and looks later."""
+BACKSTOP_SECONDS: Final = 0.3
+"""After the thread's own end of the process: a hang that lets no Python thread run is ended from C by then."""
+
+
+class Deadline:
+    """The end of the process, from the first signal on."""
+
+    def __init__(self, after: timedelta) -> None:
+        self.seconds = max(after.total_seconds() - MARGIN_SECONDS, MARGIN_SECONDS)
+
+    def begin(self) -> None:
+        """Count from now. The backstop needs no Python thread to run, so that C code which keeps the GIL ends too."""
+        faulthandler.dump_traceback_later(self.seconds + BACKSTOP_SECONDS, exit=True)
+
+    def enforce(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for the deadline, say what is still under way, and end the process."""
+        time.sleep(self.seconds)
+        log.error("ending: still under way at the deadline", seconds=self.seconds, under_way=_under_way(loop))
+        os._exit(Exit.NO)
+
+
+class StopThread:
+    """Waits for the first SIGTERM or SIGINT. A second one ends the process at once."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self._deadline = deadline
+
+    def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
+        """Call ``tell`` in the loop when the first signal comes."""
+        threading.Thread(target=self._wait, args=(loop, tell), name="stop", daemon=True).start()
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
+        heard = signal.Signals(signal.sigwait(SIGNALS))
+        self._deadline.begin()
+        log.info("stopping", signal=heard.name)
+        threading.Thread(target=self._wait_again, name="stop-now", daemon=True).start()
+        try:
+            loop.call_soon_threadsafe(tell)
+        except RuntimeError:
+            log.info("the main loop has ended already")
+        self._deadline.enforce(loop)
+
+    @staticmethod
+    def _wait_again() -> None:
+        heard = signal.Signals(signal.sigwait(SIGNALS))
+        log.error("ending at once: told to stop a second time", signal=heard.name)
+        os._exit(Exit.NO)
+
+
+def _under_way(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Names of the tasks that have not ended, and where the main thread is."""
+    try:
+        names = sorted(task.get_name() for task in asyncio.all_tasks(loop))
+    except RuntimeError:  # the set changed while it was read from this thread
+        names = []
+    return [*names, *main_thread_stands()]
