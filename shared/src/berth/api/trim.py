@@ -25,7 +25,7 @@ T = TypeVar("T", bound=HasMetadata)
 
 
 def trim(thing: T) -> T:
-    """The object without kubectl's annotation and without owners but its controller; itself when it has none of these."""
+    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
     metadata = trim_metadata(thing.metadata)
     if metadata is thing.metadata:
         return thing
