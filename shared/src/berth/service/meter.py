@@ -130,9 +130,7 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="The term (watcher) or epoch (binder) that this process leads with; 0 otherwise.",
     ),
     "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships taken."),
-    "berth_leaderships_ended_total": Metric(
-        kind="counter", labels=("role", "cause"), meaning="Leaderships that ended, by cause."
-    ),
+    "berth_leaderships_ended_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that ended."),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(
         kind="counter",

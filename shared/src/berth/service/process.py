@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth.api.errors import BerthError
+from berth.kube.clock import Clock, SteadyClock
 from berth.service import logging as service_logging
-from berth.service.clock import Clock, MonotonicClock
 from berth.service.exits import Exit, exit_for
 from berth.service.health import Health, write_when_working
 from berth.service.health_server import health_server
@@ -54,7 +54,7 @@ class Process:
     """Set once: finish what is under way, take nothing new."""
     health: Health = field(default_factory=Health)
     metrics: Meter = field(default_factory=RecordingMeter)
-    clock: Clock = field(default_factory=MonotonicClock)
+    clock: Clock = field(default_factory=SteadyClock)
 
     @property
     def identity(self) -> str:

@@ -1,28 +1,23 @@
-"""What a service can be told, by concern. Where the values come from is said in :mod:`berth.service.sources`.
+"""What a service can be told, by concern. Where values come from is said in :mod:`berth.service.sources`.
 
-Every field says its unit, range and why that default. A field's path (``lease.renewDeadline``) is what error messages
-name; its variable is the path in capitals (``BERTH_LEASE_RENEW_DEADLINE``).
+Every field says its unit, range and why that default. A field's path (``leaderElection.renewDeadline``) is what error messages
+name; its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
+from berth.kube.election import LeaseSettings, own_identity
 from berth.service import readers
 from berth.service.secret import Secret
 
 PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
 """Whoever starts services as its children names itself here, so that they end with it (``parent_pid``)."""
-
-
-def _own_identity() -> str:
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +76,7 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseSettings:
+class LeaderElectionSettings:
     """Leader election, with the words and numbers of kube-scheduler's ``leaderElection``."""
 
     leader_elect: Annotated[bool, readers.boolean] = True
@@ -90,13 +85,20 @@ class LeaseSettings:
     """The Leases are ``<resource_name>-watcher`` and ``-binder``. Not kube-scheduler, whose Lease is its own."""
     resource_namespace: Annotated[str, readers.object_name] = "kube-system"
     """Where the Leases are; kube-scheduler's place."""
-    duration: Annotated[timedelta, readers.duration(3, 3600)] = timedelta(seconds=15)
+    lease_duration: Annotated[timedelta, readers.duration(3, 3600)] = timedelta(seconds=15)
     """How long others wait after the last renewal before one may take over, 3 s to 1 h. kube-scheduler's."""
-    renew_deadline: Annotated[timedelta, readers.duration(1, 3600)] = timedelta(seconds=10)
-    """How long after its last renewal a leader goes on, 1 s to 1 h; shorter than ``duration`` by the slack of clocks and
-    of what is under way."""
+    renew_deadline: Annotated[timedelta, readers.duration(0.5, 3600)] = timedelta(seconds=10)
+    """How long after its last renewal a leader goes on, 0.5 s to 1 h; shorter than the duration by the slack of clocks
+    and of what is under way."""
     retry_period: Annotated[timedelta, readers.duration(0.1, 600)] = timedelta(seconds=2)
     """Between two renewals and between two looks at somebody else's Lease, 0.1 s to 10 min."""
+
+    @property
+    def election(self) -> LeaseSettings:
+        """The times, as the election takes them."""
+        return LeaseSettings(
+            duration=self.lease_duration, renew_deadline=self.renew_deadline, retry_period=self.retry_period
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +137,9 @@ class Settings:
     kube: KubeSettings = field(default_factory=KubeSettings)
     log: LogSettings = field(default_factory=LogSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
-    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    leader_election: LeaderElectionSettings = field(default_factory=LeaderElectionSettings)
     numbers: Numbers = field(default_factory=Numbers)
-    identity: Annotated[str, readers.text] = field(default_factory=_own_identity)
+    identity: Annotated[str, readers.text] = field(default_factory=own_identity)
     """Who this process is, in Leases, in messages and in logs: host name and a uuid, so that two never have the same."""
     config: Annotated[Path | None, readers.existing_file] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
@@ -151,37 +153,21 @@ class Settings:
 
 def broken_rules(settings: Settings) -> list[str]:
     """What values must keep among each other (PROTOCOL 7, *they must keep*) and do not, each with its path."""
-    return [*_broken_lease(settings.lease), *_broken_numbers(settings), *_broken_nats(settings.nats)]
-
-
-def _broken_lease(lease: LeaseSettings) -> list[str]:
-    problems = []
-    if not lease.renew_deadline < lease.duration - CLOCK_SLACK:
-        problems.append(
-            f"lease.renewDeadline: want < lease.duration - {readers.written(CLOCK_SLACK)} "
-            f"({readers.written(lease.duration - CLOCK_SLACK)}), got {readers.written(lease.renew_deadline)}"
-        )
-    if not lease.retry_period * RETRY_JITTER < lease.renew_deadline:
-        problems.append(
-            f"lease.retryPeriod: want {RETRY_JITTER:g} times it < lease.renewDeadline "
-            f"({readers.written(lease.renew_deadline)}), got {readers.written(lease.retry_period)}"
-        )
-    return problems
+    election = settings.leader_election.election.problems("leaderElection")
+    return [*election, *_broken_numbers(settings), *_broken_nats(settings.nats)]
 
 
 def _broken_numbers(settings: Settings) -> list[str]:
-    lease, numbers = settings.lease.duration, settings.numbers
-    problems = []
-    if not lease < numbers.proposal:
-        problems.append(
-            f"numbers.proposal: want > lease.duration ({readers.written(lease)}), got {readers.written(numbers.proposal)}"
-        )
-    if not numbers.proposal < numbers.duplicate_window:
-        problems.append(
-            f"numbers.duplicateWindow: want > numbers.proposal ({readers.written(numbers.proposal)}), "
-            f"got {readers.written(numbers.duplicate_window)}"
-        )
-    return problems
+    lease, numbers = settings.leader_election.lease_duration, settings.numbers
+    rules = (
+        ("proposal", numbers.proposal, "leaderElection.leaseDuration", lease),
+        ("duplicateWindow", numbers.duplicate_window, "numbers.proposal", numbers.proposal),
+    )
+    return [
+        f"numbers.{name}: want > {other} ({readers.written(least)}), got {readers.written(value)}"
+        for name, value, other, least in rules
+        if not value > least
+    ]
 
 
 def _broken_nats(nats: NatsSettings) -> list[str]:
@@ -195,12 +181,6 @@ def _broken_nats(nats: NatsSettings) -> list[str]:
     if (nats.cert_file is None) != (nats.key_file is None):
         problems.append("nats.certFile: want certFile and keyFile together, got one without the other")
     return problems
-
-
-CLOCK_SLACK: Final = timedelta(seconds=2)
-"""By how much clocks of two machines may run apart within one Lease, and a request take that was begun in time."""
-RETRY_JITTER: Final = 1.2
-"""A retry period is stretched by up to a fifth, so that standbys do not ask all at once (client-go's JitterFactor)."""
 
 
 def is_terminal() -> bool:

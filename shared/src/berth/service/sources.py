@@ -30,7 +30,7 @@ class SettingsError(BerthError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One setting: its path as code names it (``lease.renew_deadline``), the reader of its text, its variable."""
+    """One setting: its path as code names it (``leader_election.renew_deadline``), the reader of its text, its variable."""
 
     path: str
     read: Reader[Any]
@@ -38,7 +38,7 @@ class Leaf:
 
     @property
     def written_path(self) -> str:
-        """The path as people know it from configuration files: ``lease.renewDeadline``."""
+        """The path as people know it from configuration files: ``leaderElection.renewDeadline``."""
         head, *rest = self.path.split("_")
         return head + "".join(word.capitalize() for word in rest)
 
@@ -59,7 +59,7 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, object] | None = None,
 ) -> Settings:
-    """The settings of this process; ``flags`` and ``file`` are by path (``lease.renew_deadline``).
+    """The settings of this process; ``flags`` and ``file`` are by path (``leader_election.renew_deadline``).
 
     Without ``environment`` the process's own counts.
 

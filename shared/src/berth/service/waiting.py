@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from berth.service.clock import Clock
+from berth.kube.clock import Clock
 from berth.service.health import Condition
 from berth.service.logging import get_logger
 
