@@ -1,17 +1,43 @@
 """Fixtures that give a test a cluster."""
 
-from collections.abc import Iterator
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from harness.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.faults import Compact
+from harness.control_plane import ControlPlane, assets_folder, control_plane
+from harness.kubernetes_api import KubernetesApi
+from harness.kubernetes_api import kubernetes_api as connected
+from harness.left_out import require
 
 
 @pytest.fixture(scope="session")
 def real_control_plane() -> Iterator[ControlPlane]:
-    """Etcd and kube-apiserver, started once for the whole run; tests keep apart by namespaces of their own."""
+    """A real API server on its etcd, started once for the whole run; tests keep apart by namespaces of their own."""
+    require("kubebuilder_assets")
     assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW_TO_GET_IT)
+    assert assets is not None
     with control_plane(assets) as plane:
         yield plane
+
+
+@pytest.fixture(params=["real", "simulated"])
+async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    """The real API server and the simulated one, neither with kubelets: one contract for both."""
+    if request.param == "real":
+        plane = request.getfixturevalue("real_control_plane")
+        trust = ssl.create_default_context(cafile=str(plane.ca_path))
+        compact = lambda: asyncio.to_thread(plane.compact)  # noqa: E731 - a name for what follows
+        async with connected(plane.url, compact, token=plane.token, trust=trust) as api:
+            yield api
+        return
+    async with SimulatedCluster(kubelet=None) as cluster:
+
+        async def forget() -> None:
+            cluster.faults.inject(Compact())
+
+        async with connected(cluster.url, forget) as api:
+            yield api

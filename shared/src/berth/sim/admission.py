@@ -81,8 +81,10 @@ def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
         return _admit_pod(store, value)
     if kind is NAMESPACES:
         return _admit_namespace(value)
-    if kind is EVENTS or kind is NEW_EVENTS:
-        return _admit_event(value)
+    if kind is EVENTS:
+        _check_subject(value)
+    if kind in (EVENTS, NEW_EVENTS):
+        return events.with_defaults(value)
     if kind is NODES:
         return {**value, "spec": value.get("spec") or {}, "status": value.get("status") or {}}
     return {**value, "status": value.get("status") or {}} if kind.has_status else value
@@ -98,13 +100,13 @@ def _admit_namespace(value: JsonObject) -> JsonObject:
     }
 
 
-def _admit_event(value: JsonObject) -> JsonObject:
+def _check_subject(value: JsonObject) -> None:
+    """Hold an Event of core/v1 to the namespace of what it is about; those of events.k8s.io are free."""
     subject = value.get("involvedObject") or {}
     metadata = value["metadata"]
     if (subject.get("namespace") or "default") != metadata["namespace"]:
         problem = f'Invalid value: "{subject.get("namespace", "")}": does not match event.namespace'
         raise invalid(EVENTS, metadata["name"], "involvedObject.namespace", problem)
-    return events.with_defaults(value)
 
 
 def _admit_pod(store: Store, value: JsonObject) -> JsonObject:

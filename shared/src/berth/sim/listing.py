@@ -11,10 +11,14 @@ from berth.sim.selectors import Selector, parse
 from berth.sim.status import ApiError, bad_request, expired, future_version
 from berth.sim.store import Store, Stored
 
+_PRESENT = -1
+"""The revision of a token that goes on with the present state, in place of one that has been forgotten."""
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - a version, not a secret
 _TOO_OLD = (
-    "The provided continue parameter is too old to display a consistent list result. You must start a new list without "
-    "the continue parameter."
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
 )
 
 
@@ -153,7 +157,7 @@ def list_page(store: Store, kind: Kind, namespace: str, options: ListOptions) ->
 
 def _revision(store: Store, options: ListOptions) -> int:
     if options.token is not None:
-        return options.token.rv
+        return store.revision if options.token.rv == _PRESENT else options.token.rv
     wanted = options.revision or 0
     if wanted > store.revision:
         raise future_version(wanted, store.revision)
@@ -167,7 +171,8 @@ def _snapshot(store: Store, kind: Kind, options: ListOptions, revision: int) -> 
     try:
         return table.as_of(revision)
     except ApiError as exc:
-        raise expired(_TOO_OLD) from exc
+        rest = msgspec.structs.replace(options.token, rv=_PRESENT)
+        raise expired(_TOO_OLD, rest.encoded()) from exc
 
 
 def _is_meant(stored: Stored, namespace: str, options: ListOptions) -> bool:

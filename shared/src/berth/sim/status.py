@@ -21,10 +21,13 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details = details
+        self.rest = ""
+        """Continue token with which an expired list may go on all the same."""
 
     def status(self) -> JsonObject:
         """Return the Status object; members without a value are left out, as the real server does."""
-        body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        metadata = {"continue": self.rest} if self.rest else {}
+        body: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure"}
         body["message"] = self.message
         if self.reason:
             body["reason"] = self.reason
@@ -110,9 +113,11 @@ def invalid(kind: Kind, name: str, field: str, problem: str, cause: str = "Field
     return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 
-def expired(message: str) -> ApiError:
-    """410: the history that the request needs is gone; the reader has to list again."""
-    return ApiError(HTTPStatus.GONE, "Expired", message)
+def expired(message: str, rest: str = "") -> ApiError:
+    """410: the history that the request needs is gone; the reader has to list again, or goes on with `rest`."""
+    error = ApiError(HTTPStatus.GONE, "Expired", message)
+    error.rest = rest
+    return error
 
 
 def future_version(wanted: int, current: int) -> ApiError:

@@ -98,6 +98,8 @@ class Table:
         self.listeners: dict[Listener, None] = {}
         self.floor = FIRST_REVISION
         """Newest revision whose change was forgotten: a reader at an older one has to list again."""
+        self.newest = FIRST_REVISION
+        """Revision of the latest change of this kind."""
         self._history: deque[Change] = deque()
         self._history_limit = history
         self._sorted: list[Stored] | None = None
@@ -114,10 +116,10 @@ class Table:
         Raises:
             ApiError: 410, the history does not reach back that far.
         """
-        if not self._history or self._history[-1].revision <= revision:
-            return self.in_order()
         if revision < self.floor:
             raise expired("The resourceVersion for the provided list is too old.")
+        if revision >= self.newest:
+            return self.in_order()
         items = dict(self.items)
         for change in self._newer_first(revision):
             if change.before is None:
@@ -149,6 +151,7 @@ class Table:
         else:
             self.items[change.key] = change.after
         self._sorted = None
+        self.newest = change.revision
         self._history.append(change)
         if len(self._history) > self._history_limit:
             self.floor = self._history.popleft().revision

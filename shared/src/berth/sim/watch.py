@@ -67,6 +67,7 @@ class Watch:
         self._lines: list[bytes] = []
         self._wake = asyncio.Event()
         self._is_cut = False
+        self._began_at = store.revision if options.starts_with_state else options.revision or 0
 
     def cut(self) -> None:
         """End it now; what was not read is lost to the reader, who can come again."""
@@ -97,7 +98,7 @@ class Watch:
             if self._is_meant(stored.key[0]) and self._options.selector.matches(stored.value):
                 self._lines.append(watch_line("ADDED", stored.encoded(self._kind)))
         if self._options.wants_bookmarks:
-            self._lines.append(self._bookmark(_INITIAL_EVENTS_END))
+            self._lines.append(self._bookmark(self._store.revision, _INITIAL_EVENTS_END))
 
     def _is_meant(self, namespace: str) -> bool:
         return not self._namespace or namespace == self._namespace
@@ -131,7 +132,7 @@ class Watch:
                 return
             if clock() >= bookmark_at:
                 bookmark_at = self._next_bookmark(clock(), ends_at)
-                self._lines.append(self._bookmark())
+                self._mark()
                 continue
             await self._wait_until(min(ends_at, bookmark_at))
 
@@ -152,8 +153,14 @@ class Watch:
         regular = now + BOOKMARK_EVERY_SECONDS
         return min(before_end, regular) if before_end > now else regular
 
-    def _bookmark(self, annotations: Mapping[str, str] | None = None) -> bytes:
-        metadata: dict[str, object] = {"resourceVersion": str(self._store.revision)}
+    def _mark(self) -> None:
+        """Queue a bookmark; a kind of which nothing happened since the watch began gets none, as in the real server."""
+        newest = self._store.table(self._kind).newest
+        if newest > self._began_at:
+            self._lines.append(self._bookmark(newest))
+
+    def _bookmark(self, revision: int, annotations: Mapping[str, str] | None = None) -> bytes:
+        metadata: dict[str, object] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
         body = b'%b"metadata":%b%b}' % (self._kind.preamble, msgspec.json.encode(metadata), self._kind.bookmark)
