@@ -1,4 +1,4 @@
-"""From a connected session to a leadership: the pairing looked at, the Lease taken, looked at again, the number taken."""
+"""From a session to a leadership: the pairing is looked at, the Lease taken, the pairing again, the number taken."""
 
 from __future__ import annotations
 

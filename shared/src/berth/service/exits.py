@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from berth.api.errors import BerthError, TemporaryError
+from berth.kube.errors import KubeconfigError
 
 
 class Exit(IntEnum):
@@ -25,7 +26,7 @@ class UsageError(BerthError):
 
 def exit_for(error: BaseException) -> Exit:
     """The code that an error ends with."""
-    if isinstance(error, UsageError) or hasattr(error, "problems"):
+    if isinstance(error, UsageError | KubeconfigError):
         return Exit.USAGE
     if isinstance(error, TemporaryError):
         return Exit.UNREACHABLE

@@ -1,4 +1,4 @@
-"""Following what can end a leadership: its key and ``bus.id`` in ``control``, its Lease, its connection (PROTOCOL 1)."""
+"""Following what can end a leadership: its key and ``bus.id`` in ``control``, its Lease, its connection."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ class Ends(Protocol):
 
     role: Role
 
-    def report_higher(self, number: int, *, seen_in: str) -> None: ...
-    def end(self, reason: str) -> None: ...
+    def report_higher(self, number: int, *, seen_in: str) -> None:
+        """A number was seen; a higher one is the end."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """It is the end."""
+        ...
 
 
 class Following:

@@ -82,7 +82,7 @@ class Health:
 
 
 def write_when_working(health: Health, path: Path) -> None:
-    """Write the ready file the first time that the service works: whole or not at all. A file left by others goes first."""
+    """Write the ready file the first time that the service works, whole or not at all. One left behind goes first."""
     path.unlink(missing_ok=True)
     written = False
 

@@ -1,4 +1,4 @@
-"""/livez, /readyz and /metrics over HTTP, on the main loop: when that hangs, /livez does not answer, and that is its point."""
+"""/livez, /readyz and /metrics over HTTP, on the main loop: when that hangs, /livez does not answer, as it should."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from berth.api.errors import BerthError
+from berth.service.exits import UsageError
 from berth.service.health import Health
 from berth.service.metrics import CONTENT_TYPE, PrometheusMeter
 from berth.service.settings import HealthSettings
@@ -16,7 +16,7 @@ SHUTDOWN_SECONDS = 0.5
 """How long a slow reader of /metrics may hold up the end of the process."""
 
 
-class HealthPortError(BerthError):
+class HealthPortError(UsageError):
     """The health port cannot be listened on."""
 
 
@@ -39,9 +39,8 @@ async def _listen(runner: web.AppRunner, settings: HealthSettings) -> int:
     try:
         await web.TCPSite(runner, settings.host, settings.port).start()
     except OSError as exc:
-        raise HealthPortError(
-            f"listening on health.port {settings.port} of {settings.host}: {exc.strerror}: choose another with --health-port"
-        ) from exc
+        where = f"listening on health.port {settings.port} of {settings.host!r}"
+        raise HealthPortError(f"{where}: {exc.strerror}: choose another with --health-port") from exc
     return int(runner.addresses[0][1])
 
 

@@ -2,7 +2,9 @@
 
     async for session in sessions(bus, name="binder", process=process):
         try:
-            async with lead(role="binder", session=session, client=client, settings=settings, process=process) as leadership:
+            async with lead(
+                role="binder", session=session, client=client, settings=settings, process=process
+            ) as leadership:
                 await run_until(serve(leadership.number), leadership.lost, process.stopping)
         except (NotLeadingError, BusLostError) as error:
             log.info("starting anew", cause=str(error))
@@ -49,7 +51,7 @@ class Leadership:
         self._lease = lease
 
     def expired(self) -> bool:
-        """Whether leading is over, by this process's own clock and now: to be asked before each thing only a leader does."""
+        """Whether leading is over, by this process's own clock. Ask before each thing that only a leader does."""
         return self.lost.is_set() or self._lease.expired()
 
     def report_higher(self, number: int, *, seen_in: str = "a message") -> None:
@@ -70,8 +72,8 @@ async def lead(
 ) -> AsyncIterator[Leadership]:
     """Wait until this process leads, lead inside the block, give the Lease back at its end.
 
-    Waiting can take for ever: for another leader, for the API server, for a bus of another cluster to be exchanged. It is
-    said in the log and in /readyz what is waited for. ``leadership.lost`` does not cancel the block: watch it.
+    Waiting can take for ever: for another leader, for the API server, for a wrong bus to be exchanged. The log and
+    /readyz say what is waited for. ``leadership.lost`` does not cancel the block: watch it.
 
     Raises:
         NotLeadingError: the session was lost, or the process is stopping, before leading began.

@@ -5,8 +5,8 @@
     if verbose(4):
         log.info(...)
 
-Keys that mean the same everywhere: ``service``, ``identity`` (bound once), ``pod`` (namespace/name), ``uid``, ``attempt``,
-``node``, ``trace_id``.
+Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
+``attempt``, ``node``, ``trace_id``.
 """
 
 from __future__ import annotations
@@ -42,32 +42,28 @@ def configure(settings: LogSettings, *, service: str, identity: str, stream: Tex
     """Send everything that this process says to ``stream``, libraries' logs and Python's warnings included."""
     _state["verbosity"] = settings.verbosity
     as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
+    shared = _shared(service, identity)
     structlog.configure(
-        processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(service=service, identity=identity)
-    _route_standard_logging(_formatter(as_text=as_text), stream)
+    _route_standard_logging(_formatter(shared, as_text=as_text), stream)
 
 
-def _shared() -> list[Processor]:
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        _time,
-        structlog.processors.format_exc_info,
-    ]
+def _shared(service: str, identity: str) -> list[Processor]:
+    def who(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """On every line, from every thread: lines of many processes meet in one place."""
+        return {**event, "service": service, "identity": identity}
+
+    return [structlog.stdlib.add_log_level, _time, structlog.processors.format_exc_info, who]
 
 
-def _formatter(*, as_text: bool) -> logging.Formatter:
-    last: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=is_terminal())] if as_text else [_message_first, _json]
-    )
+def _formatter(shared: list[Processor], *, as_text: bool) -> logging.Formatter:
+    last: list[Processor] = [_for_people] if as_text else [_message_first, _json]
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=_shared(), processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
     )
 
 
@@ -89,6 +85,14 @@ def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
     """Time, level and message in front, where people look; the rest as it was given."""
     first = {"time": event.pop("time", ""), "level": event.pop("level", ""), "msg": event.pop("event", "")}
     return first | dict(event)
+
+
+def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """A coloured line; the identity is left out, since a person reads one process's terminal."""
+    event.pop("identity", None)
+    event["timestamp"] = event.pop("time", "")
+    renderer = structlog.dev.ConsoleRenderer(colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback)
+    return renderer(logger, method, event)
 
 
 def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

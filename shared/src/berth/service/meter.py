@@ -1,7 +1,7 @@
 """What berth counts: the table of its metrics, and the small door through which code counts without knowing Prometheus.
 
-Names of kube-scheduler (``scheduler_*``) are used where the meaning is the same, so that its dashboards and alerts work;
-``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
+Names of kube-scheduler (``scheduler_*``) are used where the meaning is the same, so that its dashboards and alerts
+work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Meter(Protocol):
 
 
 class RecordingMeter:
-    """Keeps everything in two dicts, by name and sorted labels: for tests, for simulations, for a process without /metrics.
+    """Keeps everything in two dicts, by name and labels: for tests, for simulations, for a process without /metrics.
 
     Refuses names and labels that the table does not have, as the real one does.
     """

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
+
+import stamina
 
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
@@ -32,16 +35,17 @@ from berth.service.metrics import PrometheusMeter
 from berth.service.parent import end_with_parent
 from berth.service.settings import Settings
 from berth.service.stop import Deadline, StopThread
+from berth.service.tracing import Tracing
 from berth.service.until import run_until
 from berth.service.watchdog import Watchdog
 
 log = get_logger()
 
 CANCEL_SHARE: Final = 0.8
-"""Of the stop deadline: how long a service may take to finish before it is cancelled. The rest is for closing things."""
+"""Of the stop deadline: what a service may take to finish before it is cancelled. The rest is for closing things."""
 GC_THRESHOLDS: Final = (50_000, 50, 100)
-"""Young collections every 50,000 allocations in place of 700 (2,000 from 3.13 on): decoded messages are freed by counting,
-the collector only finds cycles, and a full look through a snapshot of a large cluster stops the loop for tens of ms."""
+"""Young collections every 50,000 allocations in place of 700: decoded messages are freed by counting, the collector
+only finds cycles, and a full look through the objects of a large cluster stops the loop for tens of ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class Process:
     health: Health = field(default_factory=Health)
     metrics: Meter = field(default_factory=RecordingMeter)
     clock: Clock = field(default_factory=SteadyClock)
+    tracing: Tracing = field(default_factory=lambda: Tracing(service="untraced"))
 
     @property
     def identity(self) -> str:
@@ -80,10 +85,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
-    """Run a service until it returns, fails or is told to stop; answers with the exit code. Call it once, in the main thread."""
+    """Run a service until it returns, fails or is told to stop; returns the exit code. Once, in the main thread."""
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
     stop_thread = StopThread(deadline)  # before any other thread: they inherit that SIGTERM and SIGINT are its business
+    stamina.instrumentation.set_on_retry_hooks([])  # whoever waits says so itself, not on each try
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -93,10 +99,12 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
 
 async def _live(service_main: ServiceMain, settings: Settings, name: str, stop_thread: StopThread) -> Exit:
     meter = PrometheusMeter()
-    process = Process(name=name, settings=settings, metrics=meter)
+    tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
+    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing)
     stop_thread.start(asyncio.get_running_loop(), process.stopping.set)
     try:
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
             if settings.parent_pid is not None:
                 end_with_parent(settings.parent_pid)
             port = await stack.enter_async_context(health_server(settings.health, process.health, meter))
@@ -131,5 +139,6 @@ def _told(error: Exception) -> Exit:
     if isinstance(error, BerthError):
         log.error(str(error), exit_code=int(code))
     else:
-        log.error(f"{type(error).__name__}: {error}", exit_code=int(code), exc_info=error)
+        said = f"{type(error).__name__}: {error}"
+        log.error(said, exit_code=int(code), exc_info=error)
     return code

@@ -1,4 +1,4 @@
-"""How the text of a flag, a variable or a file becomes a setting's value. Each reader says what it wants when it refuses."""
+"""How the text of a flag, a variable or a file becomes a setting's value; whoever refuses says what it wants."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ def integer(minimum: int, maximum: int) -> Reader[int]:
     return read
 
 
+def one_of_numbers(*options: int) -> Reader[int]:
+    """One of a few whole numbers."""
+
+    def read(given: str) -> int:
+        if given not in {str(option) for option in options}:
+            raise ValueError(f"want one of {', '.join(map(str, options))}, got {given!r}")
+        return int(given)
+
+    return read
+
+
 def positive(given: str) -> float:
     """A finite number above 0."""
     try:
@@ -116,11 +127,11 @@ def object_name(given: str) -> str:
 
 
 def nats_url(given: str) -> str:
-    """One address of NATS or several with commas between them. A password in it would stand in logs and process lists."""
+    """One address of NATS, or several with commas between. A password there would stand in logs and process lists."""
     for address in given.split(","):
         parts = urlsplit(address.strip())
         if parts.username is not None or parts.password is not None:
-            raise ValueError("want no user or password in it: addresses are logged; use nats.user and nats.password")
+            raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
         if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
             raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {address!r}")
     return given

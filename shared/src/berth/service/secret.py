@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Secret:
-    """A password or token. ``repr``, ``str``, formatting and logs show stars; :meth:`reveal` is for the one who sends it."""
+    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for the one who sends it."""
 
     __slots__ = ("_text",)
 

@@ -1,4 +1,4 @@
-"""One connected and verified session after the other, for as long as the service lives (PROTOCOL 2, *a connection is a client*).
+"""One connected and verified session after the other, for as long as the service lives (PROTOCOL 2).
 
     async for session in sessions(bus, name="scorer", process=process):
         ...work until session.lost...
@@ -28,7 +28,7 @@ FIRST_WAIT_SECONDS: Final = 0.1
 LONGEST_WAIT_SECONDS: Final = 2.0
 """Back-off of connecting, doubled each time and jittered by up to as much as the first wait."""
 SHORT_LIFE_SECONDS: Final = 1.0
-"""A session that lived shorter than this is followed by a pause, so that a server which drops everybody is not stormed."""
+"""A session that lived shorter is followed by a pause, so that a server which drops everybody is not stormed."""
 
 
 class _NotReadyError(Exception):
@@ -44,8 +44,8 @@ async def sessions(
 ) -> AsyncIterator[Session]:
     """Yield a session each time that one is connected and verified; the one before is closed first. Ends on stopping.
 
-    ``apply_when_missing``: create what is missing (the watcher does); otherwise wait for whoever does. An exception of the
-    loop's body leaves the loop, as everywhere: catch :class:`BusLostError` there to get the next session.
+    ``apply_when_missing``: create what is missing (the watcher does); otherwise wait for whoever does. An exception of
+    the loop's body leaves the loop, as everywhere: catch :class:`BusLostError` there to get the next session.
     """
     waiting = Waiting(process.health.condition("nats", "waiting for NATS"), process.clock)
     looks = _Looks(bus, name=name, waiting=waiting, process=process, applies=apply_when_missing)

@@ -1,7 +1,7 @@
 """What a service can be told, by concern. Where values come from is said in :mod:`berth.service.sources`.
 
-Every field says its unit, range and why that default. A field's path (``leaderElection.renewDeadline``) is what error messages
-name; its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
+Every field says its unit, range and why that default. A field's path (``leaderElection.renewDeadline``) is what error
+messages name; its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from berth.kube.election import LeaseSettings, own_identity
 from berth.service import readers
@@ -40,6 +40,10 @@ class NatsSettings:
     """The client's own certificate, for servers that ask for one; needs ``key_file``."""
     key_file: Annotated[Path | None, readers.existing_file] = None
     """The key of ``cert_file``."""
+    replicas: Annotated[int, readers.one_of_numbers(1, 3, 5)] = 1
+    """Copies of every stream, 1, 3 or 5. A single server can hold 1; 3 survive the loss of one server of three."""
+    storage: Annotated[Literal["file", "memory"], readers.choice(("file", "memory"))] = "file"
+    """Where streams are kept. file outlives a restart of NATS; memory is for trials. The same in all services."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +110,12 @@ class Numbers:
     """The numbers that the services have agreed on (PROTOCOL 7). Change them in all services or in none."""
 
     scorer_ack_wait: Annotated[timedelta, readers.duration(2, 600)] = timedelta(seconds=3)
-    """After which a scorer's silence gives its message to another, 2 s to 10 min: longer than two of the ``in_progress``
-    that it sends every second, and than three times the p99 of a rank at full hold."""
+    """After which a scorer's silence gives its message to another, 2 s to 10 min: longer than two of the
+    ``in_progress`` that it sends every second, and than three times the p99 of a rank at full hold."""
     binder_ack_wait: Annotated[timedelta, readers.duration(20, 3600)] = timedelta(seconds=30)
     """The same for the binder, 20 s to 1 h: it says ``in_progress`` every 10 s."""
     silent_attempt: Annotated[timedelta, readers.duration(1, 600)] = timedelta(seconds=10)
-    """After which the watcher looks where an attempt has got to, 1 s to 10 min; well above what a pod takes in a burst."""
+    """After which the watcher looks where an attempt has got to, 1 s to 10 min; well above what a burst takes."""
     best: Annotated[int, readers.integer(1, 64)] = 8
     """Nodes that RANKED names, 1-64. Eight are enough for the binder to find room under any number of scorers."""
     scorer_hold: Annotated[int, readers.integer(1, 4096)] = 64
@@ -119,8 +123,8 @@ class Numbers:
     window_floor: Annotated[int, readers.integer(1, 65_536)] = 64
     """Pods in flight that are always allowed, 1-65536; above it a quarter second of work."""
     proposal: Annotated[timedelta, readers.duration(5, 3600)] = timedelta(seconds=30)
-    """How long a proposal counts after the last word of it, 5 s to 1 h; longer than a Lease, so that a change of leaders
-    does not free what is about to be bound."""
+    """How long a proposal counts after the last word of it, 5 s to 1 h; longer than a Lease, so that a change of
+    leaders does not free what is about to be bound."""
     position_wait: Annotated[timedelta, readers.duration(0, 60)] = timedelta(seconds=1)
     """How long a scorer waits for the positions that a message asks for, 0-60 s, before it ranks on an older view."""
     duplicate_window: Annotated[timedelta, readers.duration(10, 3600)] = timedelta(seconds=120)
@@ -140,11 +144,11 @@ class Settings:
     leader_election: LeaderElectionSettings = field(default_factory=LeaderElectionSettings)
     numbers: Numbers = field(default_factory=Numbers)
     identity: Annotated[str, readers.text] = field(default_factory=own_identity)
-    """Who this process is, in Leases, in messages and in logs: host name and a uuid, so that two never have the same."""
+    """Who this process is, in Leases, messages and logs: host name and a uuid, so that two never have the same."""
     config: Annotated[Path | None, readers.existing_file] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
     ready_file: Annotated[Path | None, readers.path] = None
-    """Written when the service is ready for the first time, for whoever starts it and waits. None: nothing is written."""
+    """Written when the service first works, for whoever starts it and waits. None: nothing is written."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None
     """End when this parent ends, also by kill -9. None: live on."""
     stop_deadline: Annotated[timedelta, readers.duration(1, 3600)] = timedelta(seconds=10)

@@ -30,7 +30,7 @@ class SettingsError(BerthError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One setting: its path as code names it (``leader_election.renew_deadline``), the reader of its text, its variable."""
+    """One setting: its path in code (``leader_election.renew_deadline``), the reader of its text, its variable."""
 
     path: str
     read: Reader[Any]

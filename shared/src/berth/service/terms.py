@@ -1,4 +1,4 @@
-"""Taking the number of a leadership: one more than any before, also when the bus has lost its store (PROTOCOL 1, *term*)."""
+"""Taking the number of a leadership: one more than any before, also when the bus has lost its store (PROTOCOL 1)."""
 
 from __future__ import annotations
 

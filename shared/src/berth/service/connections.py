@@ -1,0 +1,63 @@
+"""The clients that a service talks through, made from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from berth.bus.nats import NatsBus
+from berth.bus.settings import BusSettings, Credentials, TlsSettings, TopologySettings
+from berth.kube.client import KubeClient
+from berth.kube.credentials import Credentials as KubeCredentials
+from berth.kube.credentials import source_for
+from berth.kube.rate_limit import TokenBucket
+from berth.service.settings import KubeSettings, NatsSettings, Settings
+
+
+def nats_bus(settings: Settings) -> NatsBus:
+    """The bus that the settings name; nothing is connected yet."""
+    nats, numbers = settings.nats, settings.numbers
+    topology = TopologySettings(
+        replicas=nats.replicas,
+        storage=nats.storage,
+        scorer_ack_wait=numbers.scorer_ack_wait,
+        binder_ack_wait=numbers.binder_ack_wait,
+        duplicate_window=numbers.duplicate_window,
+    )
+    servers = tuple(address.strip() for address in nats.url.split(","))
+    return NatsBus(BusSettings(servers=servers, credentials=_credentials(nats), tls=_tls(nats), topology=topology))
+
+
+def _credentials(nats: NatsSettings) -> Credentials:
+    return Credentials(
+        user=nats.user,
+        password=nats.password.reveal() if nats.password else None,
+        token=nats.token.reveal() if nats.token else None,
+        credentials_file=nats.credentials_file,
+    )
+
+
+def _tls(nats: NatsSettings) -> TlsSettings | None:
+    if nats.ca_file is None and nats.cert_file is None:
+        return None
+    return TlsSettings(authority_file=nats.ca_file, certificate_file=nats.cert_file, key_file=nats.key_file)
+
+
+@asynccontextmanager
+async def kube_client(settings: Settings, *, name: str) -> AsyncIterator[KubeClient]:
+    """A client of the API server that the settings name, closed at the end.
+
+    Raises:
+        KubeconfigError: there is no usable way to an API server; the text says what to do.
+    """
+    kube = settings.kube
+    source = source_for(str(kube.kubeconfig) if kube.kubeconfig else None)
+    credentials = await KubeCredentials.from_source(source)
+    async with KubeClient(credentials, user_agent=f"berth-{name}", rate_limit=_rate_limit(kube)) as client:
+        yield client
+
+
+def _rate_limit(kube: KubeSettings) -> TokenBucket | None:
+    if kube.qps is None:
+        return None
+    return TokenBucket(qps=kube.qps, burst=kube.burst or max(1, round(kube.qps * 2)))

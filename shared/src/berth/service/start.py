@@ -1,0 +1,77 @@
+"""From what was typed to a running service: the part of a composition root that all services have.
+
+main = service_command("berth-watcher", about=..., start=partial(start, name="watcher", serve=serve))
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.load import ConfigurationError
+from berth.service.configuration import read_configuration
+from berth.service.exits import Exit
+from berth.service.flags import Flags
+from berth.service.process import Process, run
+from berth.service.settings import Settings
+from berth.service.sources import SettingsError, read_settings
+
+Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
+"""A service: returns when it has stopped."""
+
+
+def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, str] | None = None) -> int:
+    """Read settings and configuration and run the service; returns the exit code.
+
+    What is wrong with either is said on standard error, all of it, before anything is opened or connected to.
+    """
+    try:
+        settings, configuration = read_all(flags, os.environ if environment is None else environment)
+    except SettingsError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"berth-{name}: {problem}\n")
+        return Exit.USAGE
+    return run(lambda process: serve(process, configuration), settings, name=name)
+
+
+def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, KubeSchedulerConfiguration]:
+    """Settings and configuration, which settings fall back on.
+
+    Raises:
+        SettingsError: with every problem of both.
+    """
+    named = flags.get("config") or environment.get("BERTH_CONFIG")
+    problems: list[str] = []
+    configuration = None
+    try:
+        configuration = read_configuration(Path(named) if named else None)
+    except ConfigurationError as error:
+        problems += error.problems
+    try:
+        settings = read_settings(flags=flags, environment=environment, file=file_values(configuration))
+    except SettingsError as error:
+        problems += error.problems
+    if problems or configuration is None:
+        raise SettingsError(list(dict.fromkeys(problems)))
+    return settings, configuration
+
+
+def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, object]:
+    """The settings that a configuration file can hold, by path."""
+    if configuration is None:
+        return {}
+    election, connection = configuration.leader_election, configuration.client_connection
+    return {
+        "leader_election.leader_elect": election.leader_elect,
+        "leader_election.lease_duration": election.lease_duration,
+        "leader_election.renew_deadline": election.renew_deadline,
+        "leader_election.retry_period": election.retry_period,
+        "leader_election.resource_name": election.resource_name,
+        "leader_election.resource_namespace": election.resource_namespace,
+        "kube.kubeconfig": connection.kubeconfig or None,
+        "kube.qps": connection.qps,
+        "kube.burst": connection.burst,
+    }

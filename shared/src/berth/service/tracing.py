@@ -1,0 +1,173 @@
+"""Traces: one a pod, from its first sight to its Binding, carried by its messages as W3C ``traceparent``.
+
+The header is always made and handed on, since whoever reads messages may follow it. Spans are exported by OTLP only
+when OTEL_EXPORTER_OTLP_ENDPOINT (or the one for traces) is set; otherwise nothing of OpenTelemetry's SDK is imported.
+
+    tracing = Tracing.from_environment(os.environ, service="scorer")
+    with tracing.span("rank", parent=delivery.headers.get(TRACEPARENT)) as span:
+        headers = {TRACEPARENT: span.traceparent}
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span as SdkSpan
+
+TRACEPARENT: Final = "traceparent"
+"""The header's name."""
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_VERSION: Final = "00-"
+_LENGTH: Final = 55
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+
+
+class Span(Protocol):
+    """A piece of a pod's way."""
+
+    @property
+    def traceparent(self) -> str:
+        """What the next message carries."""
+        ...
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits: the key ``trace_id`` of log lines."""
+        ...
+
+    def note(self, key: str, value: str | int, /) -> None:
+        """Put an attribute on the span; nothing when spans are not exported."""
+        ...
+
+
+def parse_traceparent(header: str | None) -> tuple[str, str] | None:
+    """Trace id and span id of a header; ``None`` for none and for one that is not valid, as the standard asks."""
+    if header is None or len(header) != _LENGTH or not header.startswith(_VERSION):
+        return None
+    trace_id, span_id = header[3:35], header[36:52]
+    if header[35] != "-" or header[52] != "-" or not _HEXADECIMAL.issuperset(trace_id + span_id + header[53:]):
+        return None
+    return (trace_id, span_id) if int(trace_id, 16) and int(span_id, 16) else None
+
+
+class UnexportedSpan:
+    """Ids alone: a trace goes through here, and nobody collects it. About 2 µs."""
+
+    __slots__ = ("_span_id", "trace_id")
+
+    def __init__(self, parent: str | None) -> None:
+        known = parse_traceparent(parent)
+        self.trace_id = known[0] if known else f"{random.getrandbits(128) or 1:032x}"
+        self._span_id = f"{random.getrandbits(64) or 1:016x}"
+
+    @property
+    def traceparent(self) -> str:
+        """What the next message carries; its flag says that nobody samples here."""
+        return f"00-{self.trace_id}-{self._span_id}-00"
+
+    def note(self, key: str, value: str | int, /) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class Tracing:
+    """Makes the spans of one service."""
+
+    def __init__(self, exporter: SpanExporter | None = None, *, service: str, identity: str = "") -> None:
+        self._provider = _provider(exporter, service, identity) if exporter is not None else None
+        self._tracer = self._provider.get_tracer("berth") if self._provider is not None else None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], *, service: str, identity: str = "") -> Tracing:
+        """Export by OTLP over HTTP when an endpoint is named there, in OpenTelemetry's own variables."""
+        if not any(environment.get(name) for name in ENDPOINTS):
+            return cls(service=service)
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - 0.2 s that most never need
+            OTLPSpanExporter,
+        )
+
+        return cls(OTLPSpanExporter(), service=service, identity=identity)
+
+    def span(self, name: str, *, parent: str | None = None) -> AbstractContextManager[Span]:
+        """A span below ``parent`` (a ``traceparent``); without one, or with one that is not valid, a new trace."""
+        if self._tracer is None:
+            return UnexportedSpan(parent)
+        return self._exported(name, parent)
+
+    def close(self) -> None:
+        """Export what is left, and stop. Blocks while the collector does not answer: call it in a thread."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+    @contextmanager
+    def _exported(self, name: str, parent: str | None) -> Iterator[Span]:
+        assert self._tracer is not None  # noqa: S101 - span() has looked
+        with self._tracer.start_as_current_span(name, context=_context(parent)) as span:
+            yield ExportedSpan(span)
+
+
+class ExportedSpan:
+    """A span of OpenTelemetry's SDK."""
+
+    def __init__(self, span: SdkSpan) -> None:
+        self._span = span
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    @property
+    def traceparent(self) -> str:
+        """What the next message carries."""
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    def note(self, key: str, value: str | int, /) -> None:
+        """Put an attribute on the span."""
+        self._span.set_attribute(key, value)
+
+
+def _provider(exporter: SpanExporter, service: str, identity: str) -> TracerProvider:
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - see the module's docstring
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON  # noqa: PLC0415 - the same
+
+    resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity})
+    # Always: a parent's flag says that *its* process exported nothing, which services may be told one by one.
+    provider = TracerProvider(resource=resource, sampler=ALWAYS_ON, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _context(parent: str | None) -> Context | None:
+    from opentelemetry.context import Context  # noqa: PLC0415 - see the module's docstring
+    from opentelemetry.trace import (  # noqa: PLC0415 - the same
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+        set_span_in_context,
+    )
+
+    known = parse_traceparent(parent)
+    if known is None:
+        return Context()
+    trace_id, span_id = known
+    context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags.get_default())
+    return set_span_in_context(NonRecordingSpan(context), Context())
