@@ -68,7 +68,7 @@ async def verify(connection: Connection) -> None:
 
 
 async def create_consumer(connection: Connection, stream: str, name: str) -> None:
-    """Create a declared consumer; one of that name with other settings, or another that takes the stream, is refused."""
+    """Create a declared consumer. Refused: one of that name with other settings, or another that takes the stream."""
     consumer = declared_consumer(connection.settings.topology, stream, name)
     if consumer is None:
         raise BusRefusedError(f"creating consumer {name!r} of {stream}: nothing of that name is declared there")

@@ -1,8 +1,8 @@
-"""One client on one connection: requests with numbered answers, a queue for what needs no answer, and the word that it is lost.
+"""One client on one connection: requests with numbered answers, a queue for what needs none, the word that it is lost.
 
-nats-py would reconnect by itself and then replay subscriptions, publishes and acks into a store that may be another one;
-here a connection that is lost stays lost (PROTOCOL 2). nats-py's own callbacks come late or, when a half-open connection
-has its buffers full, never: so a pulse of our own finds the silence and everything that waits is woken at once.
+nats-py would reconnect by itself and then replay subscriptions, publishes and acks into a store that may be another
+one; here a connection that is lost stays lost (PROTOCOL 2). nats-py's own callbacks come late or, when a half-open
+connection has its buffers full, never: so a pulse of our own finds the silence, and all that waits is woken at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
@@ -86,7 +86,7 @@ class Connection:
         await self._client.subscribe(f"{self._inbox}.*", cb=self._hear_answer)
         self._tasks = [self._loop.create_task(run()) for run in (self._pulse, self._sweep, self._send_posts)]
 
-    def _options(self) -> dict[str, object]:
+    def _options(self) -> dict[str, Any]:
         settings = self.settings
         who = settings.credentials
         return {

@@ -1,9 +1,9 @@
 """A continuous pull: ask ahead for as many as may be held, count what is still to come, ask again below half.
 
-``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much; this is the plain
-protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox that messages come to.
-A request that the server has lost (restart of a cluster member, change of leader) is found by missing heartbeats and made
-again under a new number; what an older one still brings is taken as well.
+``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much; this is the
+plain protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox that messages come
+to. A request that the server has lost (restart of a cluster member, change of leader) is found by missing heartbeats
+and made again under a new number; what an older one still brings is taken as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,6 +19,7 @@ from nats.aio.msg import Msg
 
 from berth.api.errors import BerthError
 from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
+from berth.bus.credit import Credit
 from berth.bus.delivered import NatsDelivery
 from berth.bus.port import MissingError
 from berth.bus.wire import API, nanoseconds
@@ -28,34 +28,6 @@ HEARTBEATS_MISSED: Final = 3
 _HEARTBEAT: Final = "100"
 _GONE: Final = ("consumer deleted", "consumer is push based")
 _CREDIT_BACK: Final = "Nats-Pending-Messages"
-
-
-@dataclass(slots=True, kw_only=True)
-class Credit:
-    """How many messages may still be asked for: those held and those asked for never exceed ``hold``."""
-
-    hold: int
-    outstanding: int = 0
-    """Asked for and not yet arrived."""
-    held: int = 0
-    """Arrived and not yet settled."""
-
-    def take(self) -> int:
-        """How many to ask for now: nothing while more than half of the hold is still to come."""
-        if self.outstanding * 2 > self.hold:
-            return 0
-        wanted = max(0, self.hold - self.held - self.outstanding)
-        self.outstanding += wanted
-        return wanted
-
-    def arrive(self) -> None:
-        """One came. What an older request brings was not counted any more: then nothing is outstanding for it."""
-        self.outstanding = max(0, self.outstanding - 1)
-        self.held += 1
-
-    def give_back(self, count: int) -> None:
-        """The server ended a request with so many not sent."""
-        self.outstanding = max(0, self.outstanding - count)
 
 
 class Pull:

@@ -1,5 +1,6 @@
 """A message as a consumer delivers it: what its reply subject says of it, and how it is settled."""
 
+# ruff: noqa: D102 - the port documents what a delivery does
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Reading a stream without a consumer (Direct Get): the last message of a subject, or page by page all that is there."""
+"""Reading a stream without a consumer (Direct Get): the last message of a subject, or all that is there by pages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _ADDED: Final = frozenset(
 
 
 async def last(connection: Connection, stream: str, subject: str) -> Stored | None:
-    """The last message of one subject, ``None`` when there is none."""
-    msg = await connection.request(f"{API}.DIRECT.GET.{stream}.{subject}")
+    """The last message under a subject or filter, ``None`` when there is none."""
+    request = msgspec.json.encode({"last_by_subj": subject})
+    msg = await connection.request(f"{API}.DIRECT.GET.{stream}", request)
     headers = msg.headers or {}
     if _SEQUENCE in headers:
         return _stored(msg, headers)

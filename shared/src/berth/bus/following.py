@@ -1,4 +1,4 @@
-"""An ordered reading of a stream: a consumer of our own, made anew after the last message read whenever a message is missing.
+"""An ordered reading of a stream: a consumer of our own, made anew after the last message read when one is missing.
 
 The consumer is a pull without acknowledgements, so that a slow reader asks for less instead of being cut off. Its
 messages are numbered: a gap in the numbers, a heartbeat that names a higher one, or silence, and it is made anew.
@@ -7,7 +7,6 @@ messages are numbered: a gap in the numbers, a heartbeat that names a higher one
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +21,9 @@ from berth.bus.admin import ask, stream_of
 from berth.bus.connection import Connection
 from berth.bus.consuming import Pull
 from berth.bus.delivered import NO_HEADERS, Position, position_of
+from berth.bus.direct_get import last
 from berth.bus.kv import entry
-from berth.bus.port import Entry, MissingError, Stored
+from berth.bus.port import BusRefusedError, Entry, MissingError, Stored
 from berth.bus.topology import bucket_prefix, bucket_stream
 from berth.bus.wire import API, ConsumerAnswer, nanoseconds
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Shape = Callable[[Msg, Position], T]
 
 FORGOTTEN_AFTER: Final = timedelta(seconds=60)
-"""How long the server keeps the consumer of a reader that does not ask: longer than a reader is ever busy with a batch."""
+"""How long the server keeps the consumer of a reader that does not ask: longer than one is ever busy with a batch."""
 EVERYTHING: Final = (">",)
 
 
@@ -49,7 +49,7 @@ class NatsFollowing(Generic[T]):
 
     def __init__(self, connection: Connection, start: Start, shape: Shape[T]) -> None:
         self.position = 0
-        self.caught_up: Final = asyncio.Event()
+        self.caught_up = asyncio.Event()
         self._connection = connection
         self._start = start
         self._shape = shape
@@ -59,7 +59,8 @@ class NatsFollowing(Generic[T]):
         self._held = AsyncExitStack()
         self._consumer_sequence = 0
         self._first_time = True
-        self._there_at_start = 0
+        self._last_at_start = 0
+        self._end_at_start = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[NatsFollowing[T]]:
@@ -83,30 +84,44 @@ class NatsFollowing(Generic[T]):
                     yield batch
             elif pull.failure or self._is_behind(pull) or not await pull.wait():
                 await self._lose_consumer(pull)
-            else:
-                self._move_to_idle(pull)
+            elif self._ends_at_idle(pull):
+                yield []
 
     # --- one consumer after another
 
     async def _begin(self) -> None:
-        start = self._start
-        there = (await stream_of(self._connection, start.stream)).state.last_seq
-        if there < self.position:
-            self._connection.lose(
-                f"stream {start.stream} was made anew: it stands at {there}, we were at {self.position}"
-            )
-            raise self._connection.loss()
+        stream = self._start.stream
+        stands_at = (await stream_of(self._connection, stream)).state.last_seq
+        if stands_at < self.position:
+            self._refuse_another_stream(stands_at)
+        if self._first_time:
+            self._last_at_start, self._end_at_start = stands_at, await self._end()
         name = f"{self._prefix}-{next(self._names)}"
         made = await self._create(name)
+        self._first_time = False
         self._consumer_sequence = 0
         window = self._connection.settings.follow_window
-        self._pull = await self._held.enter_async_context(Pull(self._connection, start.stream, name, window).open())
-        self._held.callback(self._connection.post, f"{API}.CONSUMER.DELETE.{start.stream}.{name}")
+        self._pull = await self._held.enter_async_context(Pull(self._connection, stream, name, window).open())
+        self._held.callback(self._connection.post, f"{API}.CONSUMER.DELETE.{stream}.{name}")
+        if made.num_pending == 0 or self._end_at_start <= self.position:
+            self._reach(max(stands_at, self.position))
+
+    def _refuse_another_stream(self, stands_at: int) -> None:
+        """The stream was deleted and made again: nothing that was read from the former one holds."""
+        cause = f"stream {self._start.stream} was made anew: it stands at {stands_at}, we at {self.position}"
         if self._first_time:
-            self._first_time = False
-            self._there_at_start = there
-        if made.num_pending == 0:
-            self._reach(max(there, self.position))
+            raise BusRefusedError(f"following from a sequence: {cause}: read it from its beginning")
+        self._connection.lose(cause)
+        raise self._connection.loss()
+
+    async def _end(self) -> int:
+        """The sequence of the last message that is there under the filters.
+
+        What is read up to it is complete; the count of pending messages that comes with each is not exact enough for
+        that while others write.
+        """
+        found = [await last(self._connection, self._start.stream, one) for one in self._start.filters]
+        return max((stored.sequence for stored in found if stored), default=0)
 
     async def _create(self, name: str) -> ConsumerAnswer:
         start = self._start
@@ -136,7 +151,7 @@ class NatsFollowing(Generic[T]):
     def _drain(self, pull: Pull) -> list[T]:
         """All that is there up to a gap; what stands after a gap is dropped and will be read again."""
         batch: list[T] = []
-        last: Position | None = None
+        reached = 0
         while pull.buffer:
             msg = pull.buffer.popleft()
             pull.credit.held -= 1
@@ -146,9 +161,9 @@ class NatsFollowing(Generic[T]):
                 break
             self._consumer_sequence = found.consumer_sequence
             batch.append(self._shape(msg, found))
-            last = found
-        if last is not None:
-            self._reach(last.stream_sequence, nothing_left=last.pending == 0)
+            reached = found.stream_sequence
+        if reached:
+            self._read_up_to(reached)
         return batch
 
     def _drop_after_gap(self, pull: Pull) -> None:
@@ -160,17 +175,27 @@ class NatsFollowing(Generic[T]):
         """Whether a heartbeat names a message that never came."""
         return pull.idle_at is not None and pull.idle_at[0] > self._consumer_sequence
 
-    def _move_to_idle(self, pull: Pull) -> None:
-        """A heartbeat without anything new: all up to the sequence that it names was looked at."""
-        if pull.idle_at is not None and not pull.buffer and pull.idle_at[0] == self._consumer_sequence:
-            self._reach(max(self.position, pull.idle_at[1]), nothing_left=True)
+    def _ends_at_idle(self, pull: Pull) -> bool:
+        """A heartbeat without anything new: all up to the sequence that it names was looked at.
 
-    def _reach(self, sequence: int, *, nothing_left: bool = True) -> None:
-        self.position = sequence
-        if nothing_left or sequence >= self._there_at_start:
-            # What stood at the end may have been removed since: nothing that was there at the start is still to come.
-            self.position = max(sequence, self._there_at_start)
-            self.caught_up.set()
+        True when the start is over by that: what was still to come has been removed.
+        """
+        if pull.idle_at is None or pull.buffer or pull.idle_at[0] != self._consumer_sequence:
+            return False
+        was_caught_up = self.caught_up.is_set()
+        self._reach(max(self.position, pull.idle_at[1]))
+        return not was_caught_up
+
+    def _read_up_to(self, sequence: int) -> None:
+        if sequence >= self._end_at_start:
+            self._reach(sequence)
+        else:
+            self.position = sequence
+
+    def _reach(self, sequence: int) -> None:
+        """Nothing that was there at the start is still to come, whatever stands between its end and the stream's."""
+        self.position = max(sequence, self._last_at_start)
+        self.caught_up.set()
 
 
 def _after(sequence: int) -> dict[str, object]:
@@ -190,7 +215,9 @@ def follow_stream(
         policy = _after(after)
     elif since is not None:
         policy = _since(since)
-    return NatsFollowing(connection, Start(stream=stream, filters=filters, policy=policy), _stored)
+    following = NatsFollowing(connection, Start(stream=stream, filters=filters, policy=policy), _stored)
+    following.position = after or 0
+    return following
 
 
 def follow_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsFollowing[Entry]:
@@ -203,7 +230,7 @@ def follow_bucket(connection: Connection, bucket: str, filters: tuple[str, ...])
     )
 
     def shape(msg: Msg, found: Position) -> Entry:
-        return entry(bucket, msg.subject, found.stream_sequence, msg.data, msg.headers or NO_HEADERS, found.time)
+        return entry(bucket, _stored(msg, found))
 
     return NatsFollowing(connection, start, shape)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from berth.bus.connection import Connection
@@ -20,16 +19,15 @@ _REMOVALS: Final = frozenset({"DEL", PURGE})
 _EXPIRED: Final = "Nats-Marker-Reason"
 
 
-def entry(bucket: str, subject: str, sequence: int, data: bytes, headers: Mapping[str, str], time: datetime) -> Entry:
+def entry(bucket: str, stored: Stored) -> Entry:
     """A message of the bucket's stream as an entry. A marker has no data, whoever made it."""
-    removed = headers.get(OPERATION) in _REMOVALS or _EXPIRED in headers
-    key = subject[len(bucket_prefix(bucket)) :]
-    return Entry(key=key, sequence=sequence, data=None if removed else data, time=time)
-
-
-def entry_of(bucket: str, stored: Stored) -> Entry:
-    """A stored message as an entry."""
-    return entry(bucket, stored.subject, stored.sequence, stored.data, stored.headers, stored.time)
+    removed = stored.headers.get(OPERATION) in _REMOVALS or _EXPIRED in stored.headers
+    return Entry(
+        key=stored.subject[len(bucket_prefix(bucket)) :],
+        sequence=stored.sequence,
+        data=None if removed else stored.data,
+        time=stored.time,
+    )
 
 
 def purge_headers(marker_ttl: timedelta) -> dict[str, str]:
@@ -48,7 +46,7 @@ def expecting(sequence: int | None) -> dict[str, str]:
 async def get(connection: Connection, bucket: str, key: str) -> Entry | None:
     """The key's last entry, a marker included."""
     stored = await last(connection, bucket_stream(bucket), bucket_prefix(bucket) + key)
-    return None if stored is None else entry_of(bucket, stored)
+    return None if stored is None else entry(bucket, stored)
 
 
 async def put(connection: Connection, bucket: str, key: str, data: bytes, expected: int | None) -> int:

@@ -1,4 +1,5 @@
 """The bus on a real NATS server."""
+# ruff: noqa: D102 - the port documents every call
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from berth.bus.connection import Connection
 from berth.bus.consuming import NatsConsumption
 from berth.bus.delivered import NO_HEADERS
 from berth.bus.following import EVERYTHING, NatsFollowing
-from berth.bus.port import BusRefusedError, Entry, PubAck, Stored
+from berth.bus.port import Bus, BusRefusedError, Entry, PubAck, Session, Stored
 from berth.bus.settings import BusSettings
 
 Listener = Callable[[str, bytes, Mapping[str, str]], None]
 
 
-class NatsBus:
+class NatsBus(Bus):
     """Opens sessions with one set of settings. Keeps :class:`berth.bus.port.Bus`."""
 
     def __init__(self, settings: BusSettings | None = None) -> None:
@@ -44,7 +45,7 @@ class NatsBus:
             raise
 
 
-class NatsSession:
+class NatsSession(Session):
     """One client on one connection. Keeps :class:`berth.bus.port.Session`, which documents every call."""
 
     def __init__(self, connection: Connection, bus_id: str) -> None:

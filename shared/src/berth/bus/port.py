@@ -1,9 +1,12 @@
-"""What berth asks of a bus. The real one (``berth.bus.nats``) and the one in memory (``berth.bus.memory``) both keep it,
-and one contract suite holds them to it.
+"""What berth asks of a bus.
 
-A :class:`Session` is one client on one connection. There is no reconnecting inside it: when the connection is lost every
-call raises :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads ``bus.id``
-(PROTOCOL 2, *a connection is a client*). A delivery can only be acknowledged on the session that delivered it.
+The real one (``berth.bus.nats``) and the one in memory (``berth.bus.memory``) both keep it, and one contract suite
+holds them to it.
+
+A :class:`Session` is one client on one connection. There is no reconnecting inside it: when the connection is lost
+every call raises :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads
+``bus.id`` (PROTOCOL 2, *a connection is a client*). A delivery can only be acknowledged on the session that delivered
+it.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ class BusLostError(TemporaryError):
 
 
 class UnansweredError(TemporaryError):
-    """A request or a publish that got no answer in its time, on a connection that still lives: unknown whether it was
-    done. The session stays; a publish with a message id can be repeated without harm."""
+    """No answer came in its time, on a connection that still lives: unknown whether it was done.
+
+    The session stays; a publish with a message id can be repeated without harm.
+    """
 
 
 class TooLargeError(PermanentError):
@@ -78,14 +83,23 @@ class Entry:
 
 
 class Delivery(Protocol):
-    """A message of a work queue, lent until it is acknowledged."""
+    """A message of a work queue, lent until ``ack`` or ``nak`` settles it. What is said of it later is dropped."""
 
     @property
-    def subject(self) -> str: ...
+    def subject(self) -> str:
+        """What it was published to."""
+        ...
+
     @property
-    def data(self) -> bytes: ...
+    def data(self) -> bytes:
+        """The payload, nothing checked."""
+        ...
+
     @property
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> Mapping[str, str]:
+        """The publisher's headers, ``Nats-Msg-Id`` among them."""
+        ...
+
     @property
     def sequence(self) -> int:
         """Its sequence in the stream: the order of the work queue."""
@@ -123,9 +137,11 @@ class Consumption(Protocol):
 class Following(Protocol):
     """An ordered reading of a stream or bucket: gaps are found and read again, nothing is acknowledged.
 
-    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`); ``position`` is the stream
-    sequence up to which everything has been yielded; ``caught_up`` is set once everything that was there at the start
-    has been yielded (at once when there was nothing).
+    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`); ``position`` is the
+    stream sequence up to which everything has been yielded, the batch that is being handed out included; ``caught_up``
+    is set with the batch that completes what was there at the start (at once when there was nothing). That batch is
+    empty when the rest was removed before it was read. What ends a reading is raised by the iteration:
+    :class:`BusLostError`, or :class:`MissingError` for a stream that is gone.
     """
 
     position: int
@@ -135,13 +151,17 @@ class Following(Protocol):
 class StreamFollowing(Following, Protocol):
     """Following a stream."""
 
-    def batches(self) -> AsyncIterator[list[Stored]]: ...
+    def batches(self) -> AsyncIterator[list[Stored]]:
+        """What has arrived, in order, for ever."""
+        ...
 
 
 class BucketFollowing(Following, Protocol):
     """Following a bucket: first the last entry of every key, then every change."""
 
-    def batches(self) -> AsyncIterator[list[Entry]]: ...
+    def batches(self) -> AsyncIterator[list[Entry]]:
+        """What has arrived, in order, for ever."""
+        ...
 
 
 class Session(Protocol):
@@ -202,12 +222,15 @@ class Session(Protocol):
     def follow_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = (">",)
     ) -> AbstractAsyncContextManager[BucketFollowing]:
-        """Read the last entry of every key that a filter takes (``node.>``), then every change. Expired purge markers
-        are no news: a key that is not there any more is not mentioned."""
+        """Read the last entry of every key that a filter takes (``node.>``), then every change.
+
+        Markers that are still there are read as entries without data. Those that expire are no news: a key that is not
+        there any more is not mentioned.
+        """
         ...
 
     def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
-        """Every message that the stream holds under the filter, in order, unacknowledged ones among them (batched Direct Get)."""
+        """Every message that the stream holds under the filter, in order, unacknowledged ones too."""
         ...
 
     async def last(self, stream: str, subject: str) -> Stored | None:
@@ -215,12 +238,16 @@ class Session(Protocol):
         ...
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        """The key's last entry, ``None`` when there is none or it was removed and its marker has expired; an entry with
-        ``data=None`` while the marker is there (its sequence is what a new write must expect)."""
+        """The key's last entry, ``None`` when there is none or it was removed and its marker has expired.
+
+        While the marker is there it is an entry with ``data=None``, whose sequence is what a new write must expect.
+        """
         ...
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
-        """Write a key; returns the sequence. ``expected`` is the key's last sequence, 0 for a key that must not be there.
+        """Write a key; returns the sequence.
+
+        ``expected`` is the key's last sequence, 0 for a key that must not be there.
 
         Raises:
             WrongLastSequenceError: the key stands at another sequence.
@@ -232,11 +259,17 @@ class Session(Protocol):
         ...
 
     async def subscribe(self, subject: str, listener: Callable[[str, bytes, Mapping[str, str]], None]) -> None:
-        """Hear what passes under a subject from now on, without any promise (plain subscription). The listener must not wait."""
+        """Hear what passes under a subject from now on, without any promise (plain subscription).
+
+        The listener must not wait.
+        """
         ...
 
     async def apply(self) -> None:
-        """Create or update every stream, bucket and shared consumer that berth declares, and ``bus.id`` when it is not there."""
+        """Create or update every stream, bucket and shared consumer that berth declares; make ``bus.id`` if it lacks.
+
+        ``bus_id`` is the one that stands there afterwards.
+        """
         ...
 
     async def verify(self) -> None:
@@ -249,7 +282,11 @@ class Session(Protocol):
         ...
 
     async def create_consumer(self, stream: str, consumer: str) -> None:
-        """Create the durable ``binder-<epoch>`` with its declared settings; refused by the server while another one takes the stream."""
+        """Create the durable ``binder-<epoch>`` with its declared settings; one that is there already is as good.
+
+        Raises:
+            BusRefusedError: another consumer takes the stream.
+        """
         ...
 
     async def consumers(self, stream: str) -> list[str]:

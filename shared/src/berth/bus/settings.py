@@ -29,17 +29,17 @@ class TopologySettings:
     99th percentile of a rank at full hold, so that only a dead scorer loses its pods."""
 
     binder_ack_wait: timedelta = timedelta(seconds=30)
-    """How long the binder may be silent about a ranked pod. From 0.1 s; longer than three of its ``in_progress`` (10 s)."""
+    """How long the binder may be silent about a ranked pod. From 0.1 s; at least thrice its ``in_progress`` of 10 s."""
 
     duplicate_window: timedelta = timedelta(minutes=2)
-    """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is still one."""
+    """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is one."""
 
     marker_ttl: timedelta = timedelta(hours=1)
     """How long the marker of a removed key stays. Whole seconds, from 1 s; a reader cut off for more than half of it
     builds its view anew."""
 
     decisions_age: timedelta = timedelta(hours=1)
-    """How long Decisions are kept for ``berth why`` and for a watcher that takes over. From 1 min, longer than any back-off."""
+    """How long Decisions are kept, for people and for a watcher that takes over. From 1 min: longer than a back-off."""
 
     decisions_bytes: int = 512 * MEBIBYTE
     """Bytes of Decisions kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
@@ -166,7 +166,7 @@ class BusSettings:
     cycle over 5,000 nodes."""
 
     pull_expires: timedelta = timedelta(seconds=30)
-    """How long the server keeps a pull request. From 1 s; one that it forgot is asked for again by then at the latest."""
+    """How long the server keeps a pull request. From 1 s; one that it forgot is asked for again by then at latest."""
 
     pull_heartbeat: timedelta = timedelta(seconds=1)
     """Between the signs of life that the server gives for an idle pull. From 0.1 s, at most half of ``pull_expires``;

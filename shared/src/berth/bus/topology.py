@@ -1,4 +1,4 @@
-"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Data only: ``admin`` makes the server agree with it."""
+"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Only data: ``admin`` makes the server agree."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def declared_consumer(settings: TopologySettings, stream: str, name: str) -> Sha
 
 
 def _work_queue(name: str, stage: str, what: str) -> Stream:
-    """One message per subject, and the newer one wins: a pod's newer attempt replaces the older, also a delivered one."""
+    """One message per subject, the newer one wins: a pod's newer attempt replaces the older, also a delivered one."""
     return Stream(
         name=name,
         subjects=(all_of(stage),),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -71,33 +73,31 @@ class ConsumerNames(ApiAnswer, frozen=True, kw_only=True):
     total: int = 0
 
 
-_MISSING: Final = frozenset({10014, 10059, 10149})
-"""Consumer not found, stream not found, consumer does not exist."""
-_WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
-"""The second one is the same without the number that it stands at."""
-_TOO_LARGE: Final = frozenset({10054})
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _TAKEN: Final = frozenset({10099, 10100})
-"""A work queue hands every message to one consumer: a second one that would share its messages is refused."""
+_KINDS: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
+    {
+        10014: MissingError,  # consumer not found
+        10059: MissingError,  # stream not found
+        10149: MissingError,  # consumer does not exist
+        10071: WrongLastSequenceError,
+        10164: WrongLastSequenceError,  # the same without the number that it stands at
+        10054: TooLargeError,
+    }
+)
 _SERVER_ERRORS: Final = 500
 
 
 def error_from(doing: str, error: ApiError) -> BerthError:
     """The one place where what the server refuses becomes what a caller can act upon."""
     text = f"{doing}: {error.description or 'refused'} (code {error.code}, err_code {error.err_code})"
-    if error.err_code in _MISSING:
-        return MissingError(text)
-    if error.err_code in _WRONG_LAST_SEQUENCE:
-        return WrongLastSequenceError(text)
-    if error.err_code in _TOO_LARGE:
-        return TooLargeError(text)
+    if kind := _KINDS.get(error.err_code):
+        return kind(text)
     if error.err_code in _NOT_ENABLED:
         return BusRefusedError(f"{text}: start nats-server with JetStream (-js)")
-    if error.err_code in _TAKEN:
+    if error.err_code in _TAKEN:  # a work queue hands every message to one consumer
         return BusRefusedError(f"{text}: delete the consumer that takes the stream first")
-    if error.code >= _SERVER_ERRORS:
-        return TemporaryError(text)
-    return BusRefusedError(text)
+    return TemporaryError(text) if error.code >= _SERVER_ERRORS else BusRefusedError(text)
 
 
 def stream_config(stream: Stream, settings: TopologySettings) -> dict[str, object]:

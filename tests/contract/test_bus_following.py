@@ -1,0 +1,265 @@
+"""What the port promises of followers and buckets, on the bus in memory and on a real nats-server."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from berth.bus.port import BusLostError, BusRefusedError, Entry, MissingError, WrongLastSequenceError
+from harness.fixtures_bus import SHORT_MARKER, BusUnderTest
+
+LONG = 10.0
+
+
+def decision(pod: str) -> str:
+    return f"berth.decision.berth.default.{pod}"
+
+
+async def read(following, count: int) -> list:
+    """The next so many, however they are batched."""
+    found: list = []
+    async with asyncio.timeout(LONG):
+        async for batch in following.batches():
+            found += batch
+            if len(found) >= count:
+                return found
+    raise AssertionError
+
+
+async def read_to_the_end(following) -> list:
+    """All that was there at the start."""
+    found: list = []
+    async with asyncio.timeout(LONG):
+        if following.caught_up.is_set():
+            return found
+        async for batch in following.batches():
+            found += batch
+            if following.caught_up.is_set():
+                return found
+    raise AssertionError
+
+
+def told(entry: Entry) -> tuple[str, bytes | None, int]:
+    """What an entry says, but for its time."""
+    return entry.key, entry.data, entry.sequence
+
+
+async def publish_decisions(on: BusUnderTest, first: int, end: int) -> None:
+    session = on.sessions[0]
+    for number in range(first, end):
+        await session.publish(decision("web"), b"%d" % number)
+
+
+async def test_a_follower_reads_from_the_beginning_and_then_on(on):
+    session = await on.session()
+    await publish_decisions(on, 1, 6)
+    async with session.follow("DECISIONS") as following:
+        assert [stored.data for stored in await read_to_the_end(following)] == [b"1", b"2", b"3", b"4", b"5"]
+        assert following.position == 5
+        await publish_decisions(on, 6, 8)
+        assert [stored.sequence for stored in await read(following, 2)] == [6, 7]
+        assert following.position == 7
+
+
+async def test_a_follower_of_an_empty_stream_is_caught_up_at_once(on):
+    session = await on.session()
+    async with session.follow("DECISIONS") as following:
+        assert following.caught_up.is_set()
+        assert following.position == 0
+
+
+async def test_a_follower_goes_on_after_a_sequence(on):
+    session = await on.session()
+    await publish_decisions(on, 1, 6)
+    async with session.follow("DECISIONS", after=3) as following:
+        assert [stored.sequence for stored in await read_to_the_end(following)] == [4, 5]
+    async with session.follow("DECISIONS", after=5) as following:
+        assert following.caught_up.is_set()
+        assert following.position == 5
+
+
+async def test_a_sequence_that_the_stream_never_had_is_refused(on):
+    session = await on.session()
+    await publish_decisions(on, 1, 3)
+    with pytest.raises(BusRefusedError, match="500"):
+        async with session.follow("DECISIONS", after=500):
+            pass
+
+
+async def test_a_follower_reads_what_is_younger_than_an_age(on):
+    session = await on.session()
+    await publish_decisions(on, 1, 3)
+    await on.pass_time(timedelta(seconds=1))
+    await publish_decisions(on, 3, 5)
+    async with session.follow("DECISIONS", since=timedelta(seconds=0.5)) as following:
+        assert [stored.sequence for stored in await read_to_the_end(following)] == [3, 4]
+        assert following.position == 4
+
+
+async def test_a_follower_reads_only_what_its_filters_take(on):
+    session = await on.session()
+    for subject in ("a.x", "b.x", "c.x", "a.y"):
+        await session.publish(f"berth.decision.berth.{subject}", b"")
+    filters = ("berth.decision.*.a.>", "berth.decision.*.b.>")
+    async with session.follow("DECISIONS", filters=filters) as following:
+        assert [stored.sequence for stored in await read_to_the_end(following)] == [1, 2, 4]
+
+
+async def test_a_missing_stream_cannot_be_followed(on):
+    session = await on.session()
+    with pytest.raises(MissingError, match="NOWHERE"):
+        async with session.follow("NOWHERE"):
+            pass
+
+
+async def test_a_lost_session_ends_the_following(on):
+    session = await on.session()
+    async with session.follow("DECISIONS") as following:
+        waiting = asyncio.ensure_future(read(following, 1))
+        await asyncio.sleep(0)
+        await session.close()
+        with pytest.raises(BusLostError):
+            await waiting
+
+
+async def test_two_thousand_messages_are_followed_in_order_while_they_are_written(on):
+    session = await on.session()
+    async with session.follow("DECISIONS") as following:
+
+        async def write() -> None:
+            for start in range(0, 2000, 100):
+                await asyncio.gather(*(session.publish(decision(f"web-{start + n}"), b"") for n in range(100)))
+
+        writing = asyncio.ensure_future(write())
+        found = await read(following, 2000)
+        await writing
+    assert [stored.sequence for stored in found] == list(range(1, 2001))
+
+
+async def test_a_bucket_is_followed_by_its_last_values_then_its_changes(on):
+    session = await on.session()
+    await session.put("cluster", "node.a", b"1")
+    await session.put("cluster", "node.b", b"1")
+    await session.put("cluster", "node.a", b"2")
+    async with session.follow_bucket("cluster") as following:
+        start = await read_to_the_end(following)
+        assert [(entry.key, entry.data, entry.sequence) for entry in start] == [
+            ("node.b", b"1", 2),
+            ("node.a", b"2", 3),
+        ]
+        await session.put("cluster", "node.c", b"3")
+        await session.purge("cluster", "node.b")
+        changes = await read(following, 2)
+        assert [(entry.key, entry.data, entry.sequence) for entry in changes] == [
+            ("node.c", b"3", 4),
+            ("node.b", None, 5),
+        ]
+        assert following.position == 5
+
+
+async def test_a_bucket_is_followed_by_kind_of_key(on):
+    session = await on.session()
+    for key in ("node.a", "pod.u1", "node.b", "watermark.pod"):
+        await session.put("cluster", key, b"")
+    async with session.follow_bucket("cluster", filters=("node.>",)) as following:
+        assert [entry.key for entry in await read_to_the_end(following)] == ["node.a", "node.b"]
+        assert following.position == 4  # nothing of its kind is still to come up to there
+
+
+async def test_a_marker_that_is_still_there_is_read_as_a_removal(on):
+    session = await on.session()
+    await session.put("cluster", "node.a", b"1")
+    await session.purge("cluster", "node.a")
+    async with session.follow_bucket("cluster") as following:
+        assert [(entry.key, entry.data) for entry in await read_to_the_end(following)] == [("node.a", None)]
+
+
+async def test_a_key_whose_marker_has_expired_is_not_mentioned(on):
+    session = await on.session()
+    await session.put("cluster", "node.a", b"1")
+    await session.put("cluster", "node.b", b"1")
+    await session.purge("cluster", "node.a")
+    await on.pass_time(SHORT_MARKER * 2.5)
+    async with session.follow_bucket("cluster") as following:
+        assert [entry.key for entry in await read_to_the_end(following)] == ["node.b"]
+        assert following.position == 3
+        await session.put("cluster", "node.c", b"1")
+        assert [entry.key for entry in await read(following, 1)] == ["node.c"]
+
+
+async def test_an_expiring_marker_is_no_news_to_a_follower(on):
+    session = await on.session()
+    async with session.follow_bucket("cluster") as following:
+        await session.put("cluster", "node.a", b"1")
+        assert [entry.data for entry in await read(following, 1)] == [b"1"]
+        await session.purge("cluster", "node.a")
+        assert [entry.data for entry in await read(following, 1)] == [None]
+        await on.pass_time(SHORT_MARKER * 2.5)
+        await session.put("cluster", "node.b", b"1")
+        assert [(entry.key, entry.sequence) for entry in await read(following, 1)] == [("node.b", 3)]
+
+
+async def test_a_key_is_read_as_it_stands(on):
+    session = await on.session()
+    assert await session.get("cluster", "node.a") is None
+    sequence = await session.put("cluster", "node.a", b"1")
+    entry = await session.get("cluster", "node.a")
+    assert entry is not None
+    assert (entry.key, entry.data, entry.sequence) == ("node.a", b"1", sequence)
+
+
+async def test_an_empty_value_is_no_removal(on):
+    session = await on.session()
+    await session.put("cluster", "node.a", b"")
+    entry = await session.get("cluster", "node.a")
+    assert entry is not None
+    assert entry.data == b""
+
+
+async def test_a_write_that_expects_another_sequence_is_refused(on):
+    session = await on.session()
+    first = await session.put("cluster", "node.a", b"1", expected=0)
+    second = await session.put("cluster", "node.a", b"2", expected=first)
+    for wrong in (0, first, second + 1):
+        with pytest.raises(WrongLastSequenceError):
+            await session.put("cluster", "node.a", b"3", expected=wrong)
+        with pytest.raises(WrongLastSequenceError):
+            await session.purge("cluster", "node.a", expected=wrong)
+    entry = await session.get("cluster", "node.a")
+    assert entry is not None
+    assert entry.data == b"2"
+
+
+async def test_a_write_after_a_removal_expects_the_marker_and_nothing_once_it_has_expired(on):
+    session = await on.session()
+    first = await session.put("cluster", "node.a", b"1")
+    marker = await session.purge("cluster", "node.a", expected=first)
+    entry = await session.get("cluster", "node.a")
+    assert entry is not None
+    assert (entry.data, entry.sequence) == (None, marker)
+    with pytest.raises(WrongLastSequenceError):
+        await session.put("cluster", "node.a", b"2", expected=0)
+    await on.pass_time(SHORT_MARKER * 2.5)
+    assert await session.get("cluster", "node.a") is None
+    with pytest.raises(WrongLastSequenceError):
+        await session.put("cluster", "node.a", b"2", expected=marker)
+    assert await session.put("cluster", "node.a", b"2", expected=0) == marker + 1
+
+
+async def test_of_two_writers_that_expect_the_same_one_wins(on):
+    one, two = await on.session("one"), await on.session("two")
+    results = await asyncio.gather(
+        one.put("control", "term.watcher", b"1", expected=0),
+        two.put("control", "term.watcher", b"1", expected=0),
+        return_exceptions=True,
+    )
+    assert sorted(isinstance(result, WrongLastSequenceError) for result in results) == [False, True]
+
+
+async def test_keys_with_dots_and_escapes_come_back_as_written(on):
+    session = await on.session()
+    for key in ("node.a.example.org", "pod.0-1_2", "facts/x=2F.node", "node.=C3=A4"):
+        await session.put("facts", key, b"1")
+    async with session.follow_bucket("facts") as following:
+        found = [entry.key for entry in await read_to_the_end(following)]
+    assert found == ["node.a.example.org", "pod.0-1_2", "facts/x=2F.node", "node.=C3=A4"]

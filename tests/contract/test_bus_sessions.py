@@ -1,0 +1,84 @@
+"""What the port promises of sessions, declarations and plain subscriptions, in memory and on a real nats-server."""
+
+import asyncio
+
+import pytest
+
+from berth.bus.port import BusLostError
+from harness.fixtures_bus import SHORT_ACK_WAIT
+
+
+async def test_a_session_reads_the_bus_id_first(on):
+    one, two = await on.session("one"), await on.session("two")
+    assert one.bus_id
+    assert one.bus_id == two.bus_id
+
+
+async def test_applying_again_changes_nothing(on):
+    session = await on.session()
+    before = session.bus_id
+    await session.put("cluster", "node.a", b"1")
+    await session.publish("berth.pending.berth.default.web", b"")
+    await session.apply()
+    await session.verify()
+    assert session.bus_id == before == (await on.session()).bus_id
+    assert await session.get("cluster", "node.a") is not None
+    assert await session.last("PENDING", "berth.pending.berth.default.web") is not None
+
+
+async def test_scorers_find_their_consumer(on):
+    session = await on.session()
+    assert await session.consumers("PENDING") == ["scorer"]
+
+
+async def test_after_closing_everything_is_refused(on):
+    session = await on.session()
+    await session.close()
+    assert session.lost.is_set()
+    await session.close()
+    for call in (
+        session.publish("berth.pending.berth.default.web", b""),
+        session.put("cluster", "node.a", b""),
+        session.get("cluster", "node.a"),
+        session.last("PENDING", "berth.pending.berth.default.web"),
+        session.subscribe("berth.>", lambda *_: None),
+        session.apply(),
+        session.verify(),
+        session.consumers("PENDING"),
+    ):
+        with pytest.raises(BusLostError):
+            await call
+    with pytest.raises(BusLostError):
+        [stored async for stored in session.look_through("PENDING", ">")]
+    with pytest.raises(BusLostError):
+        async with session.follow("DECISIONS"):
+            pass
+
+
+async def test_closing_sends_what_was_acknowledged(on):
+    session, other = await on.session("one"), await on.session("two")
+    await session.publish("berth.pending.berth.default.web", b"")
+    async with asyncio.timeout(10), session.consume("PENDING", "scorer", hold=1) as consumption:
+        async for delivery in consumption:
+            delivery.ack()
+            await session.close()
+            break
+    await on.pass_time(SHORT_ACK_WAIT * 1.5)
+    assert await other.last("PENDING", "berth.pending.berth.default.web") is None
+
+
+async def test_a_plain_subscription_hears_what_passes(on):
+    session, other = await on.session("one"), await on.session("two")
+    heard: asyncio.Queue = asyncio.Queue()
+    await session.subscribe("berth.ranked.>", lambda *message: heard.put_nowait(message))
+    await other.publish("berth.pending.berth.default.web", b"not this")
+    await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
+    async with asyncio.timeout(10):
+        subject, data, headers = await heard.get()
+    assert (subject, data, dict(headers)) == ("berth.ranked.berth.default.web", b"this", {"Nats-Msg-Id": "u.1.1"})
+    assert heard.empty()
+
+
+async def test_a_service_registers(on):
+    session = await on.session()
+    await session.register("berth-scorer", identity="host-1", version="0.1.0", stats=lambda: {"held": 3})
