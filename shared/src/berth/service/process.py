@@ -19,6 +19,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import stamina
@@ -88,35 +89,44 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
     """Run a service until it returns, fails or is told to stop; returns the exit code. Once, in the main thread."""
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
-    stop_thread = StopThread(deadline)  # before any other thread: they inherit that SIGTERM and SIGINT are its business
+    stop_thread = StopThread(deadline)  # before any other thread: they inherit whose business the signals are
     stamina.instrumentation.set_on_retry_hooks([])  # whoever waits says so itself, not on each try
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        code = runner.run(_live(service_main, settings, name, stop_thread))
-    return int(code)
+        loop, stopping = runner.get_loop(), asyncio.Event()
+        stop_thread.start(loop, stopping.set)
+        return int(runner.run(_live(service_main, settings, name, stopping, partial(deadline.begin, loop))))
 
 
-async def _live(service_main: ServiceMain, settings: Settings, name: str, stop_thread: StopThread) -> Exit:
+async def _live(
+    service_main: ServiceMain, settings: Settings, name: str, stopping: asyncio.Event, ending: Callable[[], None]
+) -> Exit:
     meter = PrometheusMeter()
     tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
-    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing)
-    stop_thread.start(asyncio.get_running_loop(), process.stopping.set)
+    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-            if settings.parent_pid is not None:
-                end_with_parent(settings.parent_pid)
-            port = await stack.enter_async_context(health_server(settings.health, process.health, meter))
-            stack.enter_context(Watchdog(meter))
-            if settings.ready_file is not None:
-                write_when_working(process.health, settings.ready_file)
-            log.info("started", health_port=port)
+            await _surround(process, meter, stack)
+            stack.callback(ending)  # from here on closing things has its time, also when nobody asked for the end
             await _serve(service_main, process)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
         return _told(error)
     log.info("stopped")
     return Exit.DONE
+
+
+async def _surround(process: Process, meter: PrometheusMeter, stack: AsyncExitStack) -> None:
+    """Put round the service what every process has, until ``stack`` is left."""
+    settings = process.settings
+    if settings.parent_pid is not None:
+        end_with_parent(settings.parent_pid)
+    port = await stack.enter_async_context(health_server(settings.health, process.health, meter))
+    stack.enter_context(Watchdog(meter))
+    if settings.ready_file is not None:
+        write_when_working(process.health, settings.ready_file)
+    log.info("started", health_port=port)
 
 
 async def _serve(service_main: ServiceMain, process: Process) -> None:
@@ -135,6 +145,7 @@ async def _serve(service_main: ServiceMain, process: Process) -> None:
 
 def _told(error: Exception) -> Exit:
     """One line that a person can act on; where it was only for errors that nobody foresaw."""
+    error = _first(error)
     code = exit_for(error)
     if isinstance(error, BerthError):
         log.error(str(error), exit_code=int(code))
@@ -142,3 +153,10 @@ def _told(error: Exception) -> Exit:
         said = f"{type(error).__name__}: {error}"
         log.error(said, exit_code=int(code), exc_info=error)
     return code
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong first, out of the groups that task groups make."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

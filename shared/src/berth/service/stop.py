@@ -26,17 +26,21 @@ BACKSTOP_SECONDS: Final = 0.3
 
 
 class Deadline:
-    """The end of the process, from the first signal on."""
+    """The end of the process, whatever hangs, from the moment on that its end begins."""
 
     def __init__(self, after: timedelta) -> None:
         self.seconds = max(after.total_seconds() - MARGIN_SECONDS, MARGIN_SECONDS)
+        self._begun = threading.Lock()
 
-    def begin(self) -> None:
-        """Count from now. The backstop needs no Python thread to run, so that C code which keeps the GIL ends too."""
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count from now; what comes later changes nothing."""
+        if not self._begun.acquire(blocking=False):
+            return
+        # Of C, and needs no Python thread to run: code that keeps the interpreter to itself ends too.
         faulthandler.dump_traceback_later(self.seconds + BACKSTOP_SECONDS, exit=True)
+        threading.Thread(target=self._enforce, args=(loop,), name="deadline", daemon=True).start()
 
-    def enforce(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the deadline, say what is still under way, and end the process."""
+    def _enforce(self, loop: asyncio.AbstractEventLoop) -> None:
         time.sleep(self.seconds)
         log.error("ending: still under way at the deadline", seconds=self.seconds, under_way=_under_way(loop))
         os._exit(Exit.NO)
@@ -55,17 +59,12 @@ class StopThread:
 
     def _wait(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
         heard = signal.Signals(signal.sigwait(SIGNALS))
-        self._deadline.begin()
+        self._deadline.begin(loop)
         log.info("stopping", signal=heard.name)
-        threading.Thread(target=self._wait_again, name="stop-now", daemon=True).start()
         try:
             loop.call_soon_threadsafe(tell)
         except RuntimeError:
             log.info("the main loop has ended already")
-        self._deadline.enforce(loop)
-
-    @staticmethod
-    def _wait_again() -> None:
         heard = signal.Signals(signal.sigwait(SIGNALS))
         log.error("ending at once: told to stop a second time", signal=heard.name)
         os._exit(Exit.NO)
