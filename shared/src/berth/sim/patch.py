@@ -119,10 +119,10 @@ def _reorder(merged: dict[str, Any], member: str, order: list[Any]) -> None:
 def json_patch(value: Any, operations: Any) -> Any:
     """Apply a JSON patch (RFC 6902): add, remove, replace and test."""
     for operation in operations:
-        path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
         try:
+            path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
             value = _at(value, path, operation)
-        except (KeyError, IndexError, ValueError) as exc:
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as exc:
             raise bad_request(f"the server rejected our request: {operation!r} does not apply: {exc!r}") from exc
     return value
 

@@ -18,6 +18,7 @@ from berth.sim.store import Store, Stored
 from berth.sim.watch import Watch, watch_options
 
 _JSON = "application/json"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 _FAULTS_PATH = "/sim/faults"
 _TRUE = frozenset({"1", "true"})
@@ -40,7 +41,7 @@ class ApiServer:
 
         A sender that goes away ends its watch; a write that a fault holds back happens all the same, late.
         """
-        if self._faults.armed() and not request.query_string:
+        if self._faults.armed() and "watch=" not in request.query_string:
             return await asyncio.shield(self._answer_or_refuse(request))
         return await self._answer_or_refuse(request)
 
@@ -57,8 +58,9 @@ class ApiServer:
             return await self._answer_elsewhere(request, path)
         query: Mapping[str, str] = request.query if request.query_string else {}
         verb = _verb(request.method, route, query)
+        body = b"" if request.method == "GET" else await request.read()
         is_lost = await self._faults.strike(verb, route.resource)
-        response = await self._serve(request, route, verb, query)
+        response = await self._serve(request, route, verb, query, body)
         if is_lost and request.transport is not None:
             request.transport.abort()
         return response
@@ -76,7 +78,7 @@ class ApiServer:
         return _json(document)
 
     async def _serve(
-        self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str]
+        self, request: web.BaseRequest, route: Route, verb: Verb, query: Mapping[str, str], body: bytes
     ) -> web.StreamResponse:
         if query.get("dryRun"):
             raise bad_request("dryRun is not simulated: send the request without it")
@@ -84,9 +86,9 @@ class ApiServer:
             case "watch":
                 return await self._watch(request, route, query)
             case "create" | "update" | "patch":
-                return self._write(request, route, verb, await request.read())
+                return self._write(request.content_type, route, verb, body)
             case "delete" | "deletecollection":
-                return self._delete(route, verb, query, await request.read())
+                return self._delete(route, verb, query, body)
             case _:
                 return self._read(request, route, verb, query)
 
@@ -102,7 +104,9 @@ class ApiServer:
             return _json(tables.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
         return _json(page.encoded(kind))
 
-    def _write(self, request: web.BaseRequest, route: Route, verb: Verb, body: bytes) -> web.Response:
+    def _write(self, content_type: str, route: Route, verb: Verb, body: bytes) -> web.Response:
+        if content_type == _PROTOBUF:
+            raise unsupported_media_type("the simulated API server reads JSON only: try `kubectl create -f`")
         if route.subresource == "binding":
             decoded = _decode(body, "Binding")
             name = route.name or (decoded.get("metadata") or {}).get("name", "")
@@ -115,7 +119,7 @@ class ApiServer:
         if verb == "update":
             stored, is_new = self._resources.replace(route.kind, route.key, _decode(body, route.kind.name), part)
             return _json(stored.encoded(route.kind), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
-        return _json(self._patch(request.content_type, route, part, body).encoded(route.kind))
+        return _json(self._patch(content_type, route, part, body).encoded(route.kind))
 
     def _patch(self, content_type: str, route: Route, part: Part, body: bytes) -> Stored:
         if content_type not in {patch.MERGE, patch.STRATEGIC, patch.JSON}:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from berth.sim.kinds import BY_NAME, NAMESPACES, NEW_EVENTS, NODES, PODS, Kind
+from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, Kind
 from berth.sim.resources import Resources, incoming
 from berth.sim.status import JsonObject
 from berth.sim.store import Stored
@@ -62,7 +62,7 @@ def load(resources: Resources, objects: Iterable[JsonObject]) -> dict[str, int]:
         kind = BY_NAME.get((str(item.get("apiVersion", "v1")), name))
         counted = name if kind else f"!{name}"
         counts[counted] = counts.get(counted, 0) + 1
-        if kind is not None and kind is not NEW_EVENTS:
+        if kind is not None:
             known.append((kind, item))
     for kind, item in sorted(known, key=lambda entry: entry[0] not in _FIRST):
         _keep(resources, kind, item)

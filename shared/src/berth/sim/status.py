@@ -130,7 +130,6 @@ def future_version(wanted: int, current: int) -> ApiError:
     return ApiError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, details)
 
 
-def unsupported_media_type() -> ApiError:
+def unsupported_media_type(message: str = "415: Unsupported Media Type") -> ApiError:
     """415: a body in a format that is not served."""
-    message = "415: Unsupported Media Type"
     return ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

@@ -1,0 +1,169 @@
+"""The simulated cluster as a whole: its kubelets, what it is seeded with, and its command."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from berth.sim import snapshot
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.kinds import NODES, PODS
+from berth.sim.kubelet import KubeletSettings
+from berth.sim.snapshot import SnapshotError
+from berth.sim.tables import human_duration
+from berth.sim.workload import ZONE_LABEL, make_node, make_nodes, make_pod
+from harness.kubernetes_api import KubernetesApi
+from harness.kubernetes_api import kubernetes_api as connected
+
+AT_ONCE = KubeletSettings(start_delay=timedelta(0), longest_grace=timedelta(0))
+
+
+async def never() -> None:
+    raise AssertionError("no test here forgets history")
+
+
+@asynccontextmanager
+async def cluster_of_one_node() -> AsyncIterator[KubernetesApi]:
+    nodes = [make_node("node-1")]
+    async with SimulatedCluster(nodes=nodes, kubelet=AT_ONCE) as cluster, connected(cluster.url, never) as api:
+        yield api
+
+
+async def test_bound_pod_starts_to_run():
+    async with cluster_of_one_node() as api, api.watch(api.pods) as events:
+        await api.add_pod("web")
+        await api.bind("web", "node-1")
+        seen = [(await events.next())["object"] for _ in range(3)]
+    assert [pod["status"]["phase"] for pod in seen] == ["Pending", "Pending", "Running"]
+    conditions = {entry["type"]: entry["status"] for entry in seen[-1]["status"]["conditions"]}
+    assert (conditions["PodScheduled"], conditions["Ready"]) == ("True", "True")
+    assert seen[-1]["status"]["startTime"]
+
+
+async def test_terminating_pod_is_ended_by_its_kubelet():
+    async with cluster_of_one_node() as api, api.watch(api.pods) as events:
+        await api.add_pod("web")
+        await api.bind("web", "node-1")
+        for _ in range(3):
+            await events.next()
+        await api.delete(f"{api.pods}/web")
+        types = []
+        while "DELETED" not in types:
+            types.append((await events.next())["type"])
+    assert types[0] == "MODIFIED"
+
+
+async def test_pod_on_a_node_that_does_not_exist_is_left_alone():
+    async with cluster_of_one_node() as api:
+        await api.add_pod("lost")
+        await api.bind("lost", "nowhere")
+        await api.add_pod("web")
+        async with api.watch(api.pods, resourceVersion=(await api.get(api.pods)).version) as events:
+            await api.bind("web", "node-1")
+            assert await events.names(2) == [("MODIFIED", "web"), ("MODIFIED", "web")]
+        assert (await api.get(f"{api.pods}/lost")).body["status"]["phase"] == "Pending"
+
+
+async def test_quantity_that_makes_no_sense_is_let_through():
+    async with cluster_of_one_node() as api:
+        container = {"name": "main", "resources": {"requests": {"cpu": "many"}}}
+        assert (await api.add_pod("web", containers=[container])).code == 201
+
+
+async def test_server_has_the_namespaces_and_priority_classes_of_a_new_cluster():
+    async with cluster_of_one_node() as api:
+        assert {"default", "kube-system"} < set((await api.get("/api/v1/namespaces")).names)
+        spec = (await api.add_pod("web", priorityClassName="system-node-critical")).body["spec"]
+        assert spec["priority"] == 2_000_001_000
+
+
+async def test_kubectl_is_given_tables():
+    async with SimulatedCluster(nodes=make_nodes(2)) as cluster, aiohttp.ClientSession(cluster.url) as session:
+        headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+        async with session.get("/api/v1/nodes", headers=headers) as answer:
+            table = await answer.json()
+    assert table["kind"] == "Table"
+    assert [column["name"] for column in table["columnDefinitions"]][:3] == ["Name", "Status", "Roles"]
+    assert [row["cells"][:2] for row in table["rows"]] == [["node-0", "Ready"], ["node-1", "Ready"]]
+
+
+async def test_kubectl_leaves_validation_to_the_server_and_speaks_json():
+    async with cluster_of_one_node() as api:
+        index = (await api.get("/openapi/v3")).body["paths"]
+        schema = (await api.get(index["api/v1"]["serverRelativeURL"])).body
+        operation = schema["paths"]["/api/v1/pods/{name}"]["patch"]
+        assert operation["x-kubernetes-group-version-kind"] == {"group": "", "version": "v1", "kind": "Pod"}
+        assert [parameter["name"] for parameter in operation["parameters"]] == ["fieldValidation"]
+        refused = await api.call("POST", api.pods, {}, content_type="application/vnd.kubernetes.protobuf")
+        assert (refused.code, refused.body["reason"]) == (415, "UnsupportedMediaType")
+
+
+AGES = [(0, "0s"), (119, "119s"), (120, "2m"), (3 * 3600, "3h"), (2 * 86_400, "2d")]
+
+
+@pytest.mark.parametrize(("seconds", "text"), AGES)
+def test_age_is_written_as_kubectl_does(seconds: int, text: str):
+    assert human_duration(seconds) == text
+
+
+async def test_clock_of_the_cluster_is_handed_in():
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    async with SimulatedCluster(clock=lambda: moment) as cluster, connected(cluster.url, never) as api:
+        assert (await api.add_pod("web")).body["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
+async def test_snapshot_of_a_cluster_is_taken_as_it_is(tmp_path: Path, write):
+    pod = make_pod("web", namespace="shop", node="node-1")
+    pod["metadata"] |= {"uid": "u-1", "resourceVersion": "9", "creationTimestamp": "2026-01-02T03:04:05Z"}
+    pod["status"] = {"phase": "Running"}
+    strange = {"apiVersion": "example.com/v1", "kind": "Strange", "metadata": {"name": "x"}}
+    path = tmp_path / "cluster"
+    path.write_text(write({"kind": "List", "items": [pod, make_node("node-1", zone="a"), strange]}))
+    cluster = SimulatedCluster(objects=snapshot.read(path))
+    assert cluster.loaded == {"Pod": 1, "Node": 1, "!Strange": 1}
+    kept = cluster.resources.find(PODS, ("shop", "web")).value
+    assert (kept["metadata"]["uid"], kept["status"]["phase"]) == ("u-1", "Running")
+    assert kept["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
+    assert kept["spec"]["nodeName"] == "node-1"
+    assert cluster.resources.find(NODES, ("", "node-1")).value["metadata"]["labels"][ZONE_LABEL] == "a"
+
+
+@pytest.mark.parametrize("text", ["{", "just words", "[1, 2]", "a: [b"])
+def test_file_that_is_no_snapshot_is_refused_by_name(tmp_path: Path, text: str):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(SnapshotError, match=r"reading snapshot '.*cluster.yaml'"):
+        snapshot.read(path)
+
+
+def test_made_up_nodes_are_spread_over_three_zones():
+    nodes = make_nodes(4)
+    assert [node["metadata"]["labels"][ZONE_LABEL] for node in nodes] == ["zone-a", "zone-b", "zone-c", "zone-a"]
+
+
+def test_command_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path):
+    kubeconfig = tmp_path / "kubeconfig"
+    command = [sys.executable, "-m", "berth.sim", "--nodes", "3", "--kubeconfig-out", str(kubeconfig)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert (said["event"], said["nodes"], process.returncode, errors) == ("listening", 3, 0, "")
+    assert json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == said["url"]
+
+
+def test_command_names_a_snapshot_that_is_not_there():
+    command = [sys.executable, "-m", "berth.sim", "--load", "/nowhere/cluster.json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("reading snapshot '/nowhere/cluster.json': ")
