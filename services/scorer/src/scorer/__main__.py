@@ -1,0 +1,34 @@
+"""Composition root of the scorer: flags to settings, settings to clients, clients to the service."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.service.configuration import profiles_of
+from berth.service.connections import nats_bus
+from berth.service.flags import service_command
+from berth.service.process import Process
+from berth.service.start import start
+from scorer.answer import Answering
+from scorer.service import serve
+
+
+async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    answering = Answering(
+        profiles=profiles_of(configuration),
+        config=configuration.digest,
+        identity=process.identity,
+        best=process.settings.numbers.best,
+    )
+    await serve(process, nats_bus(process.settings), answering)
+
+
+main = service_command(
+    "berth-scorer",
+    about="Ranks nodes for pending pods; any number run side by side. Needs NATS and no Kubernetes credentials.",
+    start=partial(start, name="scorer", serve=_serve),
+)
+
+if __name__ == "__main__":
+    main()

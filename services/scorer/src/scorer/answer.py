@@ -1,0 +1,78 @@
+"""From a PENDING to its RANKED: the scheduling cycle asked on the view, and what it said put into a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from berth.api.identity import Attempt
+from berth.api.messages import Pending, Ranked
+from berth.framework.cycle import rank
+from berth.framework.profile import Profile
+from berth.framework.ranking import Ranking
+from scorer.view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """What every answer of one scorer has in common. ``best`` is K: how many nodes the binder may choose from."""
+
+    profiles: Mapping[str, Profile]
+    config: str
+    identity: str
+    best: int
+
+    def answer(self, pending: Pending, view: View, now: float) -> Ranked:
+        """Rank one pod. Its profile is one of ours. The proposal that this makes counts from here on."""
+        attempt = Attempt.parse(pending.attempt)
+        view.proposals.withdraw(attempt.uid)
+        ranking = self._rank(pending, attempt, view)
+        message = self._message(
+            pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, ranking, view)
+        )
+        view.proposals.ranked(message, now)
+        return message
+
+    def give_up(self, pending: Pending, reason: str) -> Ranked:
+        """The answer of a scorer that cannot rank this pod: only the binder publishes Decisions."""
+        return Ranked(
+            config=self.config,
+            attempt=pending.attempt,
+            profile=pending.profile,
+            pod=pending.pod,
+            scorer=self.identity,
+            error=reason,
+        )
+
+    def _rank(self, pending: Pending, attempt: Attempt, view: View) -> Ranking:
+        return rank(pending.pod, view.snapshot, self.profiles[pending.profile], attempt=attempt, best=self.best)
+
+    def _hangs_on_proposals(self, pending: Pending, ranking: Ranking, view: View) -> bool:
+        """Whether a "no" would be a "yes" if nobody had proposed anything: then it is a conflict, not a verdict."""
+        refused = not ranking.candidates and not ranking.error
+        if not refused or not any(rejection.resolvable for rejection in ranking.rejections):
+            return False
+        if next(view.proposals.open(), None) is None:
+            return False
+        with view.without_open_proposals():
+            return bool(self._rank(pending, Attempt.parse(pending.attempt), view).candidates)
+
+    def _message(self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool) -> Ranked:
+        return Ranked(
+            config=self.config,
+            attempt=pending.attempt,
+            profile=pending.profile,
+            pod=pending.pod,
+            scorer=self.identity,
+            positions=view.positions,
+            view_age_seconds=view.age_seconds(),
+            evaluated=ranking.evaluated,
+            feasible=ranking.feasible,
+            untouched_first=ranking.untouched_first,
+            candidates=list(ranking.candidates),
+            rejections=list(ranking.rejections),
+            blockers=list(ranking.blockers),
+            proposals_counted=proposals_counted,
+            message=ranking.message,
+            error=ranking.error,
+        )

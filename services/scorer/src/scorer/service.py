@@ -1,0 +1,254 @@
+"""The shell of the scorer: reads the bus into the view, takes PENDING, answers with RANKED, acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Final
+
+from berth.api.errors import DecodeError, TemporaryError
+from berth.api.messages import DeadLetter, Pending, Ranked, UnknownSchemaError, decode, decoder
+from berth.api.subjects import all_of
+from berth.bus.port import BucketFollowing, Bus, Delivery, Session, StreamFollowing
+from berth.bus.stages import bury, publish_ranked
+from berth.service.health import Condition
+from berth.service.logging import get_logger
+from berth.service.process import Process
+from berth.service.sessions import sessions
+from berth.service.until import run_until
+from scorer.answer import Answering
+from scorer.hold import Held, Hold
+from scorer.suspicion import Suspicion
+from scorer.view import View
+
+log = get_logger()
+
+VERSION: Final = version("berth-scorer")
+DECISIONS_READ: Final = timedelta(minutes=1)
+"""How far back DECISIONS is read at the start: twice a proposal, so that none is taken for open that was decided."""
+HEARTBEAT: Final = timedelta(seconds=1)
+"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
+STRANGER_DELAY: Final = timedelta(seconds=2)
+"""When a message of an unknown schema or profile is offered again: somebody else may know it."""
+PAYLOAD_SHOWN: Final = 4096
+"""Bytes of a message that its dead letter quotes."""
+TRIES: Final = 5
+"""How often one process tries to rank a pod before it gives up on it."""
+
+
+async def serve(process: Process, bus: Bus, answering: Answering) -> None:
+    """Rank until told to stop. Each session has a scorer of its own, made from nothing: a store may be another one."""
+    condition = process.health.condition("scorer", "waiting for NATS")
+    async for session in sessions(bus, name="scorer", process=process):
+        scorer = Scorer(session, answering, process)
+        await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
+        try:
+            await run_until(scorer.run(condition), process.stopping, session.lost)
+            await scorer.finish()
+        except* TemporaryError as lost:
+            log.warning("starting anew on another connection", reason=str(lost.exceptions[0]))
+        condition.waiting("waiting for NATS")
+
+
+class Scorer:
+    """One scorer on one session."""
+
+    def __init__(self, session: Session, answering: Answering, process: Process) -> None:
+        self._session = session
+        self._answering = answering
+        self._metrics = process.metrics
+        self._size = process.settings.numbers.scorer_hold
+        self._view = View()
+        self._hold = Hold(patience=process.settings.numbers.position_wait)
+        self._held: dict[int, Delivery] = {}
+        self._suspicion = Suspicion(session)
+        self._pending = decoder(Pending)
+        self._awake = asyncio.Event()
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._answered = 0
+
+    def stats(self) -> dict[str, object]:
+        """What `nats micro stats` shows."""
+        return {
+            "answered": self._answered,
+            "held": len(self._held),
+            "proposals": len(self._view.proposals),
+            "view_age_seconds": self._view.age_seconds(),
+        }
+
+    async def run(self, condition: Condition) -> None:
+        """Build the view, then rank until cancelled; what is under way when that happens comes again elsewhere."""
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            condition.waiting("reading the mirror")
+            await self._build_view(stack, tasks)
+            tasks.create_task(self._take(), name="take")
+            tasks.create_task(self._heartbeat(), name="heartbeat")
+            tasks.create_task(self._work(), name="work")
+            condition.ready()
+
+    async def _build_view(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        """The mirror to its end, what is ranked and not decided, and the last minute's Decisions; then everything new.
+
+        Listening to RANKED begins before it is looked through, so that nothing falls between.
+        """
+        await self._session.subscribe(all_of("ranked"), self._on_ranked)
+        cluster = await stack.enter_async_context(self._session.follow_bucket("cluster"))
+        tasks.create_task(self._follow_cluster(cluster), name="cluster")
+        await cluster.caught_up.wait()
+        async for stored in self._session.look_through("RANKED", all_of("ranked")):
+            self._complain(self._view.hear_ranked(stored.data, time.monotonic()), stored.subject)
+        decisions = await stack.enter_async_context(self._session.follow("DECISIONS", since=DECISIONS_READ))
+        tasks.create_task(self._follow_decisions(decisions), name="decisions")
+        await decisions.caught_up.wait()
+
+    async def _follow_cluster(self, following: BucketFollowing) -> None:
+        async for batch in following.batches():
+            for problem in self._view.mirror(batch, following.position):
+                self._complain(problem, "cluster")
+            self._awake.set()
+
+    async def _follow_decisions(self, following: StreamFollowing) -> None:
+        async for batch in following.batches():
+            for problem in self._view.hear_decisions(batch, following.position, time.monotonic()):
+                self._complain(problem, "DECISIONS")
+            self._awake.set()
+
+    def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        del headers
+        self._complain(self._view.hear_ranked(data, time.monotonic()), subject)
+
+    async def _take(self) -> None:
+        async with self._session.consume("PENDING", "scorer", hold=self._size) as deliveries:
+            async for delivery in deliveries:
+                await self._take_one(delivery)
+
+    async def _take_one(self, delivery: Delivery) -> None:
+        try:
+            pending = decode(delivery.data, self._pending)
+        except UnknownSchemaError:
+            delivery.nak(STRANGER_DELAY)
+        except DecodeError as exc:
+            await self._put_aside(delivery, str(exc))
+        else:
+            if pending.profile not in self._answering.profiles:
+                delivery.nak(STRANGER_DELAY)
+                return
+            self._view.heard_at(delivery.time)
+            self._held[delivery.sequence] = delivery
+            held = Held(delivery=delivery, pending=pending, taken_at=time.monotonic())
+            self._hold.take(held, self._view.positions)
+            self._awake.set()
+
+    async def _put_aside(self, delivery: Delivery, reason: str) -> None:
+        log.warning("put a message aside", subject=delivery.subject, reason=reason)
+        await bury(self._session, _letter(delivery, reason))
+        delivery.ack()
+
+    async def _work(self) -> None:
+        """Rank what is due, one pod at a time, giving the loop to the others in between."""
+        while True:
+            held = self._hold.next(self._view.positions, time.monotonic())
+            if held is None:
+                await self._rest()
+            elif held.suspect:
+                await self._work_alone(held)
+            else:
+                self._send(held, self._answer(held))
+                await asyncio.sleep(0)
+
+    async def _rest(self) -> None:
+        self._awake.clear()
+        try:
+            async with asyncio.timeout(self._hold.due_in(time.monotonic())):
+                await self._awake.wait()
+        except TimeoutError:
+            return
+
+    async def _work_alone(self, held: Held) -> None:
+        """A suspect: everything else is out of the way, and this try is counted where it outlives the process."""
+        if self._publishing:
+            await asyncio.wait(self._publishing)
+        guilty = await self._suspicion.count(held.pending.attempt)
+        reason = f"ranking ended {Suspicion.LIMIT} scorers"
+        message = self._answering.give_up(held.pending, reason) if guilty else self._answer(held)
+        if guilty:
+            await bury(self._session, _letter(held.delivery, reason, held.pending.attempt))
+        await self._publish(held, message)
+        await self._suspicion.clear(held.pending.attempt)
+
+    def _answer(self, held: Held) -> Ranked:
+        """The ranking; an exception counts for the pod, five in a row are its failure and leave a dead letter."""
+        reason = ""
+        for _ in range(TRIES):
+            began = time.perf_counter()
+            try:
+                message = self._answering.answer(held.pending, self._view, time.monotonic())
+            except Exception as exc:  # whatever a rank raises is the pod's, never the scorer's
+                reason = f"ranking raised {type(exc).__name__}: {exc}"
+                log.exception("ranking failed", attempt=held.pending.attempt)
+            else:
+                self._count(message, time.perf_counter() - began)
+                return message
+        self._send_letter(_letter(held.delivery, reason, held.pending.attempt))
+        return self._answering.give_up(held.pending, reason)
+
+    def _count(self, message: Ranked, seconds: float) -> None:
+        self._answered += 1
+        self._metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
+        if message.view_age_seconds is not None:
+            self._metrics.observe("berth_view_age_seconds", message.view_age_seconds)
+
+    def _send(self, held: Held, message: Ranked) -> None:
+        self._keep(asyncio.create_task(self._publish(held, message)))
+
+    def _send_letter(self, letter: DeadLetter) -> None:
+        self._keep(asyncio.create_task(bury(self._session, letter)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._publishing.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._publishing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("publishing RANKED failed, the message comes again", reason=str(error))
+
+    async def _publish(self, held: Held, message: Ranked) -> None:
+        """RANKED first; only when the stream has it (a duplicate is as good) is PENDING acknowledged."""
+        try:
+            await publish_ranked(self._session, message, headers=held.delivery.headers)
+        except TemporaryError:
+            self._held.pop(held.delivery.sequence, None)
+            held.delivery.nak(STRANGER_DELAY)
+            raise
+        self._held.pop(held.delivery.sequence, None)
+        held.delivery.ack()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT.total_seconds())
+            self._view.proposals.expire(time.monotonic())
+            self._metrics.set("berth_proposals", len(self._view.proposals))
+            for delivery in self._held.values():
+                delivery.in_progress()
+
+    async def finish(self) -> None:
+        """Give back what is not ranked, wait for what is being published."""
+        for held in self._hold.empty():
+            self._held.pop(held.delivery.sequence, None)
+            held.delivery.nak()
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=HEARTBEAT.total_seconds())
+
+    def _complain(self, problem: str, where: str) -> None:
+        if problem:
+            log.warning("left something out of the view", subject=where, reason=problem)
+
+
+def _letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
+    payload = delivery.data[:PAYLOAD_SHOWN].decode(errors="replace")
+    return DeadLetter(subject=delivery.subject, reason=reason, service="scorer", attempt=attempt, payload=payload)

@@ -1,0 +1,121 @@
+"""The whole pipeline as children of this process: bus, cluster if none is given, services."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from berth.cli.folders import working_folder
+from berth.cli.programs import ServiceOptions, nats_server, ready_file, services, simulated_cluster
+from berth.cli.reachable import answers, apply_bus, ask_api, ask_simulated, free_port
+from berth.cli.supervisor import Program, Say, Supervisor
+
+START: Final = timedelta(seconds=20)
+"""How long the embedded server or the simulated cluster may take to answer for the first time."""
+PATIENCE: Final = timedelta(seconds=10)
+"""How long a server that is not ours may take to answer before it is called unreachable."""
+REMINDER: Final = timedelta(seconds=10)
+"""Between two lines that say who is not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """What to run. Without a kubeconfig the cluster is simulated, without a NATS address the server is embedded."""
+
+    kubeconfig: Path | None = None
+    nats: str | None = None
+    config: Path | None = None
+    scorers: int = 1
+    nodes: int = 100
+    """Nodes of a simulated cluster."""
+    verbosity: int = 0
+    leader_elect: str | None = None
+    """``true`` or ``false``, as it was typed; ``None``: as the configuration says."""
+    keep_services_quiet: bool = False
+    """Their words go to a file, shown when something goes wrong, in place of standard error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline that was started: where its bus and its cluster are, and who is to be ready."""
+
+    nats: str
+    kubeconfig: Path
+    programs: tuple[Program, ...]
+    options: ServiceOptions
+    supervisor: Supervisor
+    say: Say
+
+    def not_ready(self) -> list[str]:
+        """The services that have not said that they work."""
+        return [program.name for program in self.programs if not ready_file(self.options, program).exists()]
+
+    async def ready(self) -> None:
+        """Wait until every service works; say now and then for whom."""
+        loop = asyncio.get_running_loop()
+        reminder = loop.time() + REMINDER.total_seconds()
+        while missing := self.not_ready():
+            if loop.time() >= reminder:
+                self.say(f"not ready yet: {', '.join(missing)}")
+                reminder += REMINDER.total_seconds()
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def pipeline(options: PipelineOptions, say: Say) -> AsyncIterator[Pipeline]:
+    """Start everything; end everything on leaving, and remove what was written.
+
+    Raises (on entering, or in the block, in an exception group):
+        TemporaryError: the API server or the NATS server that was named does not answer.
+        ChildRefusedError: a service cannot run as it was told to.
+    """
+    with working_folder() as folder:
+        async with Supervisor(say) as supervisor:
+            yield await _start(options, folder, supervisor, say)
+
+
+async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor, say: Say) -> Pipeline:
+    nats = options.nats or _embedded_nats(folder, supervisor)
+    kubeconfig = options.kubeconfig or _simulated_cluster(options, folder, supervisor)
+    await answers(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
+    if options.kubeconfig:
+        await answers(lambda: ask_api(kubeconfig), within=PATIENCE)
+    else:
+        await answers(lambda: ask_simulated(kubeconfig), within=START)
+    told = _told(options, nats, kubeconfig, folder / "ready")
+    log = folder / "services.log" if options.keep_services_quiet else None
+    programs = tuple(replace(program, log=log) for program in services(told, scorers=options.scorers))
+    for program in programs:
+        supervisor.start(program)
+    return Pipeline(nats=nats, kubeconfig=kubeconfig, programs=programs, options=told, supervisor=supervisor, say=say)
+
+
+def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) -> ServiceOptions:
+    ready.mkdir()
+    return ServiceOptions(
+        nats=nats,
+        kubeconfig=kubeconfig,
+        config=options.config,
+        verbosity=options.verbosity,
+        identity=f"{socket.gethostname()}_{uuid.uuid4()}",
+        ready=ready,
+        extra=() if options.leader_elect is None else (f"--leader-elect={options.leader_elect}",),
+    )
+
+
+def _embedded_nats(folder: Path, supervisor: Supervisor) -> str:
+    port = free_port()
+    supervisor.start(nats_server(folder, port))
+    return f"nats://127.0.0.1:{port}"
+
+
+def _simulated_cluster(options: PipelineOptions, folder: Path, supervisor: Supervisor) -> Path:
+    supervisor.start(simulated_cluster(folder, free_port(), nodes=options.nodes))
+    return folder / "kubeconfig"

@@ -1,0 +1,188 @@
+"""``berth run``: the main job on the embedded default, from nothing to every pod bound, under a live table."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self
+
+import msgspec
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from berth.api.errors import BerthError
+from berth.api.messages import Outcome
+from berth.api.subjects import PodSubject
+from berth.cli.console import out, say
+from berth.cli.journey import Step, best_nodes, candidates_of, lines
+from berth.cli.pipeline import Pipeline, PipelineOptions, pipeline
+from berth.cli.reachable import open_bus
+from berth.cli.tally import Tally
+from berth.kube.client import KubeClient
+from berth.kube.credentials import Credentials, source_for
+from berth.sim.workload import make_pod
+
+_CREATES_AT_ONCE = 16
+_REDRAW = timedelta(seconds=0.1)
+_LINE_EVERY = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How much to do."""
+
+    pods: int = 1000
+    nodes: int = 100
+    scorers: int = 2
+    verbosity: int = 0
+    deadline: timedelta = timedelta(minutes=5)
+    """When to give up and say how far it came."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """What was heard on the bus: everything counted, one pod's messages kept."""
+
+    pod: str
+    tally: Tally = field(default_factory=Tally)
+    steps: list[Step] = field(default_factory=list)
+
+    def hear(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Take one message of ``berth.>``."""
+        del headers
+        self.tally.hear(subject, data)
+        if subject.endswith(f".{self.pod}") and PodSubject.parse(subject).pod == self.pod:
+            self.steps.append(Step(at=time.monotonic(), subject=subject, data=data))
+
+
+async def run(options: RunOptions) -> bool:
+    """Do the main job; whether every pod was bound."""
+    out.print(
+        f"berth: {options.nodes} simulated nodes, watcher, binder, {options.scorers} scorers, "
+        "each a process of its own, meeting on an embedded NATS server"
+    )
+    what = PipelineOptions(
+        nodes=options.nodes, scorers=options.scorers, verbosity=options.verbosity, keep_services_quiet=True
+    )
+    async with pipeline(what, out.print) as running:
+        await running.ready()
+        return await _schedule(running, options)
+
+
+async def _schedule(running: Pipeline, options: RunOptions) -> bool:
+    observed = Observed(pod=_pod_name(options.pods))
+    session = await open_bus(running.nats)
+    credentials = await Credentials.from_source(source_for(str(running.kubeconfig)))
+    try:
+        await session.subscribe("berth.>", observed.hear)
+        async with KubeClient(credentials) as client:
+            began = time.monotonic()
+            creating = asyncio.create_task(_create_pods(client, options.pods))
+            await _watch(observed, options, creating)
+            took = time.monotonic() - began
+            await creating
+            bound = await _bound(client)
+    finally:
+        await session.close()
+    _explain(observed)
+    _summarise(observed, options, bound, took)
+    return bound == options.pods
+
+
+def _pod_name(number: int) -> str:
+    return f"web-{number}"
+
+
+async def _create_pods(client: KubeClient, count: int) -> None:
+    numbers = iter(range(1, count + 1))
+
+    async def create() -> None:
+        for number in numbers:
+            pod = make_pod(_pod_name(number), scheduler="berth", cpu="100m", memory="128Mi")
+            answer = await client.request("POST", "/api/v1/namespaces/default/pods", body=msgspec.json.encode(pod))
+            if not answer.succeeded:
+                raise BerthError(f"creating pod {_pod_name(number)!r}: {answer.message}")
+
+    await asyncio.gather(*(create() for _ in range(_CREATES_AT_ONCE)))
+
+
+async def _bound(client: KubeClient) -> int:
+    """How many pods the API server shows on a node: what counts in the end."""
+    answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
+    return len(msgspec.json.decode(answer.body)["items"])
+
+
+async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task[None]) -> None:
+    """Show how it goes until every pod is bound or the time is over: a live table on a terminal, lines elsewhere."""
+    progress = Progress(
+        TextColumn("bound"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
+    )
+    bar = progress.add_task("bound", total=options.pods, rate="")
+    began = time.monotonic()
+    with Live(refresh_per_second=10, console=out, transient=False) if out.is_terminal else _Lines() as shown:
+        while len(observed.tally.bound) < options.pods and time.monotonic() - began < options.deadline.total_seconds():
+            if creating.done():
+                creating.result()
+            await asyncio.sleep(_REDRAW.total_seconds())
+            _advance(progress, bar, observed.tally, began)
+            shown.update(Group(progress, _stages(observed.tally)))
+        shown.update(Group(progress, _stages(observed.tally)), refresh=True)
+
+
+class _Lines:
+    """In the place of the live table when nobody looks at a terminal: a line a second."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        return
+
+    def update(self, shown: Group, *, refresh: bool = False) -> None:
+        del refresh
+        progress = shown.renderables[0]
+        if isinstance(progress, Progress) and time.monotonic() >= self._next:
+            task = progress.tasks[0]
+            say(f"bound {int(task.completed)} of {int(task.total or 0)}")
+            self._next = time.monotonic() + _LINE_EVERY.total_seconds()
+
+
+def _advance(progress: Progress, bar: TaskID, tally: Tally, began: float) -> None:
+    bound = len(tally.bound)
+    progress.update(bar, completed=bound, rate=f"{bound / (time.monotonic() - began):.0f} pods/s")
+
+
+def _stages(tally: Tally) -> Table:
+    table = Table("message", "by", "number", "what", box=None, title_justify="left")
+    table.add_row("pending", "watcher", str(tally.stages["pending"]), "")
+    for scorer, number in sorted(tally.scorers.items()):
+        table.add_row("ranked", scorer.rpartition("_")[2], str(number), "")
+    for outcome in sorted(tally.outcomes):
+        what = f"pods per node {tally.spread()}" if outcome is Outcome.BOUND else ""
+        table.add_row("decision", "binder", str(tally.outcomes[outcome]), f"{outcome} {what}")
+    return table
+
+
+def _explain(observed: Observed) -> None:
+    out.print(f"\nOne pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", markup=False)
+    for line in lines(observed.steps):
+        out.print(line, markup=False)
+    if candidates := candidates_of(observed.steps):
+        out.print(best_nodes(candidates))
+
+
+def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
+    tally = observed.tally
+    outcomes = ", ".join(f"{outcome} {tally.outcomes[outcome]}" for outcome in sorted(tally.outcomes))
+    say("")
+    say(f"messages: pending {tally.stages['pending']}, ranked {tally.stages['ranked']}, decisions: {outcomes}")
+    say(f"nodes: {len(tally.nodes)} of {options.nodes} used, pods per node {tally.spread()}")
+    say(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")

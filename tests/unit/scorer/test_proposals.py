@@ -1,0 +1,155 @@
+"""Proposals: what counts on a node before the mirror shows it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from berth.api.messages import Candidate, Decision, Outcome, Ranked
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.cluster.snapshot import Snapshot
+from scorer.proposals import Proposals
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def pod(uid="u1"):
+    return Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid))
+
+
+def ranked(attempt="u1.1.1", *nodes):
+    return Ranked(
+        attempt=attempt,
+        profile="berth",
+        pod=pod(attempt.split(".")[0]),
+        candidates=[Candidate(node=node, total=1) for node in nodes],
+    )
+
+
+def decision(outcome, attempt="u1.1.1", node=""):
+    uid = attempt.split(".")[0]
+    return Decision(
+        attempt=attempt,
+        epoch=1,
+        outcome=outcome,
+        profile="berth",
+        namespace="default",
+        pod=uid,
+        uid=uid,
+        node=node,
+    )
+
+
+@pytest.fixture
+def snapshot():
+    made = Snapshot()
+    for name in ("a", "b"):
+        made.set_node(Node(metadata=ObjectMeta(name=name)))
+    return made
+
+
+@pytest.fixture
+def proposals(snapshot):
+    return Proposals(snapshot)
+
+
+def test_a_proposal_counts_as_a_pod_on_its_first_node(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a", "b"), now=0)
+    assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == (1, 0)
+
+
+def test_hearing_of_a_proposal_twice_counts_it_once(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.ranked(ranked("u1.1.1", "a"), now=1)
+    assert snapshot.pods_on("a") == 1
+
+
+def test_a_later_attempt_moves_the_proposal_and_an_earlier_one_does_not(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.2", "a"), now=0)
+    proposals.ranked(ranked("u1.2.1", "b"), now=0)
+    proposals.ranked(ranked("u1.1.9", "a"), now=0)
+    assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == (0, 1)
+
+
+def test_a_ranking_without_nodes_ends_the_proposal_of_the_attempt_before(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.ranked(ranked("u1.1.2"), now=0)
+    assert snapshot.pods_on("a") == 0
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o.final and o is not Outcome.BOUND])
+@pytest.mark.parametrize("attempt", ["u1.1.1", "u1.1.2", "u1.2.1"])
+def test_a_final_decision_of_that_or_a_higher_attempt_ends_it(snapshot, proposals, outcome, attempt):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(outcome, attempt), NOON, now=1)
+    assert snapshot.pods_on("a") == 0
+
+
+def test_a_decision_on_a_lower_attempt_changes_nothing(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.2", "a"), now=0)
+    proposals.decided(decision(Outcome.CONFLICT, "u1.1.1"), NOON, now=1)
+    assert snapshot.pods_on("a") == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WAITING, Outcome.BOUND])
+def test_waiting_and_bound_move_it_to_the_decisions_node(snapshot, proposals, outcome):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(outcome, node="b"), NOON, now=1)
+    assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == (0, 1)
+
+
+def test_it_lapses_thirty_seconds_after_the_last_word(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.WAITING, node="a"), NOON, now=20)
+    proposals.expire(now=49.9)
+    assert snapshot.pods_on("a") == 1
+    proposals.expire(now=50)
+    assert snapshot.pods_on("a") == 0
+
+
+def test_a_bound_one_does_not_lapse(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
+    proposals.expire(now=1000)
+    assert snapshot.pods_on("a") == 1
+
+
+def test_a_bound_one_is_the_mirrors_once_the_mirror_shows_it(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.BOUND, node="b"), NOON, now=1)
+    proposals.mirrored("u1")
+    snapshot.place(pod(), "b")
+    proposals.complete_up_to(NOON + timedelta(hours=1))
+    proposals.ranked(ranked("u1.1.1", "a"), now=2)
+    assert (len(proposals), snapshot.pods_on("a"), snapshot.pods_on("b")) == (0, 0, 1)
+
+
+def test_a_bound_one_that_a_complete_mirror_lacks_is_not_there(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
+    proposals.complete_up_to(NOON + timedelta(seconds=5))
+    assert snapshot.pods_on("a") == 1
+    proposals.complete_up_to(NOON + timedelta(seconds=5, milliseconds=1))
+    assert snapshot.pods_on("a") == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"), [(Outcome.BOUND, (0, 1)), (Outcome.CONFLICT, (0, 0)), (Outcome.WAITING, (0, 1))]
+)
+def test_a_decision_heard_before_its_ranking_is_remembered(snapshot, proposals, outcome, counted):
+    proposals.decided(decision(outcome, node="b"), NOON, now=0)
+    proposals.ranked(ranked("u1.1.1", "a"), now=1)
+    assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == counted
+
+
+def test_a_remembered_decision_does_not_end_a_later_attempt(snapshot, proposals):
+    proposals.decided(decision(Outcome.CONFLICT, "u1.1.1"), NOON, now=0)
+    proposals.ranked(ranked("u1.1.2", "a"), now=1)
+    assert snapshot.pods_on("a") == 1
+
+
+def test_a_pod_that_is_ranked_again_is_not_counted_against_itself(snapshot, proposals):
+    proposals.ranked(ranked("u1.1.1", "a"), now=0)
+    proposals.withdraw("u1")
+    assert snapshot.pods_on("a") == 0

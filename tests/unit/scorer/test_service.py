@@ -1,0 +1,251 @@
+"""A scorer on a bus: what it takes, answers, gives back and puts aside."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from berth.api.identity import Term
+from berth.api.messages import Candidate, DeadLetter, Pending, Positions, Ranked, decode, decoder, encode
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.node import Node, NodeStatus
+from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.api.subjects import key
+from berth.bus.memory import MemoryBus
+from berth.bus.stages import publish_pending, publish_ranked
+from berth.service.configuration import profiles_of, read_configuration
+from berth.service.process import Process
+from scorer.answer import Answering
+from scorer.service import serve
+
+RANKED = decoder(Ranked)
+DEAD = decoder(DeadLetter)
+
+
+def node(name, cpu="4"):
+    return Node(
+        metadata=ObjectMeta(name=name, uid=name),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": "8Gi", "pods": "110"}),
+    )
+
+
+def pod(name, cpu="100m"):
+    requests = ResourceRequirements(requests={"cpu": cpu})
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", uid=name, resource_version="1"),
+        spec=PodSpec(scheduler_name="berth", containers=[Container(name="c", resources=requests)]),
+    )
+
+
+def pending(name, *, profile="berth", cpu="100m", after=Positions()):
+    return Pending(attempt=f"{name}.1.1", profile=profile, pod=pod(name, cpu), after=after)
+
+
+async def write_node(session, one):
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
+    return await session.put("cluster", key("node", one.metadata.name), encode_entry(entry))
+
+
+@pytest.fixture
+async def bus():
+    return MemoryBus()
+
+
+@pytest.fixture
+async def session(bus):
+    made = await bus.connect(name="test")
+    await made.apply()
+    yield made
+    await made.close()
+
+
+def answering(identity="s1", **other):
+    configuration = read_configuration(None)
+    made = Answering(profiles=profiles_of(configuration), config=configuration.digest, identity=identity, best=8)
+    return replace(made, **other)
+
+
+@asynccontextmanager
+async def scorer(bus, how=None):
+    process = Process(name="scorer")
+    task = asyncio.create_task(serve(process, bus, how or answering()))
+    try:
+        await until(lambda: process.health.is_ready)
+        yield task
+    finally:
+        process.stopping.set()
+        await asyncio.wait_for(task, 5)
+
+
+async def until(condition, seconds=5.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def ranked(session, count=1):
+    """The messages in RANKED, once there are so many."""
+    async with asyncio.timeout(10):
+        while True:
+            found = [stored async for stored in session.look_through("RANKED", "berth.ranked.>")]
+            if len(found) >= count:
+                return [decode(stored.data, RANKED) for stored in found]
+            await asyncio.sleep(0.01)
+
+
+async def held(session, stream, subject):
+    return [stored async for stored in session.look_through(stream, subject)]
+
+
+async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
+    await write_node(session, node("small", cpu="1"))
+    await write_node(session, node("large", cpu="16"))
+    async with scorer(bus):
+        await publish_pending(session, pending("web"))
+        [message] = await ranked(session)
+        assert [candidate.node for candidate in message.candidates] == ["large", "small"]
+        assert (message.attempt, message.evaluated, message.feasible) == ("web.1.1", 2, 2)
+        assert message.candidates[0].scores.keys() >= {"NodeResourcesFit"}
+        async with asyncio.timeout(5):
+            while await held(session, "PENDING", "berth.pending.>"):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_pod_that_fits_nowhere_is_answered_with_the_reasons(bus, session):
+    await write_node(session, node("small", cpu="1"))
+    async with scorer(bus):
+        await publish_pending(session, pending("big", cpu="2"))
+        [message] = await ranked(session)
+    assert message.candidates == []
+    assert message.message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert message.blockers == ["NodeResourcesFit"]
+    assert not message.proposals_counted
+
+
+async def test_own_proposals_count_for_the_next_pod(bus, session):
+    for name in ("a", "b"):
+        await write_node(session, node(name))
+    async with scorer(bus):
+        for number in range(4):
+            await publish_pending(session, pending(f"web-{number}"))
+        messages = await ranked(session, 4)
+    firsts = [message.candidates[0].node for message in messages]
+    assert sorted(firsts) == ["a", "a", "b", "b"]
+    assert [message.candidates[0].pods for message in messages] == [0, 0, 1, 1]
+
+
+async def test_what_a_peer_has_proposed_counts_whether_heard_at_the_start_or_later(bus, session):
+    for name in ("a", "b"):
+        await write_node(session, node(name))
+    await publish_ranked(session, peers_proposal("early"))
+    async with scorer(bus):
+        await publish_ranked(session, peers_proposal("late"))
+        await publish_pending(session, pending("web-1"))
+        await publish_pending(session, pending("web-2"))
+        mine = [message for message in await ranked(session, 4) if message.scorer == "s1"]
+    assert [message.candidates[0].node for message in mine] == ["b", "b"]
+
+
+def peers_proposal(name):
+    return Ranked(
+        attempt=f"{name}.1.1",
+        profile="berth",
+        pod=pod(name),
+        scorer="peer",
+        candidates=[Candidate(node="a", total=1)],
+    )
+
+
+async def test_a_no_that_hangs_on_a_proposal_says_so(bus, session):
+    await write_node(session, node("only", cpu="1"))
+    async with scorer(bus):
+        await publish_pending(session, pending("first", cpu="800m"))
+        await publish_pending(session, pending("second", cpu="800m"))
+        messages = await ranked(session, 2)
+    assert [message.proposals_counted for message in messages] == [False, True]
+
+
+async def test_a_pod_waits_for_the_position_that_its_message_asks_for(bus, session):
+    position = await write_node(session, node("a"))
+    async with scorer(bus):
+        await publish_pending(session, pending("web", after=Positions(cluster=position + 1)))
+        await write_node(session, node("b"))
+        [message] = await ranked(session)
+    assert message.evaluated == 2
+    assert message.positions.cluster >= position + 1
+
+
+async def test_what_cannot_be_decoded_is_put_aside_and_holds_up_nobody(bus, session):
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        await session.publish("berth.pending.berth.default.junk", b"\xff not json")
+        await publish_pending(session, pending("web"))
+        await ranked(session)
+        async with asyncio.timeout(5):
+            while not (letters := await held(session, "dead", ">")):
+                await asyncio.sleep(0.01)
+    letter = decode(letters[0].data, DEAD)
+    assert letter.subject == "berth.pending.berth.default.junk"
+    assert "decoding a message" in letter.reason
+
+
+async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_others(bus, session):
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        await publish_pending(session, pending("other", profile="somebody-elses"))
+        newer = msgspec.json.decode(encode(pending("newer"))) | {"schema": 9}
+        await session.publish("berth.pending.berth.default.newer", msgspec.json.encode(newer))
+        await publish_pending(session, pending("web"))
+        assert [message.attempt for message in await ranked(session)] == ["web.1.1"]
+        assert len(await held(session, "PENDING", "berth.pending.>")) == 2
+        assert await held(session, "dead", ">") == []
+
+
+class Broken(Answering):
+    def answer(self, pending, view, now):
+        if pending.pod.metadata.name == "cursed":
+            raise ZeroDivisionError("by nothing")
+        return super().answer(pending, view, now)
+
+
+async def test_a_pod_whose_ranking_raises_is_answered_with_an_error_and_leaves_a_dead_letter(bus, session):
+    await write_node(session, node("a"))
+    whole = answering()
+    broken = Broken(profiles=whole.profiles, config=whole.config, identity="s1", best=8)
+    async with scorer(bus, broken):
+        await publish_pending(session, pending("cursed"))
+        await publish_pending(session, pending("web"))
+        messages = {message.attempt: message for message in await ranked(session, 2)}
+    assert messages["cursed.1.1"].error == "ranking raised ZeroDivisionError: by nothing"
+    assert messages["web.1.1"].candidates
+    assert len(await held(session, "dead", ">")) == 1
+
+
+async def test_two_scorers_share_the_work_and_place_as_one(bus, session):
+    for number in range(5):
+        await write_node(session, node(f"n{number}"))
+    async with scorer(bus, answering("s1")), scorer(bus, answering("s2")):
+        for number in range(50):
+            await publish_pending(session, pending(f"web-{number}"))
+            await asyncio.sleep(0.002)
+        messages = await ranked(session, 50)
+    assert {message.scorer for message in messages} == {"s1", "s2"}
+    firsts = [message.candidates[0].node for message in messages]
+    assert (
+        max(firsts.count(f"n{number}") for number in range(5)) - min(firsts.count(f"n{number}") for number in range(5))
+        <= 2
+    )
+
+
+async def test_after_a_lost_connection_it_starts_anew_and_ranks_what_is_left(bus, session):
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        for other in list(bus.sessions):
+            if other is not session:
+                bus.cut(other)
+        await publish_pending(session, pending("web"))
+        [message] = await ranked(session)
+    assert message.candidates[0].node == "a"
