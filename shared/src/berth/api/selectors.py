@@ -1,0 +1,187 @@
+"""Label and node selectors, compiled once and asked often."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.meta import LabelSelector, SelectorRequirement
+from berth.api.pod import NodeSelector, NodeSelectorTerm, PreferredNodeTerm
+
+NAME_FIELD: Final = "metadata.name"
+"""The only field that a node selector can name."""
+_INVALID: Final = "invalid"
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,64}")
+_INT64: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """``key operator values`` on one label; what Kubernetes refuses has the operator ``invalid`` and never holds."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def holds(self, value: str | None) -> bool:
+        """Whether a label of this value satisfies it; None is a label that is not there."""
+        return _OPERATORS[self.operator](value, self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """Expressions on labels and on the node's name, all of which must hold."""
+
+    labels: tuple[Requirement, ...]
+    names: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node satisfies the term."""
+        return all(r.holds(labels.get(r.key)) for r in self.labels) and all(r.holds(name) for r in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of which one must hold; no terms match nothing."""
+
+    terms: tuple[NodeTerm, ...]
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node satisfies one of the terms."""
+        return any(term.matches(name, labels) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedTerm:
+    """A preference: the weight counts on nodes that satisfy the term."""
+
+    weight: int
+    term: NodeTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """A compiled label selector; no requirements match everything."""
+
+    requirements: tuple[Requirement, ...]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(r.holds(labels.get(r.key)) for r in self.requirements)
+
+
+NOTHING: Final = Labels((Requirement("", _INVALID),))
+"""The selector that selects no object."""
+
+
+def compile_label_selector(selector: LabelSelector | None) -> Labels:
+    """Absent selects nothing, empty selects everything."""
+    if selector is None:
+        return NOTHING
+    expressions = [_label_requirement(r) for r in selector.match_expressions or ()]
+    return Labels((*_equalities(selector.match_labels), *expressions))
+
+
+def compile_node_labels(labels: Mapping[str, str] | None) -> NodeTerm:
+    """A pod's nodeSelector: every label must have its value."""
+    return NodeTerm(tuple(_equalities(labels)))
+
+
+def compile_node_selector(selector: NodeSelector) -> Terms:
+    """Required terms; an empty term selects nothing and is left out."""
+    return Terms(tuple(_node_term(t) for t in selector.node_selector_terms or () if not _is_empty(t)))
+
+
+def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedTerm, ...]:
+    """Preferred terms; empty ones and those of weight 0 count for nothing and are left out."""
+    return tuple(
+        WeightedTerm(t.weight, _node_term(t.preference))
+        for t in terms or ()
+        if t.weight and not _is_empty(t.preference)
+    )
+
+
+def named_nodes(selector: NodeSelector | None) -> frozenset[str] | None:
+    """The nodes that the selector names by metadata.name, or None when some term does not name any."""
+    terms = selector.node_selector_terms if selector else None
+    if not terms:
+        return None
+    named: frozenset[str] = frozenset()
+    for term in terms:
+        sets = [
+            frozenset(r.values or ()) for r in term.match_fields or () if r.key == NAME_FIELD and r.operator == "In"
+        ]
+        if not sets:
+            return None
+        named |= frozenset.intersection(*sets)
+    return named
+
+
+def is_valid_term(term: NodeSelectorTerm) -> bool:
+    """Whether every expression of the term is one that can hold."""
+    compiled = _node_term(term)
+    return all(requirement.operator != _INVALID for requirement in (*compiled.labels, *compiled.names))
+
+
+def _equalities(labels: Mapping[str, str] | None) -> list[Requirement]:
+    return [Requirement(key, "In", frozenset((value,))) for key, value in (labels or {}).items()]
+
+
+def _is_empty(term: NodeSelectorTerm) -> bool:
+    return not term.match_expressions and not term.match_fields
+
+
+def _node_term(term: NodeSelectorTerm) -> NodeTerm:
+    return NodeTerm(
+        tuple(_node_requirement(r) for r in term.match_expressions or ()),
+        tuple(_name_requirement(r) for r in term.match_fields or ()),
+    )
+
+
+def _label_requirement(r: SelectorRequirement) -> Requirement:
+    return _checked(
+        r, {"In": bool(r.values), "NotIn": bool(r.values), "Exists": not r.values, "DoesNotExist": not r.values}
+    )
+
+
+def _node_requirement(r: SelectorRequirement) -> Requirement:
+    if r.operator in ("Gt", "Lt"):
+        return _checked(r, {r.operator: len(r.values or ()) == 1 and _integer((r.values or [""])[0]) is not None})
+    return _label_requirement(r)
+
+
+def _name_requirement(r: SelectorRequirement) -> Requirement:
+    one = r.key == NAME_FIELD and len(r.values or ()) == 1
+    return _checked(r, {"In": one, "NotIn": one})
+
+
+def _checked(r: SelectorRequirement, well_formed: Mapping[str, bool]) -> Requirement:
+    if not well_formed.get(r.operator, False):
+        return Requirement(r.key, _INVALID)
+    return Requirement(r.key, r.operator, frozenset(r.values or ()))
+
+
+def _integer(text: str) -> int | None:
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number in _INT64 else None
+
+
+def _compare(value: str | None, values: frozenset[str], holds: Callable[[int, int], bool]) -> bool:
+    bound = _integer(next(iter(values)))
+    number = _integer(value) if value is not None else None
+    return number is not None and bound is not None and holds(number, bound)
+
+
+_OPERATORS: Final[Mapping[str, Callable[[str | None, frozenset[str]], bool]]] = {
+    "In": lambda value, values: value is not None and value in values,
+    "NotIn": lambda value, values: value is None or value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: _compare(value, values, int.__gt__),
+    "Lt": lambda value, values: _compare(value, values, int.__lt__),
+    _INVALID: lambda *_: False,
+}

@@ -1,0 +1,27 @@
+"""A pod on a node: counted there, or nominated to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from berth.api.pod import Pod
+from berth.cluster.podclass import PodClass
+from berth.cluster.podgroups import PodGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A pod that takes up room on a row."""
+
+    pod: Pod
+    row: int
+    pod_class: PodClass
+    group: PodGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nominated:
+    """A pod for which room is being made on a node: lower priorities leave it free."""
+
+    pod: Pod
+    node: str

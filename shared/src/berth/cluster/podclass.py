@@ -1,0 +1,81 @@
+"""Pods whose scheduling-relevant spec is equal share a class: what follows from the spec alone is computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration
+from berth.api.resources import Requests, pod_requests
+from berth.api.selectors import (
+    NodeTerm,
+    Terms,
+    WeightedTerm,
+    compile_node_labels,
+    compile_node_selector,
+    compile_preferred,
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class PodClass:
+    """A spec and what follows from it. Names, uids, labels, the node and volumes are not part of a class."""
+
+    def __init__(self, key: bytes, spec: PodSpec) -> None:
+        self.key = key
+        self.spec = spec
+
+    @cached_property
+    def requests(self) -> Requests:
+        """What the pods ask for."""
+        return pod_requests(self.spec)
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """Taints that the pods put up with."""
+        return tuple(self.spec.tolerations or ())
+
+    @cached_property
+    def node_labels(self) -> NodeTerm | None:
+        """nodeSelector, compiled; None when there is none."""
+        return compile_node_labels(self.spec.node_selector) if self.spec.node_selector else None
+
+    @cached_property
+    def required_nodes(self) -> Terms | None:
+        """The required node affinity, compiled; None when there is none."""
+        required = self._node_affinity.required_during_scheduling_ignored_during_execution
+        return compile_node_selector(required) if required is not None else None
+
+    @cached_property
+    def preferred_nodes(self) -> tuple[WeightedTerm, ...]:
+        """The preferred node affinity, compiled."""
+        return compile_preferred(self._node_affinity.preferred_during_scheduling_ignored_during_execution)
+
+    @property
+    def _node_affinity(self) -> NodeAffinity:
+        return (self.spec.affinity or Affinity()).node_affinity or NodeAffinity()
+
+
+class PodClasses:
+    """Interns classes; one that nobody holds any more is forgotten."""
+
+    def __init__(self) -> None:
+        self._classes: WeakValueDictionary[bytes, PodClass] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def of(self, pod: Pod, *, placed: bool = False) -> PodClass:
+        """The class of a pod; of a placed one the node's name is no part of it."""
+        spec = pod.spec
+        if spec.volumes is not None or (placed and spec.node_name):
+            node_name = "" if placed else spec.node_name
+            spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)
+        key = _encode(spec)
+        known = self._classes.get(key)
+        if known is None:
+            known = self._classes[key] = PodClass(key, spec)
+        return known

@@ -1,0 +1,261 @@
+"""The cluster's state as a cycle reads it. Columns of nodes, changed in place as events arrive (DESIGN 5).
+
+Events may come in any order: a pod may be known before its node. Odd objects never raise; what could not be read
+counts as 0 and is told in ``oddities``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from berth.api.namespace import Namespace
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.cluster.changes import NODE, PODS, Changed, ChangeLog
+from berth.cluster.columns import NodeColumns
+from berth.cluster.labels import LabelColumn
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.placement import Nominated, Placed
+from berth.cluster.podclass import PodClass, PodClasses
+from berth.cluster.podgroups import PodGroups
+from berth.cluster.rows import Rows
+
+_MAX_ODDITIES: Final = 256
+
+
+class Snapshot:
+    """Nodes, the pods on them, nominated pods and namespaces.
+
+    Attributes:
+        columns: the numbers of all nodes, by row.
+        rows: which node has which row.
+        groups: how many pods of which labels are on which row.
+        oddities: the last sentences about what could not be read.
+    """
+
+    def __init__(self) -> None:
+        self.columns = NodeColumns()
+        self.rows = Rows()
+        self.groups = PodGroups()
+        self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
+        self._changes = ChangeLog()
+        self._classes = PodClasses()
+        self._nodes: dict[int, Node] = {}
+        self._placed: dict[str, Placed] = {}
+        self._on_row: dict[int, dict[str, Placed]] = {}
+        self._nominated: dict[str, Nominated] = {}
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+
+    # Events
+
+    def set_node(self, node: Node) -> None:
+        """A node is there, or is now like this."""
+        row = self._claim(node.metadata.name)
+        before = self._nodes.get(row)
+        self._nodes[row] = node
+        if before is None or _differ(before, node):
+            self.columns.write_node(row, node, self.size, self._odd(f"node {node.metadata.name}"))
+            self._changes.add(row, NODE)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone; pods that are still said to be on it stay counted until they are removed."""
+        row = self.rows.of(name)
+        if row is None or self._nodes.pop(row, None) is None:
+            return
+        self.columns.clear_node(row, self.size)
+        self._changes.add(row, NODE)
+        self._release_if_empty(row)
+
+    def set_namespace(self, namespace: Namespace) -> None:
+        """A namespace is there, or is now like this."""
+        self._namespaces[namespace.metadata.name] = namespace.metadata.labels or {}
+
+    def remove_namespace(self, name: str) -> None:
+        """The namespace is gone."""
+        self._namespaces.pop(name, None)
+
+    def place(self, pod: Pod, node: str) -> None:
+        """Count the pod on the node, known or not yet; an earlier place of its uid is left first."""
+        pod_class = self._classes.of(pod, placed=True)
+        group = self.groups.of(pod)
+        before = self._placed.get(pod.uid)
+        if before is not None and before.row != self.rows.of(node):
+            self.remove_pod(pod.uid)
+            before = None
+        placed = Placed(pod=_sharing(pod, pod_class), row=self._claim(node), pod_class=pod_class, group=group)
+        if before is None:
+            self._add(placed)
+            for problem in pod_class.requests.problems:
+                self.oddities.append(f"pod {pod.key}: {problem}; counted as 0")
+        elif before.pod_class is pod_class and before.group is group:
+            self._placed[pod.uid] = self._on_row[placed.row][pod.uid] = placed
+        else:
+            self._take_off(before)
+            self._add(placed)
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod takes up no room any more. Nothing when it is unknown."""
+        placed = self._placed.get(uid)
+        if placed is not None:
+            self._take_off(placed)
+            self._release_if_empty(placed.row)
+
+    def nominate(self, pod: Pod, node: str) -> None:
+        """Room is being made for the pod on the node; cycles of pods that are not more important leave it free."""
+        self._nominated[pod.uid] = Nominated(pod=pod, node=node)
+
+    def end_nomination(self, uid: str) -> None:
+        """No room is being made for the pod any more. Nothing when it is unknown."""
+        self._nominated.pop(uid, None)
+
+    @contextmanager
+    def supposing(self, *, placed: Iterable[tuple[Pod, str]] = (), removed: Iterable[str] = ()) -> Iterator[None]:
+        """The state as if these pods were removed and those placed; afterwards everything is as it was."""
+        placing, removing = list(placed), list(removed)
+        touched = [*removing, *(pod.uid for pod, _ in placing)]
+        before = {uid: (self._placed.get(uid), self.node_of(uid)) for uid in touched}
+        try:
+            for uid in removing:
+                self.remove_pod(uid)
+            for pod, node in placing:
+                self.place(pod, node)
+            yield
+        finally:
+            self._restore(before)
+
+    # Questions
+
+    @property
+    def size(self) -> int:
+        """How many rows there are, rows without a node included."""
+        return self.rows.size
+
+    @property
+    def version(self) -> int:
+        """Rises with every change that a row can show."""
+        return self._changes.version
+
+    def changed_since(self, version: int) -> Changed | None:
+        """The rows that changed after a version, or None when too much did to tell."""
+        return self._changes.since(version)
+
+    def class_of(self, pod: Pod) -> PodClass:
+        """The scheduling class of a pod that waits; good for as long as it is held."""
+        return self._classes.of(pod)
+
+    def has_node(self, name: str) -> bool:
+        """Whether the node is there."""
+        row = self.rows.of(name)
+        return row is not None and row in self._nodes
+
+    def node_names(self) -> list[str]:
+        """Names of all nodes that are there."""
+        return [node.metadata.name for node in self._nodes.values()]
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
+    def node_info(self, name: str) -> NodeInfo | None:
+        """One node for a plugin that looks at nodes one by one; None when it is not there."""
+        row = self.rows.of(name)
+        return None if row is None else self.info_of_row(row)
+
+    def info_of_row(self, row: int) -> NodeInfo | None:
+        """The same by row."""
+        node = self._nodes.get(row)
+        return None if node is None else NodeInfo(self, row, node)
+
+    def node_of(self, uid: str) -> str | None:
+        """Where the pod is placed."""
+        placed = self._placed.get(uid)
+        return None if placed is None else self.rows.names[placed.row]
+
+    def placed(self, uid: str) -> Placed | None:
+        """The pod as it is placed."""
+        return self._placed.get(uid)
+
+    def placed_on_row(self, row: int) -> Collection[Placed]:
+        """The pods placed on a row."""
+        return self._on_row.get(row, {}).values()
+
+    def pods_on(self, node: str) -> int:
+        """How many pods are placed on the node; nominated ones are not."""
+        row = self.rows.of(node)
+        return 0 if row is None else len(self._on_row.get(row, ()))
+
+    def nominations(self) -> Collection[Nominated]:
+        """All nominated pods; one that is placed as well counts where it is placed."""
+        return self._nominated.values()
+
+    def labels_of_namespace(self, name: str) -> Mapping[str, str]:
+        """The namespace's labels; none when it is unknown."""
+        return self._namespaces.get(name, {})
+
+    def label_column(self, key: str) -> LabelColumn:
+        """The column of a label key, made when it is first asked for."""
+        labels = ((row, node.metadata.labels or {}) for row, node in self._nodes.items())
+        return self.columns.labels.of(key, labels, self.columns.capacity)
+
+    # Inside
+
+    def _claim(self, node: str) -> int:
+        row = self.rows.claim(node)
+        self.columns.reserve(self.size)
+        return row
+
+    def _release_if_empty(self, row: int) -> None:
+        if row not in self._nodes and row not in self._on_row:
+            self.rows.release(self.rows.names[row])
+
+    def _add(self, placed: Placed) -> None:
+        there = self._on_row.setdefault(placed.row, {})
+        there[placed.pod.uid] = self._placed[placed.pod.uid] = placed
+        self._count(placed, 1)
+
+    def _take_off(self, placed: Placed) -> None:
+        there = self._on_row[placed.row]
+        del self._placed[placed.pod.uid], there[placed.pod.uid]
+        self._count(placed, -1)
+        if not there:
+            del self._on_row[placed.row]
+
+    def _count(self, placed: Placed, by: int) -> None:
+        self.columns.count(placed, by, self.placed_on_row(placed.row))
+        self.groups.count(placed.group, placed.row, by)
+        self._changes.add(placed.row, PODS)
+
+    def _restore(self, before: Mapping[str, tuple[Placed | None, str | None]]) -> None:
+        for uid in before:
+            self.remove_pod(uid)
+        for placed, node in before.values():
+            if placed is not None and node is not None:
+                self._add(replace(placed, row=self._claim(node)))
+
+    def _odd(self, whose: str) -> Callable[[str], None]:
+        return lambda problem: self.oddities.append(f"{whose}: {problem}; counted as 0")
+
+
+def _differ(before: Node, now: Node) -> bool:
+    """Whether two states of a node differ in anything that plugins read; versions and times do not count."""
+    old, new = before.metadata, now.metadata
+    return (before.spec, before.status, old.labels, old.annotations) != (
+        now.spec,
+        now.status,
+        new.labels,
+        new.annotations,
+    )
+
+
+def _sharing(pod: Pod, pod_class: PodClass) -> Pod:
+    """The pod with its class's spec in place of an equal one of its own: 50,000 pods need not hold 50,000 specs."""
+    if pod.spec.volumes is not None:
+        return pod
+    return msgspec.structs.replace(pod, spec=pod_class.spec)

@@ -1,0 +1,121 @@
+"""What happens in a cluster, and which plugin is helped by what: the words of EnqueueExtensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum, auto
+
+from berth.api.node import Node
+from berth.api.pod import Pod, is_gated
+from berth.api.resources import pod_requests
+
+
+class Resource(StrEnum):
+    """What an event is about: kinds of Kubernetes, and berth's own sources."""
+
+    POD = "Pod"
+    NODE = "Node"
+    NAMESPACE = "Namespace"
+    SERVICE = "Service"
+    REPLICATION_CONTROLLER = "ReplicationController"
+    REPLICA_SET = "ReplicaSet"
+    STATEFUL_SET = "StatefulSet"
+    PERSISTENT_VOLUME = "PersistentVolume"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    STORAGE_CLASS = "StorageClass"
+    CSI_NODE = "CSINode"
+    CSI_DRIVER = "CSIDriver"
+    CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
+    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    NOMINATION = "nomination"
+    """Room that was made for a pod: DELETE says that it is free for others."""
+    BANDWIDTH = "bandwidth"
+    """Live traffic of a node."""
+    FACTS = "facts"
+    """Data from outside that a plugin reads."""
+
+
+class Action(IntFlag):
+    """What happened to it. An update says which part changed."""
+
+    ADD = auto()
+    DELETE = auto()
+    UPDATE = auto()
+    """An update of a resource of which parts are not told apart."""
+    UPDATE_NODE_ALLOCATABLE = auto()
+    UPDATE_NODE_LABEL = auto()
+    UPDATE_NODE_TAINT = auto()
+    """Taints or unschedulable."""
+    UPDATE_NODE_CONDITION = auto()
+    UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_POD_LABEL = auto()
+    UPDATE_POD_SCALE_DOWN = auto()
+    """Some request became smaller."""
+    UPDATE_POD_TOLERATIONS = auto()
+    UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
+
+
+NO_ACTION = Action(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """A resource and one or more actions; a plugin's event matches when it shares one of them."""
+
+    resource: Resource
+    action: Action
+
+    def matches(self, happened: ClusterEvent) -> bool:
+        """Whether what happened is among what this one stands for."""
+        return self.resource is happened.resource and bool(self.action & happened.action)
+
+
+Hint = Callable[[Pod, object, object], bool]
+"""(pod that was refused, old object or None, new object or None) -> whether trying it again makes sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventHint:
+    """An event that may help a pod that a plugin refused; ``hint`` looks closer, without one it always may."""
+
+    event: ClusterEvent
+    hint: Hint | None = None
+
+
+def node_update_actions(old: Node, new: Node) -> Action:
+    """Which parts of a node differ."""
+    before, now = old.metadata, new.metadata
+    return (
+        _when(old.status.allocatable != new.status.allocatable, Action.UPDATE_NODE_ALLOCATABLE)
+        | _when((before.labels or {}) != (now.labels or {}), Action.UPDATE_NODE_LABEL)
+        | _when(_taints_of(old) != _taints_of(new), Action.UPDATE_NODE_TAINT)
+        | _when(old.status.conditions != new.status.conditions, Action.UPDATE_NODE_CONDITION)
+        | _when((before.annotations or {}) != (now.annotations or {}), Action.UPDATE_NODE_ANNOTATION)
+    )
+
+
+def pod_update_actions(old: Pod, new: Pod) -> Action:
+    """Which parts of a pod differ that may help it or others."""
+    return (
+        _when((old.metadata.labels or {}) != (new.metadata.labels or {}), Action.UPDATE_POD_LABEL)
+        | _when(is_scaled_down(old, new), Action.UPDATE_POD_SCALE_DOWN)
+        | _when((old.spec.tolerations or []) != (new.spec.tolerations or []), Action.UPDATE_POD_TOLERATIONS)
+        | _when(is_gated(old) and not is_gated(new), Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+    )
+
+
+def is_scaled_down(old: Pod, new: Pod) -> bool:
+    """Whether the pod asks for less of anything than before."""
+    if (old.spec.containers, old.spec.resources) == (new.spec.containers, new.spec.resources):
+        return False
+    before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
+    return any(now.get(resource, 0) < amount for resource, amount in before.items())
+
+
+def _taints_of(node: Node) -> tuple[object, ...]:
+    return (node.spec.unschedulable, node.spec.taints or [])
+
+
+def _when(condition: bool, action: Action) -> Action:  # noqa: FBT001 - reads as a sentence
+    return action if condition else NO_ACTION

@@ -1,0 +1,100 @@
+"""The line between the framework and plugins: what a plugin raises or answers in a wrong form is its failure, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from berth.framework.interface import MAX_SCORE, MIN_SCORE, Plugin, Scores
+from berth.framework.status import Code, Status
+from berth.framework.verdicts import Verdicts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
+    """A plugin raised, answered in a wrong form, or said ERROR. The text names it."""
+
+
+def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a plugin's method and see that it answers with what its contract says.
+
+    Raises:
+        PluginFailure: it does not, or it raised. CancelledError, KeyboardInterrupt and their like pass through.
+    """
+    try:
+        answer = method(*args, **kwargs)
+    except PluginFailure:
+        raise
+    except Exception as exc:
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": {type(exc).__name__}: {exc}') from exc
+    if not isinstance(answer, kind):
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": want {kind.__name__}, got {answer!r:.80}')
+    return answer
+
+
+def named(plugin: Plugin, point: str, status: Status) -> Status:
+    """The status with the plugin's name in it.
+
+    Raises:
+        PluginFailure: the status is an error.
+    """
+    if status.code is Code.ERROR:
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": {", ".join(status.reasons)}')
+    return status if status.plugin == plugin.name else Status(status.code, status.reasons, plugin.name)
+
+
+def says_skip(plugin: Plugin, status: Status) -> bool:
+    """Whether PreScore said Skip.
+
+    Raises:
+        PluginFailure: it said neither Skip nor success.
+    """
+    if not status.is_success and not status.is_skip:
+        raise PluginFailure(f'running PreScore plugin "{plugin.name}": {", ".join(status.reasons)}')
+    return status.is_skip
+
+
+def checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
+    """The verdicts, if there is one for each node and each has its status.
+
+    Raises:
+        PluginFailure: they are not in order.
+    """
+    codes = verdicts.codes
+    fine = codes.shape == (length,) and (not length or (codes.min() >= 0 and codes.max() < len(verdicts.statuses)))
+    if not fine:
+        raise PluginFailure(
+            f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, got {codes!r:.80}'
+        )
+    return verdicts
+
+
+def checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
+    """The scores as int64, if there is a whole number for each node.
+
+    Raises:
+        PluginFailure: they are not in order.
+    """
+    if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.integer):
+        raise PluginFailure(f'running Score plugin "{plugin.name}": want {length} whole numbers, got {scores!r:.80}')
+    return scores.astype(np.int64, copy=False)
+
+
+def check_range(plugin: Plugin, scores: Scores) -> None:
+    """See that normalized scores are within 0..100.
+
+    Raises:
+        PluginFailure: one is not.
+    """
+    if not len(scores):
+        return
+    low, high = int(scores.min()), int(scores.max())
+    if low < MIN_SCORE or high > MAX_SCORE:
+        raise PluginFailure(
+            f'applying score defaultWeights on Score plugins: plugin "{plugin.name}" returns an invalid score '
+            f"{low if low < MIN_SCORE else high}, it should in the range of [{MIN_SCORE}, {MAX_SCORE}] after normalizing"
+        )

@@ -1,0 +1,279 @@
+"""The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
+
+A plugin is a class that inherits from the extension points which it has. One instance serves one profile for the life
+of a process; calls never overlap. What belongs to one pod's cycle goes into the CycleState, not into the instance.
+
+| extension point | called in | when |
+|---|---|---|
+| PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
+| QueueSort | watcher | once for each pod that enters the queue |
+| EnqueueExtensions | watcher | for each event and each pod that the plugin refused |
+| PreFilter, Filter | scorer | once a cycle, for all nodes |
+| PreFilter, Filter | binder | before each commit, for one node, on the binder's own newest state |
+| AddPod, RemovePod | scorer, binder | between PreFilter and Filter, for nominated pods that are as important as this one or more |
+| PostFilter | scorer | when no node is feasible |
+| PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
+| Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
+| Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
+
+Guarantees:
+- A rejection is a Status. An exception is a bug: the pod's cycle ends in an error that names the plugin; the service goes on.
+- Nothing here does I/O. What must be asked of the world stands in the Snapshot, what must be done to it is an answer.
+- The Snapshot does not change during a cycle, but for AddPod and RemovePod, which are told.
+- The filters of a profile are run in its order, and the first that refuses a node gives its reasons.
+- Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
+- Rows without a node are never shown to scalar forms; vector forms may see them, and their answers for them are ignored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.pod import Pod
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import EventHint
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from berth.framework.refusals import Refusals
+
+Scores = npt.NDArray[np.int64]
+MIN_SCORE = 0
+MAX_SCORE = 100
+"""Scores after NormalizeScore are within 0..100; anything else fails the cycle."""
+
+
+class Reads(Flag):
+    """What a plugin's PreFilter, Filter, PreScore and Score look at: what must be computed again when something changes.
+
+    A plugin that looks at the pod's spec (without volumes and names) and at the very row it is asked about is *row-local*:
+    its answers are kept for the whole class of pods, and only rows that changed are asked again. Then its PreFilter and
+    PreScore run once a class and may not look at the Snapshot.
+    """
+
+    SPEC = 0
+    """Nothing but the pod's spec and the node's name."""
+    NODE = auto()
+    """The row's node object: labels, taints, allocatable, unschedulable, images."""
+    PODS = auto()
+    """The pods placed on that very row: sums, counts, ports."""
+    ANYTHING = auto()
+    """More than that: the pod's labels or name, other rows, live data, the clock. Asked anew in every cycle."""
+
+
+class Plugin(ABC):
+    """What every plugin has. ``reads`` is ANYTHING unless the plugin says otherwise: always right, never the fastest."""
+
+    name: ClassVar[str]
+    reads: Reads = Reads.ANYTHING
+
+    @property
+    def is_row_local(self) -> bool:
+        """Whether answers may be kept for a class of pods."""
+        return Reads.ANYTHING not in self.reads
+
+
+class PreEnqueuePlugin(Plugin):
+    """May a pod enter the queue at all?"""
+
+    @abstractmethod
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Success, or why the pod is not to be tried yet. Called by the watcher; sees the pod and nothing else."""
+
+
+class QueueSortPlugin(Plugin):
+    """In which order pods are tried. A profile has exactly one, and all profiles have the same."""
+
+    @abstractmethod
+    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
+        """A key of which the smaller one is tried first; ``since`` is when the pod began to wait. Called by the watcher."""
+
+
+class EnqueueExtensions(Plugin):
+    """Which events may help a pod that this plugin refused. A plugin without it is taken to be helped by every event."""
+
+    @abstractmethod
+    def events(self) -> Sequence[EventHint]:
+        """Asked once. A hint that raises counts as yes: better one try too many than a pod that sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreFilterResult:
+    """``nodes``: the only nodes by name that can be feasible, or None when all can."""
+
+    status: Status = SUCCESS
+    nodes: frozenset[str] | None = None
+
+
+class PreFilterPlugin(Plugin):
+    """Looks at the pod before any node is looked at."""
+
+    @abstractmethod
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Success, Skip (leave my Filter out) or a rejection, which holds for all nodes and ends the cycle."""
+
+
+class PreFilterExtensions(PreFilterPlugin):
+    """For a PreFilter that computed something from other pods and a Filter that uses it: keep it right.
+
+    Called when a cycle supposes pods to be placed or removed: on a clone of the state, after the Snapshot shows it.
+    """
+
+    @abstractmethod
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
+        """``added`` is now counted on the node."""
+
+    @abstractmethod
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
+        """``removed`` is not counted on the node any more."""
+
+
+class FilterPlugin(Plugin):
+    """Can the pod run on a node?"""
+
+    @abstractmethod
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Success, or why not. May also be asked for nodes that another filter refuses."""
+
+
+class VectorFilterPlugin(FilterPlugin):
+    """A Filter that answers for all nodes at once; both forms always give equal answers."""
+
+    @abstractmethod
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """One verdict a node, in the order of ``nodes``; called for all rows, or for those that changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A node on which room can be made for the pod, and the uids of the pods to evict for it."""
+
+    node: str
+    victims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PostFilterResult:
+    """``nomination``: what can be done, if anything. ``message`` is added to why no node is feasible."""
+
+    nomination: Nomination | None = None
+    message: str = ""
+
+
+class PostFilterPlugin(Plugin):
+    """What to do when no node is feasible. The first plugin with a nomination ends the search."""
+
+    @abstractmethod
+    def post_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Refusals) -> PostFilterResult:
+        """May try suppositions on the Snapshot (``Snapshot.supposing``) as long as it is left as it was."""
+
+
+class PreScorePlugin(Plugin):
+    """Looks at the pod before any node is scored."""
+
+    @abstractmethod
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Success or Skip (leave my Score out); anything else fails the cycle. ``nodes`` are the feasible ones.
+
+        A row-local plugin is called once for a class of pods, with all nodes, and may look at the pod's spec only.
+        """
+
+
+class ScorePlugin(Plugin):
+    """How good is a node? The larger the better. ``packs``: more pods make a node better (it fills nodes up)."""
+
+    packs: bool = False
+
+    @abstractmethod
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """A whole number; within 0..100 unless the plugin normalizes. May also be asked for nodes that are not feasible."""
+
+
+class VectorScorePlugin(ScorePlugin):
+    """A Score that answers for many nodes at once; both forms always give equal answers."""
+
+    @abstractmethod
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """int64[nodes], in the order of ``nodes``; called for all rows, for those that changed, or for the feasible ones."""
+
+
+class NormalizePlugin(ScorePlugin):
+    """A Score whose raw numbers mean something only beside each other."""
+
+    @abstractmethod
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """0..100 for each of the feasible nodes, from their raw scores; ``scores`` is not to be changed."""
+
+
+class ReservePlugin(Plugin):
+    """Keeps its own books about pods that are on their way to a node. Called by the binder."""
+
+    @abstractmethod
+    def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """The pod is going to this node. Anything but success undoes the reservations of all plugins."""
+
+    @abstractmethod
+    def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
+        """It is not going there after all. Called in reverse order, also when this plugin's reserve never ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Success, a rejection, or WAIT with a deadline in seconds; the binder says `waiting` and asks again until then."""
+
+    status: Status = SUCCESS
+    timeout_seconds: float = 0.0
+
+
+class PermitPlugin(Plugin):
+    """May the pod be bound now? Called by the binder after Reserve."""
+
+    @abstractmethod
+    def permit(self, state: CycleState, pod: Pod, node: str) -> Permission:
+        """Asked again while it says WAIT; past the shortest deadline the pod is refused."""
+
+
+class PreBindPlugin(Plugin):
+    """What must be before the Binding. Called by the binder after Permit."""
+
+    @abstractmethod
+    def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """Success, WAIT (not yet: the binder asks again), or a rejection, which undoes the reservation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The request that binds a pod: the binder sends it. The uid keeps a namesake from being bound."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+class BindPlugin(Plugin):
+    """How the pod is bound."""
+
+    @abstractmethod
+    def bind(self, state: CycleState, pod: Pod, node: str) -> Binding | None:
+        """The request to send, or None when this plugin does not bind this pod: then the next one is asked."""
+
+
+class PostBindPlugin(Plugin):
+    """Told that the pod is bound. Called by the binder after the API said so; the answer is not waited for."""
+
+    @abstractmethod
+    def post_bind(self, state: CycleState, pod: Pod, node: str) -> None:
+        """For the plugin's own books."""

@@ -1,0 +1,187 @@
+"""A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights."""
+
+# Extension points are abstract on purpose and are asked for by type here, never instantiated.
+# mypy: disable-error-code="type-abstract"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.types import PluginRef, Point
+from berth.api.pod import Pod
+from berth.cluster.snapshot import Snapshot
+from berth.framework.classmemory import ClassMemory, WeightedScore
+from berth.framework.events import ClusterEvent, EventHint
+from berth.framework.guard import PluginFailure, call, named
+from berth.framework.interface import (
+    BindPlugin,
+    EnqueueExtensions,
+    FilterPlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+)
+from berth.framework.status import SUCCESS, Status
+
+P = TypeVar("P", bound=Plugin)
+
+POINT_TYPES: Mapping[Point, type[Plugin]] = {
+    Point.PRE_ENQUEUE: PreEnqueuePlugin,
+    Point.QUEUE_SORT: QueueSortPlugin,
+    Point.PRE_FILTER: PreFilterPlugin,
+    Point.FILTER: FilterPlugin,
+    Point.POST_FILTER: PostFilterPlugin,
+    Point.PRE_SCORE: PreScorePlugin,
+    Point.SCORE: ScorePlugin,
+    Point.RESERVE: ReservePlugin,
+    Point.PERMIT: PermitPlugin,
+    Point.PRE_BIND: PreBindPlugin,
+    Point.BIND: BindPlugin,
+    Point.POST_BIND: PostBindPlugin,
+}
+"""What a plugin inherits from when it has an extension point."""
+
+
+class Factory(Protocol):
+    """What a profile needs of the registry's factories."""
+
+    @property
+    def build(self) -> Callable[[Any], Plugin]:
+        """Makes the plugin from its arguments."""
+        ...
+
+
+@dataclass(eq=False)
+class Profile:
+    """Plugins in the order in which they run at each point.
+
+    It remembers, for each Snapshot that is ranked with it, what row-local plugins said for classes of pods: results
+    are the same as without, sooner.
+    """
+
+    scheduler_name: str
+    queue_sort: QueueSortPlugin
+    pre_enqueues: tuple[PreEnqueuePlugin, ...] = ()
+    pre_filters: tuple[PreFilterPlugin, ...] = ()
+    filters: tuple[FilterPlugin, ...] = ()
+    post_filters: tuple[PostFilterPlugin, ...] = ()
+    pre_scores: tuple[PreScorePlugin, ...] = ()
+    scores: tuple[WeightedScore, ...] = ()
+    reserves: tuple[ReservePlugin, ...] = ()
+    permits: tuple[PermitPlugin, ...] = ()
+    pre_binds: tuple[PreBindPlugin, ...] = ()
+    binds: tuple[BindPlugin, ...] = ()
+    post_binds: tuple[PostBindPlugin, ...] = ()
+    _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
+    _memories: WeakKeyDictionary[Snapshot, ClassMemory] = field(init=False, default_factory=WeakKeyDictionary)
+
+    def __post_init__(self) -> None:
+        everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
+        self._hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in everything}
+
+    @property
+    def untouched_first(self) -> bool:
+        """Whether more pods make a node worse, or at least no better."""
+        return not any(score.plugin.packs for score in self.scores)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """The weight of each score plugin."""
+        return {score.plugin.name: score.weight for score in self.scores}
+
+    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
+        """The smaller, the sooner the pod is tried; ``since`` is when it began to wait."""
+        return self.queue_sort.sort_key(pod, since)
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Success, or the first plugin's reason to leave the pod alone; one that fails does so by its name."""
+        for plugin in self.pre_enqueues:
+            try:
+                status = named(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
+            except PluginFailure as failure:
+                return Status.error(str(failure))
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def may_help(self, blockers: Collection[str], event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:
+        """Whether an event may make a pod feasible that these plugins refused.
+
+        Nobody's refusal, and that of a plugin which names no events, is helped by everything.
+        """
+        return not blockers or any(self._may_help(name, event, pod, old, new) for name in blockers)
+
+    def memory_of(self, snapshot: Snapshot) -> ClassMemory:
+        """What is remembered for this Snapshot."""
+        memory = self._memories.get(snapshot)
+        if memory is None:
+            memory = ClassMemory(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
+            self._memories[snapshot] = memory
+        return memory
+
+    def _may_help(self, name: str, event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:
+        hints = self._hints.get(name)
+        if hints is None:
+            return True
+        return any(hint.event.matches(event) and _hint_says_yes(hint, pod, old, new) for hint in hints)
+
+
+def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
+    """A profile for each scheduler name of a valid configuration."""
+    return {profile.scheduler_name: build_profile(profile, registry) for profile in configuration.profiles}
+
+
+def build_profile(configuration: ProfileConfiguration, registry: Mapping[str, Factory]) -> Profile:
+    """Make each plugin of the profile once, whatever number of points it has."""
+    lists = configuration.plugins
+    names = dict.fromkeys(ref.name for point in Point for ref in lists.get(point, ()))
+    plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}
+
+    def at(point: Point, kind: type[P]) -> tuple[P, ...]:
+        found = (plugins[ref.name] for ref in lists.get(point, ()))
+        return tuple(plugin for plugin in found if isinstance(plugin, kind))
+
+    (queue_sort,) = at(Point.QUEUE_SORT, QueueSortPlugin)
+    return Profile(
+        scheduler_name=configuration.scheduler_name,
+        queue_sort=queue_sort,
+        pre_enqueues=at(Point.PRE_ENQUEUE, PreEnqueuePlugin),
+        pre_filters=at(Point.PRE_FILTER, PreFilterPlugin),
+        filters=at(Point.FILTER, FilterPlugin),
+        post_filters=at(Point.POST_FILTER, PostFilterPlugin),
+        pre_scores=at(Point.PRE_SCORE, PreScorePlugin),
+        scores=_weighted(lists.get(Point.SCORE, ()), plugins),
+        reserves=at(Point.RESERVE, ReservePlugin),
+        permits=at(Point.PERMIT, PermitPlugin),
+        pre_binds=at(Point.PRE_BIND, PreBindPlugin),
+        binds=at(Point.BIND, BindPlugin),
+        post_binds=at(Point.POST_BIND, PostBindPlugin),
+    )
+
+
+def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple[WeightedScore, ...]:
+    """Weight absent or 0 is 1."""
+    found = ((plugins[ref.name], ref.weight or 1) for ref in refs)
+    return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
+
+
+def _hint_says_yes(hint: EventHint, pod: Pod, old: object, new: object) -> bool:
+    if hint.hint is None:
+        return True
+    try:
+        return hint.hint(pod, old, new)
+    except Exception:  # noqa: BLE001 - a hint that fails counts as yes: a try too many beats a pod that sleeps
+        return True

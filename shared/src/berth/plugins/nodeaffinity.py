@@ -1,0 +1,175 @@
+"""NodeAffinity: nodeSelector and required terms decide where a pod may run, preferred terms where it would rather.
+
+Score: the sum of the weights of the preferred terms that a node satisfies, normalized so that the largest is 100.
+``addedAffinity`` of the arguments holds for every pod beside its own. As kube-scheduler's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import NodeAffinity as Affinity
+from berth.api.pod import NodeSelectorTerm, Pod
+from berth.api.selectors import compile_node_selector, compile_preferred, is_valid_term, named_nodes
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.podclass import PodClass
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    NormalizePlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    Reads,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.normalize import default_normalize
+from berth.framework.state import CycleState
+from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.verdicts import Mask, Verdicts
+from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.matching import term_mask, terms_mask
+
+NAME: Final = "NodeAffinity"
+NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
+NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
+CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
+
+
+class NodeAffinityArgs(Args, frozen=True, kw_only=True):
+    """``addedAffinity``: a node affinity that every pod of the profile has beside its own."""
+
+    added_affinity: Affinity | None = None
+
+
+class NodeAffinity(
+    PreFilterPlugin, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+):
+    """Filters by required terms, scores by preferred ones."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE
+
+    def __init__(self, args: NodeAffinityArgs) -> None:
+        added = args.added_affinity or Affinity()
+        required = added.required_during_scheduling_ignored_during_execution
+        self._required = compile_node_selector(required) if required is not None else None
+        self._preferred = compile_preferred(added.preferred_during_scheduling_ignored_during_execution)
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip without any requirement; the nodes themselves where the terms name them."""
+        wanted = state.pod_class
+        if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
+            return PreFilterResult(SKIP)
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        nodes = named_nodes(affinity.required_during_scheduling_ignored_during_execution if affinity else None)
+        return PreFilterResult(CONFLICT) if nodes is not None and not nodes else PreFilterResult(SUCCESS, nodes)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """First what the profile adds, then what the pod asks for."""
+        if self._required is not None and not self._required.matches(node.name, node.labels):
+            return NO_ADDED_MATCH
+        return SUCCESS if _matches(state.pod_class, node.node) else NO_MATCH
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        fits = _mask(state.pod_class, nodes)
+        added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
+        codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int16)
+        return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip when nothing is preferred."""
+        return SUCCESS if self._preferred or state.pod_class.preferred_nodes else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """The weights of the preferred terms that hold."""
+        preferred = (*self._preferred, *state.pod_class.preferred_nodes)
+        return sum(weighted.weight for weighted in preferred if weighted.term.matches(node.name, node.labels))
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        for weighted in (*self._preferred, *state.pod_class.preferred_nodes):
+            scores += weighted.weight * term_mask(weighted.term, nodes)
+        return scores
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Most weight first."""
+        return default_normalize(scores)
+
+    def events(self) -> Sequence[EventHint]:
+        """A node is added, or its labels change so that it matches."""
+        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._matches_now),)
+
+    def _matches_now(self, pod: Pod, old: object, new: object) -> bool:
+        pod_class = PodClass(b"", pod.spec)
+        if not isinstance(new, Node) or not self._allows(pod_class, new):
+            return False
+        return not (isinstance(old, Node) and self._allows(pod_class, old))
+
+    def _allows(self, pod_class: PodClass, node: Node) -> bool:
+        added = self._required
+        labels = node.metadata.labels or {}
+        return (added is None or added.matches(node.metadata.name, labels)) and _matches(pod_class, node)
+
+
+def _matches(pod_class: PodClass, node: Node) -> bool:
+    name, labels = node.metadata.name, node.metadata.labels or {}
+    selector, required = pod_class.node_labels, pod_class.required_nodes
+    return (selector is None or selector.matches(name, labels)) and (required is None or required.matches(name, labels))
+
+
+def _mask(pod_class: PodClass, nodes: Nodes) -> Mask:
+    fits = np.ones(len(nodes), dtype=np.bool_)
+    if pod_class.node_labels is not None:
+        fits &= term_mask(pod_class.node_labels, nodes)
+    if pod_class.required_nodes is not None:
+        fits &= terms_mask(pod_class.required_nodes, nodes)
+    return fits
+
+
+def validate(args: NodeAffinityArgs, path: str) -> list[str]:
+    """Every term of addedAffinity must be one that can be compiled, every weight 1..100."""
+    added = args.added_affinity or Affinity()
+    required = added.required_during_scheduling_ignored_during_execution
+    preferred = added.preferred_during_scheduling_ignored_during_execution or []
+    where = f"{path}.addedAffinity"
+    terms: list[tuple[str, NodeSelectorTerm]] = [
+        (f"{where}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{i}]", term)
+        for i, term in enumerate((required.node_selector_terms if required else None) or [])
+    ]
+    terms += [
+        (f"{where}.preferredDuringSchedulingIgnoredDuringExecution[{i}].preference", term.preference)
+        for i, term in enumerate(preferred)
+    ]
+    problems = [
+        f"{place}: want expressions with valid operators and values" for place, t in terms if not is_valid_term(t)
+    ]
+    return problems + [
+        f"{where}.preferredDuringSchedulingIgnoredDuringExecution[{i}].weight: want 1..100, got {term.weight}"
+        for i, term in enumerate(preferred)
+        if not 1 <= term.weight <= 100  # noqa: PLR2004 - the range stands in the message
+    ]
+
+
+def _build(args: Any) -> NodeAffinity:
+    return NodeAffinity(args or NodeAffinityArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
+    build=_build,
+    args_type=NodeAffinityArgs,
+    validate=validate,
+)

@@ -1,0 +1,51 @@
+"""NodeName: a pod that names its node goes nowhere else. As kube-scheduler's plugin of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "NodeName"
+ANOTHER_NODE: Final = Status.unresolvable("node(s) didn't match the requested node name")
+
+
+class NodeName(VectorFilterPlugin, EnqueueExtensions):
+    """Refuses every node but the one in ``spec.nodeName``, if there is one."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.SPEC
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether it is the node, or any will do."""
+        return SUCCESS if pod.spec.node_name in ("", node.name) else ANOTHER_NODE
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        if not pod.spec.node_name:
+            return Verdicts(np.zeros(len(nodes), dtype=np.int16))
+        return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)
+
+    def events(self) -> Sequence[EventHint]:
+        """The node is added."""
+        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node),)
+
+
+def _is_the_node(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Node) and pod.spec.node_name in ("", new.metadata.name)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.FILTER,), build=no_args(NodeName))

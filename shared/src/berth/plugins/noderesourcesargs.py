@@ -1,0 +1,127 @@
+"""The arguments of NodeResourcesFit and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from berth.api.resources import is_extended, is_scalar
+from berth.plugins.factory import Args
+from berth.plugins.scoringstrategy import LeastAllocated, MostAllocated, RequestedToCapacityRatio, Strategy
+
+LEAST: Final = "LeastAllocated"
+MOST: Final = "MostAllocated"
+RATIO: Final = "RequestedToCapacityRatio"
+_NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
+_MAX_PERCENT: Final = 100
+_MAX_SHAPE_SCORE: Final = 10
+
+
+class ResourceWeight(Args, frozen=True, kw_only=True):
+    """A resource and how much it counts, 1..100."""
+
+    name: str = ""
+    weight: int = 1
+
+
+class ShapePoint(Args, frozen=True, kw_only=True):
+    """At this utilization (0..100) this score (0..10)."""
+
+    utilization: int = 0
+    score: int = 0
+
+
+class Shape(Args, frozen=True, kw_only=True):
+    """Points of rising utilization."""
+
+    shape: list[ShapePoint] | None = None
+
+
+class ScoringStrategy(Args, frozen=True, kw_only=True):
+    """How points are given, and for which resources; none named is cpu and memory, each of weight 1."""
+
+    type: str = LEAST
+    resources: list[ResourceWeight] | None = None
+    requested_to_capacity_ratio: Shape | None = None
+
+
+class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
+    """``ignoredResources`` and ``ignoredResourceGroups``: extended resources that the filter leaves out."""
+
+    ignored_resources: list[str] | None = None
+    ignored_resource_groups: list[str] | None = None
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+
+
+def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
+    """The resources that count and their weights; a weight of 0 is 1."""
+    given = strategy.resources or [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
+    return tuple((resource.name, resource.weight or 1) for resource in given)
+
+
+def strategy_of(given: ScoringStrategy) -> Strategy:
+    """The formula of a valid configuration."""
+    if given.type == MOST:
+        return MostAllocated()
+    if given.type == RATIO:
+        points = (given.requested_to_capacity_ratio or Shape()).shape or []
+        return RequestedToCapacityRatio([(p.utilization, p.score * _MAX_PERCENT // _MAX_SHAPE_SCORE) for p in points])
+    return LeastAllocated()
+
+
+def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
+    """Every problem, with its path."""
+    strategy, where = args.scoring_strategy, f"{path}.scoringStrategy"
+    problems = [
+        f"{path}.ignoredResources[{i}]: want an extended resource such as example.com/gpu, got {name!r}"
+        for i, name in enumerate(args.ignored_resources or ())
+        if not is_extended(name)
+    ]
+    problems += [
+        f"{path}.ignoredResourceGroups[{i}]: want a group such as example.com without '/', got {group!r}"
+        for i, group in enumerate(args.ignored_resource_groups or ())
+        if not group or "/" in group or group.endswith("kubernetes.io")
+    ]
+    if strategy.type not in (LEAST, MOST, RATIO):
+        problems.append(f"{where}.type: want {LEAST}, {MOST} or {RATIO}, got {strategy.type!r}")
+    problems += _resource_problems(strategy.resources or [], f"{where}.resources")
+    if strategy.type == RATIO:
+        shape = (strategy.requested_to_capacity_ratio or Shape()).shape or []
+        problems += _shape_problems(shape, f"{where}.requestedToCapacityRatio.shape")
+    return problems
+
+
+def _resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
+    names = [resource.name for resource in resources]
+    problems = [
+        f"{path}[{i}].weight: want 1..100, got {resource.weight}"
+        for i, resource in enumerate(resources)
+        if not 0 <= resource.weight <= _MAX_PERCENT
+    ]
+    problems += [
+        f"{path}[{i}].name: want cpu, memory, ephemeral-storage or an extended resource, got {name!r}"
+        for i, name in enumerate(names)
+        if name not in _NATIVE and not is_scalar(name)
+    ]
+    return problems + [
+        f"{path}: {name!r} stands there more than once" for name in sorted(set(names)) if names.count(name) > 1
+    ]
+
+
+def _shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
+    if not shape:
+        return [f"{path}: want at least one point, got none"]
+    problems = [
+        f"{path}[{i}].utilization: want 0..100, got {p.utilization}"
+        for i, p in enumerate(shape)
+        if not 0 <= p.utilization <= _MAX_PERCENT
+    ]
+    problems += [
+        f"{path}[{i}].score: want 0..10, got {p.score}"
+        for i, p in enumerate(shape)
+        if not 0 <= p.score <= _MAX_SHAPE_SCORE
+    ]
+    return problems + [
+        f"{path}[{i}].utilization: want more than that of the point before ({before.utilization}), got {p.utilization}"
+        for i, (before, p) in enumerate(zip(shape, shape[1:], strict=False), start=1)
+        if p.utilization <= before.utilization
+    ]

@@ -1,0 +1,62 @@
+"""NodeUnschedulable: no new pods on a cordoned node, but for those that tolerate it. As kube-scheduler's plugin of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.taints import UNSCHEDULABLE, is_tolerated
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "NodeUnschedulable"
+UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
+
+
+class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
+    """Refuses nodes with ``spec.unschedulable``."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the node takes new pods, or the pod does not mind."""
+        if not node.unschedulable or is_tolerated(UNSCHEDULABLE, state.pod_class.tolerations):
+            return SUCCESS
+        return UNSCHEDULABLE_NODE
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        if is_tolerated(UNSCHEDULABLE, state.pod_class.tolerations):
+            return Verdicts(np.zeros(len(nodes), dtype=np.int16))
+        return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)
+
+    def events(self) -> Sequence[EventHint]:
+        """A node is added or uncordoned; the pod comes to tolerate it."""
+        return (
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _takes_pods_now),
+            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _tolerates_now),
+        )
+
+
+def _takes_pods_now(_: Pod, old: object, new: object) -> bool:
+    took_before = isinstance(old, Node) and not old.spec.unschedulable
+    return isinstance(new, Node) and not new.spec.unschedulable and not took_before
+
+
+def _tolerates_now(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Pod) and new.uid == pod.uid and is_tolerated(UNSCHEDULABLE, new.spec.tolerations or ())
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.FILTER,), build=no_args(NodeUnschedulable))

@@ -1,0 +1,48 @@
+"""Every built-in plugin by the name that a configuration gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from berth.api.errors import PermanentError
+from berth.plugins import (
+    defaultbinder,
+    nodeaffinity,
+    nodename,
+    noderesourcesfit,
+    nodeunschedulable,
+    prioritysort,
+    schedulinggates,
+    tainttoleration,
+)
+from berth.plugins.factory import PluginFactory
+
+BUILT_IN: Final[Mapping[str, PluginFactory]] = {
+    "SchedulingGates": schedulinggates.FACTORY,
+    "PrioritySort": prioritysort.FACTORY,
+    "NodeUnschedulable": nodeunschedulable.FACTORY,
+    "NodeName": nodename.FACTORY,
+    "TaintToleration": tainttoleration.FACTORY,
+    "NodeAffinity": nodeaffinity.FACTORY,
+    "NodeResourcesFit": noderesourcesfit.FACTORY,
+    "DefaultBinder": defaultbinder.FACTORY,
+}
+
+
+class RegistryError(PermanentError):
+    """Two plugins want one name."""
+
+
+def with_third_party(found: Iterable[PluginFactory]) -> Mapping[str, PluginFactory]:
+    """The built-in plugins and those found elsewhere (entry point group ``berth.plugins``).
+
+    Raises:
+        RegistryError: a name is taken.
+    """
+    merged = dict(BUILT_IN)
+    for factory in found:
+        if factory.name in merged:
+            raise RegistryError(f"registering plugin {factory.name!r}: the name is taken; give it another")
+        merged[factory.name] = factory
+    return merged

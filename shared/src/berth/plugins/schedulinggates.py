@@ -1,0 +1,41 @@
+"""SchedulingGates: a pod with gates is left alone until they are gone. As kube-scheduler's plugin of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod, is_gated
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, PreEnqueuePlugin, Reads
+from berth.framework.status import SUCCESS, Status
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "SchedulingGates"
+
+
+class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
+    """Keeps gated pods out of the queue."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.SPEC
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """Success once there are no gates."""
+        gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+        if not gates:
+            return SUCCESS
+        return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")
+
+    def events(self) -> Sequence[EventHint]:
+        """The pod itself loses its gates."""
+        gone = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+        return (EventHint(gone, _is_free_now),)
+
+
+def _is_free_now(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Pod) and new.uid == pod.uid and not is_gated(new)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_ENQUEUE,), build=no_args(SchedulingGates))

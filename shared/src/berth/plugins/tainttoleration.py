@@ -1,0 +1,96 @@
+"""TaintToleration: keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer mild ones.
+
+Score: the number of PreferNoSchedule taints that the pod does not tolerate, normalized to 0..100 and reversed: none of
+them is 100, the node with the most has 0. As kube-scheduler's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.taints import discouraging, first_untolerated
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.taintsets import TaintSet
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    NormalizePlugin,
+    Reads,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.normalize import default_normalize
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "TaintToleration"
+UNTOLERATED: Final = Status.unresolvable("node(s) had untolerated taint(s)")
+
+
+class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions):
+    """Filters by NoSchedule and NoExecute, scores by PreferNoSchedule."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the pod tolerates every taint that keeps pods away."""
+        return SUCCESS if first_untolerated(node.taints, state.pod_class.tolerations) is None else UNTOLERATED
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes, decided once for each different list of taints."""
+        tolerations = state.pod_class.tolerations
+        refused = _by_taints(nodes, lambda taints: first_untolerated(taints, tolerations) is not None)
+        return Verdicts.refusing(refused.astype(np.bool_), UNTOLERATED)
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """How many mild taints the pod does not tolerate."""
+        return discouraging(node.taints, state.pod_class.tolerations)
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        tolerations = state.pod_class.tolerations
+        return _by_taints(nodes, lambda taints: discouraging(taints, tolerations))
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Fewest taints first."""
+        return default_normalize(scores, reverse=True)
+
+    def events(self) -> Sequence[EventHint]:
+        """A node is added or its taints change; the pod comes to tolerate more."""
+        return (
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_tolerable_now),
+            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself),
+        )
+
+
+def _by_taints(nodes: Nodes, answer: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
+    """The answer for each node's taints; each list that occurs is looked at once."""
+    numbers, sets = nodes.taints, nodes.taint_sets
+    if len(numbers) < len(sets):
+        return np.array([answer(sets[number]) for number in numbers.tolist()], dtype=np.int64)
+    return np.array([answer(taints) for taints in sets], dtype=np.int64)[numbers]
+
+
+def _is_tolerable_now(pod: Pod, old: object, new: object) -> bool:
+    tolerations = pod.spec.tolerations or []
+    was = isinstance(old, Node) and first_untolerated(old.spec.taints or (), tolerations) is None
+    return isinstance(new, Node) and not was and first_untolerated(new.spec.taints or (), tolerations) is None
+
+
+def _is_itself(pod: Pod, _: object, new: object) -> bool:
+    return isinstance(new, Pod) and new.uid == pod.uid
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.FILTER, Point.SCORE), build=no_args(TaintToleration))
