@@ -42,7 +42,7 @@ def _go_form(arg: str) -> str:
 
 def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> Callable[[], None]:
     """The ``main`` of a service: parse the flags, call ``start``, end the process with its exit code."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.command(name, help=about, cls=KubeCommand)
     def command(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name

@@ -1,0 +1,96 @@
+"""Flags in the forms that kube-scheduler takes; lines marked so are the articles' own."""
+
+import pytest
+
+from berth.service.flags import service_command
+from berth.service.sources import read_settings
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Type a line; returns the flags by path, or the exit code when it was refused."""
+
+    def run(line: str) -> dict[str, str] | int:
+        given = []
+        main = service_command("berth-test", about="For tests.", start=lambda flags: given.append(dict(flags)) or 0)
+        monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return given[0] if given else ended.value.code
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "flags"),
+    [
+        pytest.param(
+            "--leader-elect=false --config nodelabelscore.yaml",
+            {"leader_election.leader_elect": "false", "config": "nodelabelscore.yaml"},
+            id="article: a custom plugin run by hand",
+        ),
+        pytest.param(
+            "--config=/etc/kubernetes/scheduler-config.yaml --v=2",
+            {"config": "/etc/kubernetes/scheduler-config.yaml", "log.verbosity": "2"},
+            id="article: a Deployment's arguments",
+        ),
+        pytest.param("--v=4", {"log.verbosity": "4"}, id="--v=4"),
+        pytest.param("--v 4", {"log.verbosity": "4"}, id="--v 4"),
+        pytest.param("-v 4", {"log.verbosity": "4"}, id="-v 4"),
+        pytest.param("-v=4", {"log.verbosity": "4"}, id="-v=4"),
+        pytest.param("-v4", {"log.verbosity": "4"}, id="-v4"),
+        pytest.param("--leader-elect", {"leader_election.leader_elect": "true"}, id="a boolean alone is true"),
+        pytest.param(
+            "--leader-elect --kubeconfig k",
+            {"leader_election.leader_elect": "true", "kube.kubeconfig": "k"},
+            id="a boolean alone takes nothing from the next flag",
+        ),
+        pytest.param("--leader-elect=true", {"leader_election.leader_elect": "true"}, id="=true"),
+        pytest.param("--kubeconfig=k", {"kube.kubeconfig": "k"}, id="--kubeconfig=k"),
+        pytest.param("--kubeconfig k", {"kube.kubeconfig": "k"}, id="--kubeconfig k"),
+        pytest.param("--nats nats://n:4222", {"nats.url": "nats://n:4222"}, id="--nats"),
+        pytest.param(
+            "--health-port 0 --identity me --ready-file /tmp/r",
+            {"health.port": "0", "identity": "me", "ready_file": "/tmp/r"},
+            id="berth's own",
+        ),
+        pytest.param(
+            "--leader-elect-lease-duration=30s --leader-elect-resource-name=mine --kube-api-qps=100",
+            {
+                "leader_election.lease_duration": "30s",
+                "leader_election.resource_name": "mine",
+                "kube.qps": "100",
+            },
+            id="kube-scheduler's rarer ones",
+        ),
+        pytest.param("", {}, id="none"),
+    ],
+)
+def test_a_flag_is_taken_in_each_of_its_forms(typed, line, flags):
+    assert typed(line) == flags
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("--leader-elect false", id="a boolean takes its value behind = only, as in kube-scheduler"),
+        pytest.param("--unknown", id="a flag that is not there"),
+        pytest.param("--config", id="a file that is not named"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_as_wrong_usage(typed, line, capsys):
+    assert typed(line) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_every_flag_belongs_to_a_setting(typed):
+    flags = typed("--leader-elect=0 --v=3 --logging-format=text --kube-api-burst=7 --leader-elect-retry-period=1s")
+    settings = read_settings(flags=flags, environment={})
+    assert settings.leader_election.leader_elect is False
+    assert (settings.log.verbosity, settings.log.format, settings.kube.burst) == (3, "text", 7)
+    assert settings.leader_election.retry_period.total_seconds() == 1
+
+
+def test_a_boolean_that_is_none_is_said_with_its_path(typed):
+    with pytest.raises(Exception, match=r"leaderElection\.leaderElect: want true or false, got 'maybe'"):
+        read_settings(flags=typed("--leader-elect=maybe"), environment={})

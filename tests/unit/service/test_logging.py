@@ -1,0 +1,81 @@
+"""Logs: JSON for machines, text for people, everything through one door."""
+
+import io
+import json
+import logging
+import re
+import warnings
+
+import pytest
+import structlog
+
+from berth.service import logging as service_logging
+from berth.service.settings import LogSettings
+
+
+@pytest.fixture
+def said():
+    """Configure logging onto a buffer; afterwards everything is as it was."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+
+    def configure(**settings) -> io.StringIO:
+        stream = io.StringIO()
+        service_logging.configure(LogSettings(**settings), service="scorer", identity="host_1", stream=stream)
+        return stream
+
+    yield configure
+    root.handlers[:], root.level = before
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+    service_logging._state["verbosity"] = 0
+
+
+def test_a_line_is_one_json_object_with_time_level_message_and_keys(said):
+    stream = said(format="json")
+    structlog.get_logger().info("pod bound", pod="default/web-0", uid="u1", attempt="u1.3.1", trace_id="ab")
+    line = json.loads(stream.getvalue())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "info",
+        "msg": "pod bound",
+        "service": "scorer",
+        "identity": "host_1",
+        "pod": "default/web-0",
+        "uid": "u1",
+        "attempt": "u1.3.1",
+        "trace_id": "ab",
+    }
+
+
+def test_libraries_and_warnings_speak_through_the_same_door(said):
+    stream = said(format="json")
+    logging.getLogger("some.library").warning("slow: %d ms", 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old thing", DeprecationWarning, stacklevel=1)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert lines[0]["msg"] == "slow: 7 ms"
+    assert "old thing" in lines[1]["msg"]
+    assert {line["service"] for line in lines} == {"scorer"}
+
+
+def test_what_has_no_form_in_json_is_written_as_it_reads(said):
+    stream = said(format="json")
+    structlog.get_logger().info("odd", path=object, error=ValueError("want 1"))
+    assert json.loads(stream.getvalue())["error"] == "want 1"
+
+
+def test_text_is_for_people(said):
+    stream = said(format="text")
+    structlog.get_logger().info("pod bound", pod="default/web-0")
+    text = stream.getvalue()
+    assert "pod bound" in text
+    assert "pod=default/web-0" in text
+    assert not text.startswith("{")
+
+
+@pytest.mark.parametrize(("verbosity", "level", "says"), [(0, 0, True), (0, 2, False), (4, 4, True), (4, 5, False)])
+def test_verbosity_is_klogs(said, verbosity, level, says):
+    said(verbosity=verbosity)
+    assert service_logging.verbose(level) is says
