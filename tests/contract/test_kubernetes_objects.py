@@ -82,6 +82,7 @@ async def test_status_of_a_new_node_is_kept(kubernetes_api: KubernetesApi):
     body = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4"}}}
     created = await kubernetes_api.post("/api/v1/nodes", body)
     assert created.body["status"]["allocatable"] == {"cpu": "4"}
+    assert created.body["status"]["nodeInfo"]["bootID"] == ""
     assert "namespace" not in created.body["metadata"]
 
 

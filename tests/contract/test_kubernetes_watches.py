@@ -1,5 +1,7 @@
 """Contract of the API server, real and simulated: WATCH, bookmarks and expired revisions."""
 
+import pytest
+
 from harness.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
 
 
@@ -10,6 +12,18 @@ async def test_watch_from_a_list_shows_what_came_after_it(kubernetes_api: Kubern
         await kubernetes_api.add_pod("web")
         await kubernetes_api.patch(f"{kubernetes_api.pods}/web", {"metadata": {"labels": {"a": "b"}}})
         assert await events.names(2) == [("ADDED", "web"), ("MODIFIED", "web")]
+
+
+@pytest.mark.parametrize("word", ["1", "true", "True"])
+async def test_watch_is_switched_on_by_any_word_for_yes(kubernetes_api: KubernetesApi, word: str):
+    await kubernetes_api.add_pod("web")
+    async with kubernetes_api.watch(kubernetes_api.pods, watch=word) as events:
+        assert await events.names(1) == [("ADDED", "web")]
+
+
+async def test_watch_switched_off_is_a_list(kubernetes_api: KubernetesApi):
+    for word in ("0", "false", "False"):
+        assert (await kubernetes_api.get(kubernetes_api.pods, watch=word)).body["kind"] == "PodList"
 
 
 async def test_watch_shows_whole_objects_with_their_kind(kubernetes_api: KubernetesApi):

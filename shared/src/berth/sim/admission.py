@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from berth.sim import events
-from berth.sim.kinds import EVENTS, NAMESPACES, NEW_EVENTS, NODES, PODS, PRIORITY_CLASSES, Kind
+from berth.sim.kinds import EVENTS, NAMESPACES, NEW_EVENTS, NODE_INFO_FIELDS, NODES, PODS, PRIORITY_CLASSES, Kind
 from berth.sim.status import ApiError, JsonObject, bad_request, forbidden, invalid
 from berth.sim.store import Store
 
@@ -86,8 +86,17 @@ def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
     if kind in (EVENTS, NEW_EVENTS):
         return events.with_defaults(value)
     if kind is NODES:
-        return {**value, "spec": value.get("spec") or {}, "status": value.get("status") or {}}
+        return {**value, "spec": value.get("spec") or {}, "status": _node_status(value.get("status") or {})}
     return {**value, "status": value.get("status") or {}} if kind.has_status else value
+
+
+def _node_status(given: JsonObject) -> JsonObject:
+    """Return a node's status with the members that are always there; typed clients insist on them."""
+    return {
+        **given,
+        "daemonEndpoints": given.get("daemonEndpoints") or {"kubeletEndpoint": {"Port": 0}},
+        "nodeInfo": {**dict.fromkeys(NODE_INFO_FIELDS, ""), **(given.get("nodeInfo") or {})},
+    }
 
 
 def _admit_namespace(value: JsonObject) -> JsonObject:

@@ -75,7 +75,7 @@ _NEW_EVENT_FIELDS = {
     "reportingController": ("reportingComponent",),
     "type": ("type",),
 }
-_NODE_INFO_FIELDS = (
+NODE_INFO_FIELDS = (
     "machineID",
     "systemUUID",
     "bootID",
@@ -89,7 +89,7 @@ _NODE_INFO_FIELDS = (
 )
 _NODE_BOOKMARK = (
     b',"spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{'
-    + ",".join(f'"{field}":""' for field in _NODE_INFO_FIELDS).encode()
+    + ",".join(f'"{field}":""' for field in NODE_INFO_FIELDS).encode()
     + b"}}"
 )
 

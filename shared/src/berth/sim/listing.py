@@ -92,6 +92,11 @@ def selector_of(kind: Kind, query: Mapping[str, str]) -> Selector:
     return parse(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
+def is_set(query: Mapping[str, str], name: str) -> bool:
+    """Say whether a switch is on: everything but `false` and `0` is, whatever the case (clients send `True`)."""
+    return name in query and query[name].lower() not in {"false", "0"}
+
+
 def integer(query: Mapping[str, str], name: str) -> int:
     """Return a number of the query; 0 when it is not there.
 

@@ -21,7 +21,6 @@ _JSON = "application/json"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 _HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 _FAULTS_PATH = "/sim/faults"
-_TRUE = frozenset({"1", "true"})
 
 
 class ApiServer:
@@ -168,7 +167,7 @@ def _verb(method: str, route: Route, query: Mapping[str, str]) -> Verb:
         ApiError: 405.
     """
     if method == "GET" and route.subresource != "binding":
-        if query.get("watch") in _TRUE and not route.subresource:
+        if listing.is_set(query, "watch") and not route.subresource:
             return "watch"
         return "get" if route.name else "list"
     verb = _named_verb(method, route) if route.name else _collection_verb(method, route)

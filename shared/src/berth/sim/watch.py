@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from berth.sim.kinds import Kind
-from berth.sim.listing import integer, resource_version, selector_of
+from berth.sim.listing import integer, is_set, resource_version, selector_of
 from berth.sim.selectors import Selector
 from berth.sim.status import ApiError
 from berth.sim.store import Change, Store, watch_line
@@ -51,8 +51,8 @@ def watch_options(kind: Kind, query: Mapping[str, str]) -> WatchOptions:
         selector=selector_of(kind, query),
         revision=resource_version(query.get("resourceVersion", "")),
         timeout_seconds=float(seconds) if seconds > 0 else SHORTEST_DEFAULT_SECONDS * random.uniform(1, 2),
-        wants_bookmarks=query.get("allowWatchBookmarks", "") in {"true", "1"},
-        wants_initial_events=query.get("sendInitialEvents", "") in {"true", "1"},
+        wants_bookmarks=is_set(query, "allowWatchBookmarks"),
+        wants_initial_events=is_set(query, "sendInitialEvents"),
     )
 
 
