@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from berth.bus.server import ServerSettings, address, arguments, config_text, find_nats_server
+from berth.bus.server import ServerSettings, address, config_text, find_nats_server
 from harness.control_plane import StartError, die_with_parent, free_ports
 
 START_TRIES = 5
@@ -45,7 +45,7 @@ class NatsServer:
         config.write_text(config_text(self.settings) + self._extra)
         with (self.folder / "nats-server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                arguments(find_nats_server(), config),
+                [str(find_nats_server()), "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

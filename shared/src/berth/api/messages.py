@@ -171,6 +171,8 @@ class DeadLetter(Message, frozen=True, kw_only=True):
 
 M = TypeVar("M", bound=Message)
 _encoder = msgspec.json.Encoder()
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding foreign JSON may raise: text that is not UTF-8 and nesting without end come through as they are."""
 
 
 class UnknownSchemaError(DecodeError):
@@ -200,7 +202,7 @@ def decode(data: bytes, using: msgspec.json.Decoder[M]) -> M:
     """
     try:
         message = using.decode(data)
-    except msgspec.MsgspecError as exc:
+    except MALFORMED as exc:
         _refuse_unknown_schema(data)
         raise DecodeError(f"decoding a message of {len(data)} bytes: {exc}") from exc
     if message.schema not in (SCHEMA, SCHEMA - 1):
@@ -212,7 +214,7 @@ def _refuse_unknown_schema(data: bytes) -> None:
     """A newer schema may have another shape: then the shape is not what is wrong."""
     try:
         schema = msgspec.json.decode(data, type=_Header).schema
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return
     if schema not in (SCHEMA, SCHEMA - 1):
         raise UnknownSchemaError(f"decoding a message: want schema {SCHEMA} or {SCHEMA - 1}, got {schema}")

