@@ -18,11 +18,13 @@ from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending, publish_ranked
 from berth.service.configuration import profiles_of, read_configuration
 from berth.service.process import Process
+from berth.service.settings import Numbers, Settings
 from scorer.answer import Answering
 from scorer.service import serve
 
 RANKED = decoder(Ranked)
 DEAD = decoder(DeadLetter)
+NOWHERE = Positions()
 
 
 def node(name, cpu="4"):
@@ -40,7 +42,7 @@ def pod(name, cpu="100m"):
     )
 
 
-def pending(name, *, profile="berth", cpu="100m", after=Positions()):
+def pending(name, *, profile="berth", cpu="100m", after=NOWHERE):
     return Pending(attempt=f"{name}.1.1", profile=profile, pod=pod(name, cpu), after=after)
 
 
@@ -69,11 +71,11 @@ def answering(identity="s1", **other):
 
 
 @asynccontextmanager
-async def scorer(bus, how=None):
-    process = Process(name="scorer")
+async def scorer(bus, how=None, *, hold=64):
+    process = Process(name="scorer", settings=Settings(numbers=Numbers(scorer_hold=hold)))
     task = asyncio.create_task(serve(process, bus, how or answering()))
     try:
-        await until(lambda: process.health.is_ready)
+        await until(lambda: asyncio.sleep(0, process.health.is_ready))
         yield task
     finally:
         process.stopping.set()
@@ -81,8 +83,9 @@ async def scorer(bus, how=None):
 
 
 async def until(condition, seconds=5.0):
+    """Poll: what is waited for happens behind a bus."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not await condition():  # noqa: ASYNC110 - the bus has no event for it
             await asyncio.sleep(0.005)
 
 
@@ -100,6 +103,10 @@ async def held(session, stream, subject):
     return [stored async for stored in session.look_through(stream, subject)]
 
 
+async def nothing_held(session, stream, subject):
+    return not await held(session, stream, subject)
+
+
 async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
     await write_node(session, node("small", cpu="1"))
     await write_node(session, node("large", cpu="16"))
@@ -109,9 +116,7 @@ async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
         assert [candidate.node for candidate in message.candidates] == ["large", "small"]
         assert (message.attempt, message.evaluated, message.feasible) == ("web.1.1", 2, 2)
         assert message.candidates[0].scores.keys() >= {"NodeResourcesFit"}
-        async with asyncio.timeout(5):
-            while await held(session, "PENDING", "berth.pending.>"):
-                await asyncio.sleep(0.01)
+        await until(lambda: nothing_held(session, "PENDING", "berth.pending.>"))
 
 
 async def test_a_pod_that_fits_nowhere_is_answered_with_the_reasons(bus, session):
@@ -184,9 +189,8 @@ async def test_what_cannot_be_decoded_is_put_aside_and_holds_up_nobody(bus, sess
         await session.publish("berth.pending.berth.default.junk", b"\xff not json")
         await publish_pending(session, pending("web"))
         await ranked(session)
-        async with asyncio.timeout(5):
-            while not (letters := await held(session, "dead", ">")):
-                await asyncio.sleep(0.01)
+        await until(lambda: held(session, "dead", ">"))
+        letters = await held(session, "dead", ">")
     letter = decode(letters[0].data, DEAD)
     assert letter.subject == "berth.pending.berth.default.junk"
     assert "decoding a message" in letter.reason
@@ -227,7 +231,7 @@ async def test_a_pod_whose_ranking_raises_is_answered_with_an_error_and_leaves_a
 async def test_two_scorers_share_the_work_and_place_as_one(bus, session):
     for number in range(5):
         await write_node(session, node(f"n{number}"))
-    async with scorer(bus, answering("s1")), scorer(bus, answering("s2")):
+    async with scorer(bus, answering("s1"), hold=1), scorer(bus, answering("s2"), hold=1):
         for number in range(50):
             await publish_pending(session, pending(f"web-{number}"))
             await asyncio.sleep(0.002)

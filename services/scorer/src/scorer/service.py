@@ -11,17 +11,18 @@ from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
-from berth.api.messages import DeadLetter, Pending, Ranked, UnknownSchemaError, decode, decoder
+from berth.api.messages import Pending, Ranked, UnknownSchemaError, decode, decoder
 from berth.api.subjects import all_of
 from berth.bus.port import BucketFollowing, Bus, Delivery, Session, StreamFollowing
-from berth.bus.stages import bury, publish_ranked
 from berth.service.health import Condition
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.sessions import sessions
+from berth.service.tracing import TRACEPARENT
 from berth.service.until import run_until
 from scorer.answer import Answering
 from scorer.hold import Held, Hold
+from scorer.outbox import Outbox
 from scorer.suspicion import Suspicion
 from scorer.view import View
 
@@ -34,8 +35,6 @@ HEARTBEAT: Final = timedelta(seconds=1)
 """Between two ``in_progress`` for everything held: a third of the ack_wait."""
 STRANGER_DELAY: Final = timedelta(seconds=2)
 """When a message of an unknown schema or profile is offered again: somebody else may know it."""
-PAYLOAD_SHOWN: Final = 4096
-"""Bytes of a message that its dead letter quotes."""
 TRIES: Final = 5
 """How often one process tries to rank a pod before it gives up on it."""
 
@@ -64,18 +63,18 @@ class Scorer:
         self._size = process.settings.numbers.scorer_hold
         self._view = View()
         self._hold = Hold(patience=process.settings.numbers.position_wait)
-        self._held: dict[int, Delivery] = {}
+        self._outbox = Outbox(session)
+        self._tracing = process.tracing
         self._suspicion = Suspicion(session)
         self._pending = decoder(Pending)
         self._awake = asyncio.Event()
-        self._publishing: set[asyncio.Task[None]] = set()
         self._answered = 0
 
     def stats(self) -> dict[str, object]:
         """What `nats micro stats` shows."""
         return {
             "answered": self._answered,
-            "held": len(self._held),
+            "held": len(self._outbox),
             "proposals": len(self._view.proposals),
             "view_age_seconds": self._view.age_seconds(),
         }
@@ -132,21 +131,20 @@ class Scorer:
         except UnknownSchemaError:
             delivery.nak(STRANGER_DELAY)
         except DecodeError as exc:
-            await self._put_aside(delivery, str(exc))
+            log.warning("putting a message aside", subject=delivery.subject, reason=str(exc))
+            await self._outbox.put_aside(delivery, str(exc))
         else:
-            if pending.profile not in self._answering.profiles:
-                delivery.nak(STRANGER_DELAY)
-                return
-            self._view.heard_at(delivery.time)
-            self._held[delivery.sequence] = delivery
-            held = Held(delivery=delivery, pending=pending, taken_at=time.monotonic())
-            self._hold.take(held, self._view.positions)
-            self._awake.set()
+            self._keep(delivery, pending)
 
-    async def _put_aside(self, delivery: Delivery, reason: str) -> None:
-        log.warning("put a message aside", subject=delivery.subject, reason=reason)
-        await bury(self._session, _letter(delivery, reason))
-        delivery.ack()
+    def _keep(self, delivery: Delivery, pending: Pending) -> None:
+        if pending.profile not in self._answering.profiles:
+            delivery.nak(STRANGER_DELAY)
+            return
+        self._view.heard_at(delivery.time)
+        self._outbox.hold(delivery)
+        held = Held(delivery=delivery, pending=pending, taken_at=time.monotonic())
+        self._hold.take(held, self._view.positions)
+        self._awake.set()
 
     async def _work(self) -> None:
         """Rank what is due, one pod at a time, giving the loop to the others in between."""
@@ -157,7 +155,7 @@ class Scorer:
             elif held.suspect:
                 await self._work_alone(held)
             else:
-                self._send(held, self._answer(held))
+                self._outbox.send(held, *self._answer(held))
                 await asyncio.sleep(0)
 
     async def _rest(self) -> None:
@@ -170,18 +168,24 @@ class Scorer:
 
     async def _work_alone(self, held: Held) -> None:
         """A suspect: everything else is out of the way, and this try is counted where it outlives the process."""
-        if self._publishing:
-            await asyncio.wait(self._publishing)
-        guilty = await self._suspicion.count(held.pending.attempt)
-        reason = f"ranking ended {Suspicion.LIMIT} scorers"
-        message = self._answering.give_up(held.pending, reason) if guilty else self._answer(held)
-        if guilty:
-            await bury(self._session, _letter(held.delivery, reason, held.pending.attempt))
-        await self._publish(held, message)
+        await self._outbox.emptied()
+        if await self._suspicion.count(held.pending.attempt):
+            reason = f"ranking ended {Suspicion.LIMIT - 1} scorers before this one"
+            self._outbox.send_letter(held.delivery, reason, held.pending.attempt)
+            message, headers = self._answering.give_up(held.pending, reason), held.delivery.headers
+        else:
+            message, headers = self._answer(held)
+        await self._outbox.publish(held, message, headers)
         await self._suspicion.clear(held.pending.attempt)
 
-    def _answer(self, held: Held) -> Ranked:
-        """The ranking; an exception counts for the pod, five in a row are its failure and leave a dead letter."""
+    def _answer(self, held: Held) -> tuple[Ranked, Mapping[str, str]]:
+        """The ranking and the headers that it goes on with."""
+        with self._tracing.span("rank", parent=held.delivery.headers.get(TRACEPARENT)) as span:
+            span.note("attempt", held.pending.attempt)
+            return self._rank(held), {TRACEPARENT: span.traceparent}
+
+    def _rank(self, held: Held) -> Ranked:
+        """An exception counts for the pod, five in a row are its failure and leave a dead letter."""
         reason = ""
         for _ in range(TRIES):
             began = time.perf_counter()
@@ -193,7 +197,7 @@ class Scorer:
             else:
                 self._count(message, time.perf_counter() - began)
                 return message
-        self._send_letter(_letter(held.delivery, reason, held.pending.attempt))
+        self._outbox.send_letter(held.delivery, reason, held.pending.attempt)
         return self._answering.give_up(held.pending, reason)
 
     def _count(self, message: Ranked, seconds: float) -> None:
@@ -202,53 +206,19 @@ class Scorer:
         if message.view_age_seconds is not None:
             self._metrics.observe("berth_view_age_seconds", message.view_age_seconds)
 
-    def _send(self, held: Held, message: Ranked) -> None:
-        self._keep(asyncio.create_task(self._publish(held, message)))
-
-    def _send_letter(self, letter: DeadLetter) -> None:
-        self._keep(asyncio.create_task(bury(self._session, letter)))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._publishing.add(task)
-        task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._publishing.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("publishing RANKED failed, the message comes again", reason=str(error))
-
-    async def _publish(self, held: Held, message: Ranked) -> None:
-        """RANKED first; only when the stream has it (a duplicate is as good) is PENDING acknowledged."""
-        try:
-            await publish_ranked(self._session, message, headers=held.delivery.headers)
-        except TemporaryError:
-            self._held.pop(held.delivery.sequence, None)
-            held.delivery.nak(STRANGER_DELAY)
-            raise
-        self._held.pop(held.delivery.sequence, None)
-        held.delivery.ack()
-
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
             self._view.proposals.expire(time.monotonic())
             self._metrics.set("berth_proposals", len(self._view.proposals))
-            for delivery in self._held.values():
-                delivery.in_progress()
+            self._outbox.keep_alive()
 
     async def finish(self) -> None:
         """Give back what is not ranked, wait for what is being published."""
         for held in self._hold.empty():
-            self._held.pop(held.delivery.sequence, None)
-            held.delivery.nak()
-        if self._publishing:
-            await asyncio.wait(self._publishing, timeout=HEARTBEAT.total_seconds())
+            self._outbox.release(held.delivery)
+        await self._outbox.emptied(within=HEARTBEAT)
 
     def _complain(self, problem: str, where: str) -> None:
         if problem:
             log.warning("left something out of the view", subject=where, reason=problem)
-
-
-def _letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
-    payload = delivery.data[:PAYLOAD_SHOWN].decode(errors="replace")
-    return DeadLetter(subject=delivery.subject, reason=reason, service="scorer", attempt=attempt, payload=payload)
