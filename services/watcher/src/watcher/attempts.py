@@ -1,0 +1,318 @@
+"""The way of each waiting pod: into the queue, onto the bus, and out again by what is decided of its latest attempt.
+
+A pod leaves the flight by a final Decision of its latest attempt, or when the API shows it bound, gone or changed. An
+attempt of which nothing is found any more is followed by the next one (PROTOCOL 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from berth.api.errors import DecodeError
+from berth.api.identity import Attempt, Term
+from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Positions
+from berth.api.pod import Pod, changed, is_finished
+from watcher.effects import Bury, Effect, LookUpAttempt, PublishPending, ReadPod, StepDown, Warn
+from watcher.events import DecisionHeard, FoundDecision, FoundInFlight, LookedUp, PodRead
+from watcher.flight import Window
+from watcher.interest import Interest
+from watcher.queue import SchedulingQueue
+from watcher.requeue import Patience, Requeue
+from watcher.waiting_pod import Stage, WaitingPod
+
+LOST_IN_A_ROW: Final = 3
+"""Attempts of one pod that got lost one after the other: the third one counts as its error."""
+PARKED_SECONDS: Final = 10.0
+"""After which the API is asked about a pod that the binder called bound and of which the watch is silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSettings:
+    """What is agreed on about attempts."""
+
+    config: str = ""
+    """The configuration's digest, written into every message."""
+    window_floor: int = 64
+    """Pods in flight that are always allowed."""
+    silent_seconds: float = 10.0
+    """After which an attempt of which nothing is heard is looked up, and again each time that it has passed."""
+    patience: Patience = field(default_factory=Patience)
+
+
+class Attempts:
+    """Who is tried when, under one term. Effects go to ``emit``."""
+
+    def __init__(  # noqa: PLR0913 - the parts of the watcher that it plays on
+        self,
+        *,
+        term: Term,
+        queue: SchedulingQueue,
+        requeue: Requeue,
+        interest: Interest,
+        profiles: Mapping[str, object],
+        settings: AttemptSettings,
+        emit: Callable[[Effect], None],
+        wall_clock: Callable[[float], datetime],
+    ) -> None:
+        self._term = term
+        self._queue = queue
+        self._requeue = requeue
+        self._interest = interest
+        self._profiles = profiles
+        self._settings = settings
+        self._emit = emit
+        self._wall_clock = wall_clock
+        self.window = Window(settings.window_floor)
+        self.running = False
+        """Whether the takeover has found out what is in flight; until then pods are held."""
+
+    def saw(self, pod: Pod, now: float) -> None:
+        """The API shows a pod."""
+        waiting = self._queue.get(pod.metadata.uid)
+        if not self._is_ours(pod):
+            if waiting is not None:
+                self._drop(waiting)
+        elif waiting is None:
+            self._enter(pod, now)
+        else:
+            self._update(waiting, pod, now)
+
+    def saw_deleted(self, uid: str) -> None:
+        """The API shows that a pod is not there any more."""
+        waiting = self._queue.get(uid)
+        if waiting is not None:
+            self._drop(waiting)
+
+    def heard(self, event: DecisionHeard, now: float) -> None:
+        """A Decision. Only one of the latest attempt counts; of two for it that of the higher epoch, then the first."""
+        decision = event.decision
+        if decision.outcome.final:
+            self.window.decided(now)
+        waiting = self._queue.get(decision.uid)
+        if waiting is None or str(waiting.attempt) != decision.attempt:
+            return
+        in_flight = waiting.stage is Stage.IN_FLIGHT
+        if decision.epoch < waiting.epoch or (not in_flight and decision.epoch == waiting.epoch):
+            return
+        if decision.outcome.final:
+            self._conclude(waiting, decision, now, event.time)
+        elif in_flight:
+            waiting.epoch = decision.epoch
+            self.window.leave(waiting.uid)
+            self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
+
+    def looked_up(self, event: LookedUp, now: float) -> None:
+        """Where a silent attempt is. Neither message nor final Decision: the next one, or after the third its error."""
+        waiting = self._queue.get(event.attempt.uid)
+        if waiting is None or waiting.stage is not Stage.IN_FLIGHT or waiting.attempt != event.attempt or event.held:
+            return
+        decision = event.decision
+        if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
+            self._conclude(waiting, decision, now, event.time or self._wall_clock(now))
+            return
+        waiting.misses += 1
+        if waiting.misses < LOST_IN_A_ROW:
+            self._publish(waiting, now)
+        else:
+            self._give_up(waiting, now)
+
+    def read(self, event: PodRead, now: float) -> None:
+        """What the API says of a pod that the binder called gone or bound."""
+        waiting = self._queue.get(event.uid)
+        if waiting is None or waiting.stage is not Stage.PARKED or event.pod is None or not self._is_ours(event.pod):
+            return  # gone or bound indeed: the reflector is about to say so
+        waiting.pod = event.pod
+        self._requeue.again(waiting, now, self._wall_clock(now))
+
+    def woken(self, pods: list[WaitingPod], now: float) -> None:
+        """Something may help these pods."""
+        for waiting in pods:
+            if waiting.stage is Stage.GATED:
+                self._admit(waiting)
+            else:
+                self._requeue.wake(waiting, now)
+
+    def start(self, in_flight: Mapping[str, FoundInFlight], decisions: Mapping[str, FoundDecision], now: float) -> None:
+        """The bus has been looked through: every pod that was held goes where it stood, and the queue runs."""
+        self.running = True
+        for waiting in [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]:
+            self._restore(waiting, in_flight.get(waiting.uid), decisions.get(waiting.uid), now)
+
+    def timers(self, now: float) -> None:
+        """Do what is due."""
+        for waiting in self._queue.due(now):
+            if waiting.stage is Stage.IN_FLIGHT and waiting.attempt is not None:
+                self._emit(LookUpAttempt(attempt=waiting.attempt, subject=waiting.subject("pending")))
+                self._queue.remind(waiting, now + self._settings.silent_seconds)
+            elif waiting.stage is Stage.PARKED:
+                self._ask(waiting, now)
+            else:
+                self._requeue.timer(waiting)
+
+    def release(self, now: float) -> None:
+        """Publish whose turn it is, as long as the window has room."""
+        room = self.window.room(now) if self.running else 0
+        while room > 0:
+            waiting = self._queue.pop()
+            if waiting is None:
+                return
+            self.window.enter(waiting.uid)
+            self._publish(waiting, now)
+            room -= 1
+
+    def _is_ours(self, pod: Pod) -> bool:
+        """Whether the pod is to be placed by one of the profiles: unbound, alive and asking for it."""
+        return (
+            not pod.spec.node_name
+            and pod.spec.scheduler_name in self._profiles
+            and pod.metadata.deletion_timestamp is None
+            and not is_finished(pod)
+        )
+
+    def _enter(self, pod: Pod, now: float) -> None:
+        seen_at = self._wall_clock(now)
+        waiting = WaitingPod(pod=pod, since=_created(pod) or seen_at, seen_at=seen_at)
+        self._queue.add(waiting)
+        self._admit(waiting)
+
+    def _admit(self, waiting: WaitingPod) -> None:
+        status = self._interest.pre_enqueue(waiting.pod)
+        if not status.is_success:
+            waiting.blockers, waiting.message = frozenset({status.plugin}), "; ".join(status.reasons)
+            self._queue.move(waiting, Stage.GATED)
+        else:
+            waiting.blockers, waiting.message = frozenset(), ""
+            self._queue.move(waiting, Stage.ACTIVE if self.running else Stage.HELD)
+
+    def _update(self, waiting: WaitingPod, pod: Pod, now: float) -> None:
+        before, waiting.pod = waiting.pod, pod
+        if waiting.stage is Stage.GATED:
+            self._admit(waiting)
+        elif waiting.stage is Stage.IN_FLIGHT:
+            if waiting.published is not None and changed(waiting.published, pod):
+                self._publish(waiting, now)
+        elif waiting.stage is Stage.UNSCHEDULABLE and changed(before, pod):
+            self._requeue.wake(waiting, now)
+
+    def _drop(self, waiting: WaitingPod) -> None:
+        self.window.leave(waiting.uid)
+        self._queue.remove(waiting)
+
+    def _publish(self, waiting: WaitingPod, now: float) -> None:
+        """The next attempt; a place in the window is the caller's matter."""
+        attempt = waiting.attempt.next(self._term) if waiting.attempt else _first(waiting, self._term)
+        message = Pending(
+            config=self._settings.config,
+            attempt=str(attempt),
+            profile=waiting.profile,
+            pod=waiting.pod,
+            after=waiting.after,
+        )
+        waiting.attempt, waiting.published, waiting.epoch = attempt, waiting.pod, 0
+        waiting.after, waiting.first = Positions(), False
+        self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
+        self._emit(PublishPending(message=message, seen_at=waiting.seen_at))
+
+    def _conclude(
+        self, waiting: WaitingPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0
+    ) -> None:
+        """A final Decision: what each outcome means (PROTOCOL 5)."""
+        self.window.leave(waiting.uid)
+        _note(waiting, decision)
+        match decision.outcome:
+            case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
+                self._requeue.refused(waiting, decision, now, decided_at, age)
+            case Outcome.CONFLICT:
+                self._requeue.conflict(waiting, decision, now, decided_at, age)
+            case Outcome.ERROR:
+                self._requeue.failed(waiting, now, decided_at, age)
+            case Outcome.GONE:
+                self._queue.move(waiting, Stage.PARKED)
+                self._ask(waiting, now)
+            case _:
+                self._queue.move(waiting, Stage.PARKED, due=now + PARKED_SECONDS)
+
+    def _ask(self, waiting: WaitingPod, now: float) -> None:
+        meta = waiting.pod.metadata
+        self._emit(ReadPod(uid=waiting.uid, namespace=meta.namespace, name=meta.name))
+        self._queue.remind(waiting, now + PARKED_SECONDS)
+
+    def _give_up(self, waiting: WaitingPod, now: float) -> None:
+        lost = f"looking for attempt {str(waiting.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
+        reason = f"{lost}; {LOST_IN_A_ROW} attempts got lost in a row"
+        subject = str(waiting.subject("pending"))
+        self._emit(
+            Bury(letter=DeadLetter(subject=subject, reason=reason, service="watcher", attempt=str(waiting.attempt)))
+        )
+        self._emit(Warn(sentence=reason, fields={"pod": waiting.pod.key, "uid": waiting.uid}))
+        self.window.leave(waiting.uid)
+        waiting.misses, waiting.outcome, waiting.message = 0, Outcome.ERROR, reason
+        self._requeue.failed(waiting, now, self._wall_clock(now))
+
+    def _restore(
+        self, waiting: WaitingPod, found: FoundInFlight | None, last: FoundDecision | None, now: float
+    ) -> None:
+        """Where a pod stood under the former leader: in flight, decided, or never tried."""
+        decided = _attempt_of(last, waiting)
+        newest = max(
+            (each for each in (found and found.attempt, decided) if each), key=lambda each: each.order, default=None
+        )
+        if newest is None:
+            self._queue.move(waiting, Stage.ACTIVE)
+            return
+        if newest.term > self._term:
+            self._emit(StepDown(reason=f"attempt {str(newest)!r} is of a higher term", term=newest.term))
+        waiting.attempt = newest
+        if last is not None and newest == decided and last.decision.outcome.final:
+            waiting.failures = newest.n - 1
+            self._conclude(waiting, last.decision, now, last.time, last.age_seconds)
+        elif found is not None and newest == found.attempt:
+            self._resume(waiting, found.pod, has_place=newest != decided, now=now)
+        else:
+            self._queue.move(waiting, Stage.ACTIVE)
+
+    def _resume(self, waiting: WaitingPod, published: Pod, *, has_place: bool, now: float) -> None:
+        """In flight as it is; after ``waiting`` without a place in the window."""
+        waiting.published = published
+        if has_place:
+            self.window.enter(waiting.uid)
+        if changed(published, waiting.pod):
+            self._publish(waiting, now)
+        else:
+            self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
+
+
+def _first(waiting: WaitingPod, term: Term) -> Attempt:
+    return Attempt(uid=waiting.uid, term=term, n=1)
+
+
+def _note(waiting: WaitingPod, decision: Decision) -> None:
+    """Keep what a person would ask: why it waits, and for whom."""
+    waiting.epoch = decision.epoch
+    waiting.outcome = decision.outcome
+    waiting.message = decision.message
+    waiting.rejections = decision.rejections
+    waiting.blockers = frozenset(decision.blockers)
+    waiting.node = decision.node
+    waiting.misses = 0
+
+
+def _attempt_of(last: FoundDecision | None, waiting: WaitingPod) -> Attempt | None:
+    """The attempt of the last Decision of a subject, unless it was a namesake's."""
+    if last is None or last.decision.uid != waiting.uid:
+        return None
+    try:
+        return Attempt.parse(last.decision.attempt)
+    except DecodeError:
+        return None
+
+
+def _created(pod: Pod) -> datetime | None:
+    text = pod.metadata.creation_timestamp
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,225 @@
+"""The watcher's core: every event in, every effect out, the clock handed in. No I/O, so that a simulation can run it.
+
+It composes the mirror (what ``cluster`` must hold), the queue (who waits for what), the window (who is on the way) and
+the requeue (what becomes of those that come back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from berth.api.identity import Term
+from berth.api.mirror import watermark_key
+from berth.api.pod import Pod, is_bound
+from berth.api.subjects import key
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.profile import Profile
+from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
+from watcher.attempts import Attempts, AttemptSettings
+from watcher.bad_input import BadInput
+from watcher.cluster_events import happenings
+from watcher.effects import Effect
+from watcher.events import (
+    BucketComplete,
+    BucketRead,
+    DecisionHeard,
+    Event,
+    KeyLookedUp,
+    KeyRefused,
+    KeyWritten,
+    LiveDataHeard,
+    LookedUp,
+    PodRead,
+    StagesRead,
+    Tick,
+)
+from watcher.held import bound_at, held
+from watcher.interest import Interest
+from watcher.mirror import Mirror, Wanted
+from watcher.queue import SchedulingQueue
+from watcher.requeue import Requeue
+from watcher.store import Change, ObjectStore, ReflectorNews
+from watcher.waiting_pod import Stage, WaitingPod
+from watcher.watermarks import Watermarks
+
+LIVE_RESOURCES = {"bandwidth": Resource.BANDWIDTH, "facts": Resource.FACTS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """How things stand, for metrics."""
+
+    pending: Mapping[str, int]
+    """By kube-scheduler's names of queues."""
+    in_flight: int
+    """Places of the window that are taken."""
+    window: int
+    """Places that there are."""
+    mirror_behind: int
+    """Keys of ``cluster`` that are not yet as they should be."""
+
+
+class Dispatcher:
+    """One leadership of a watcher: ``begin``, then ``handle_all`` for ever."""
+
+    def __init__(
+        self,
+        *,
+        term: Term,
+        store: ObjectStore,
+        profiles: Mapping[str, Profile],
+        settings: AttemptSettings,
+        started: tuple[float, datetime],
+    ) -> None:
+        """``started``: one moment by the monotonic clock and by the wall's, so that one can be told from the other."""
+        self._store = store
+        self._effects: list[Effect] = []
+        interest = Interest(profiles)
+        self._mirror = Mirror(term)
+        self._queue = SchedulingQueue(profiles, interest)
+        self._watermarks = Watermarks(store.kinds)
+        self._bad_input = BadInput(profiles)
+        self._requeue = Requeue(
+            queue=self._queue, interest=interest, mirror=self._mirror, kinds=store.kinds, patience=settings.patience
+        )
+        self._attempts = Attempts(
+            term=term,
+            queue=self._queue,
+            requeue=self._requeue,
+            interest=interest,
+            profiles=profiles,
+            settings=settings,
+            emit=self._effects.append,
+            wall_clock=_wall_clock(started),
+        )
+        self._early: list[DecisionHeard] = []
+        self._handlers = self._routes()
+
+    def begin(self, now: float) -> list[Effect]:
+        """Take over what the reflectors have shown. Nothing is written or published until the bus has been read."""
+        for kind in self._store.kinds:
+            for name, thing in self._store.of(kind).items():
+                self._mirror_object(kind, name, thing)
+                if isinstance(thing, Pod):
+                    self._attempts.saw(thing, now)
+            self._requeue.reached(kind, self._store.versions[kind], listed=True)
+            self._watermarks.reached(kind, str(self._store.versions[kind]), self._mirror.changes)
+        self._requeue.log.begin(self._mirror.changes, 0)
+        return self._taken()
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """One event; see :meth:`handle_all`."""
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[Event], now: float) -> list[Effect]:
+        """Take events in, in order, then do what is due and release what may go. ``now`` is monotonic, in seconds."""
+        for event in events:
+            self._handlers[type(event)](event, now)
+        self._requeue.settled()
+        self._attempts.timers(now)
+        self._attempts.release(now)
+        for kind, version in self._watermarks.due(now, self._mirror.settled):
+            self._effects += self._mirror.want(watermark_key(kind), Wanted(watermark=version), quietly=True)[1]
+        return self._taken()
+
+    def next_wakeup(self) -> float | None:
+        """When something is due without any event, in monotonic seconds; ``None`` for never."""
+        times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
+        return min((time for time in times if time is not None), default=None)
+
+    def held(self) -> list[WaitingPod]:
+        """The pods of which the takeover must find out where they stand."""
+        return [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]
+
+    def find(self, uid: str) -> WaitingPod | None:
+        """A waiting pod, for people and tests."""
+        return self._queue.get(uid)
+
+    def figures(self, now: float) -> Figures:
+        """How things stand."""
+        window = self._attempts.window
+        return Figures(
+            pending=self._queue.counts(),
+            in_flight=window.taken,
+            window=window.size(now),
+            mirror_behind=self._mirror.under_way,
+        )
+
+    def _routes(self) -> Mapping[type, Callable[[Any, float], None]]:
+        mirror, take = self._mirror, self._effects.extend
+        return {
+            **dict.fromkeys((Listed, Upserted, Deleted, Current, Undecodable), self._on_reflector),
+            DecisionHeard: self._on_decision,
+            BucketRead: lambda event, _: take(mirror.read(event.entry)),
+            BucketComplete: self._on_bucket_complete,
+            KeyWritten: lambda event, _: take(mirror.written(event.key, event.sequence)),
+            KeyRefused: lambda event, _: take(mirror.refused(event.key)),
+            KeyLookedUp: lambda event, _: take(mirror.looked_up(event.key, event.entry)),
+            PodRead: self._attempts.read,
+            LookedUp: self._attempts.looked_up,
+            LiveDataHeard: self._on_live_data,
+            StagesRead: self._on_stages_read,
+            Tick: lambda _event, _now: None,
+        }
+
+    def _on_reflector(self, event: ReflectorNews, now: float) -> None:
+        for change in self._store.apply(event):
+            self._on_change(change, now)
+        if isinstance(event, Undecodable):
+            self._effects += self._bad_input.take(event)
+        version = self._store.versions[event.kind]
+        self._watermarks.reached(event.kind, str(version), self._mirror.changes)
+        self._requeue.reached(event.kind, version, listed=isinstance(event, Listed))
+
+    def _on_change(self, change: Change, now: float) -> None:
+        number = self._mirror_object(change.kind, change.name, change.new)
+        if number:
+            for event, old, new in happenings(change):
+                self._attempts.woken(self._requeue.happened(event, old, new, number), now)
+        if isinstance(change.new, Pod):
+            self._attempts.saw(change.new, now)
+        elif change.kind == "pod":
+            self._attempts.saw_deleted(change.name)
+
+    def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
+        """Have the mirror hold an object; the number of the change, 0 for none."""
+        kept = held(thing) if thing is not None else None
+        since = bound_at(thing) if isinstance(thing, Pod) and is_bound(thing) else None
+        wanted = Wanted(object=kept, bound_at=since) if kept is not None else None
+        number, effects = self._mirror.want(key(kind, name), wanted)
+        self._effects += effects
+        return number
+
+    def _on_bucket_complete(self, event: BucketComplete, _now: float) -> None:
+        self._effects += self._mirror.begin(event.position)
+        self._requeue.log.begin(self._mirror.changes, event.position)
+
+    def _on_decision(self, event: DecisionHeard, now: float) -> None:
+        self._requeue.decisions = max(self._requeue.decisions, event.sequence)
+        if self._attempts.running:
+            self._attempts.heard(event, now)
+        else:
+            self._early.append(event)
+
+    def _on_stages_read(self, event: StagesRead, now: float) -> None:
+        self._attempts.start(event.in_flight, event.decisions, now)
+        for decision in self._early:
+            self._attempts.heard(decision, now)
+        self._early.clear()
+
+    def _on_live_data(self, event: LiveDataHeard, now: float) -> None:
+        happened = ClusterEvent(LIVE_RESOURCES[event.bucket], Action.UPDATE)
+        self._attempts.woken(self._requeue.heard_live(event.bucket, happened, event.sequence), now)
+
+    def _taken(self) -> list[Effect]:
+        effects = self._effects.copy()
+        self._effects.clear()
+        return effects
+
+
+def _wall_clock(started: tuple[float, datetime]) -> Callable[[float], datetime]:
+    monotonic, wall = started
+    return lambda now: wall + timedelta(seconds=now - monotonic)

@@ -1,0 +1,139 @@
+"""What the watcher's core is told: the reflectors' events (``berth.kube.port``), and what the bus says and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from berth.api.identity import Attempt, Uid
+from berth.api.messages import Decision
+from berth.api.pod import Pod
+from berth.bus.port import Entry
+from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionHeard:
+    """A Decision was read from DECISIONS. ``time`` is when the stream stored it."""
+
+    decision: Decision
+    sequence: int
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRead:
+    """An entry of the bucket ``cluster`` was read back."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketComplete:
+    """Everything that the bucket held at the start of the takeover has been read; ``position`` is where it ended."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWritten:
+    """A write or removal of a key of ``cluster`` is stored at a sequence."""
+
+    key: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRefused:
+    """A write of a key was not taken: somebody wrote it in between, or nobody knows whether it arrived."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLookedUp:
+    """A key as it stands after a refused write; ``None`` when there is nothing, not even a marker."""
+
+    key: str
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRead:
+    """The API's own answer about a pod; ``None`` when there is none of that name with that uid."""
+
+    uid: Uid
+    pod: Pod | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedUp:
+    """Where a silent attempt was found.
+
+    ``held`` tells whether PENDING or RANKED has it; ``decision`` is the last one of its subject, of whichever attempt.
+    """
+
+    attempt: Attempt
+    held: bool
+    decision: Decision | None = None
+    time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDataHeard:
+    """Somebody put live data for a node; ``bucket`` is ``bandwidth`` or ``facts``."""
+
+    bucket: str
+    key: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundInFlight:
+    """A message of PENDING or RANKED that a takeover met: the attempt and the pod as it was published."""
+
+    attempt: Attempt
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDecision:
+    """The last Decision of a subject that a takeover met; ``age_seconds`` since the stream stored it."""
+
+    decision: Decision
+    time: datetime
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagesRead:
+    """PENDING, RANKED and DECISIONS were looked through, in this order: the queue may run. Both are by uid."""
+
+    in_flight: Mapping[str, FoundInFlight] = field(default_factory=dict)
+    decisions: Mapping[str, FoundDecision] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed: what was due by now is done."""
+
+
+Event = (
+    Listed[KubernetesObject]
+    | Upserted[KubernetesObject]
+    | Deleted[KubernetesObject]
+    | Current
+    | Undecodable
+    | DecisionHeard
+    | BucketRead
+    | BucketComplete
+    | KeyWritten
+    | KeyRefused
+    | KeyLookedUp
+    | PodRead
+    | LookedUp
+    | LiveDataHeard
+    | StagesRead
+    | Tick
+)

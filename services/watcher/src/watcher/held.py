@@ -1,0 +1,43 @@
+"""What the mirror holds of each object: only what plugins read of it, so that a heartbeat writes nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodStatus, is_bound
+from berth.kube.port import KubernetesObject
+from watcher.cluster_events import nomination
+
+POD_SCHEDULED: Final = "PodScheduled"
+
+
+def held(thing: KubernetesObject) -> KubernetesObject | None:
+    """The object as the mirror holds it, without version; ``None`` for a pod that is neither bound nor nominated."""
+    if isinstance(thing, Pod):
+        return _held_pod(thing)
+    return msgspec.structs.replace(thing, metadata=_unversioned(thing.metadata))  # type: ignore[type-var]  # all kinds are Structs
+
+
+def bound_at(pod: Pod) -> str | None:
+    """When the pod was bound: what the API server wrote when it took the Binding, else its start or creation."""
+    for condition in pod.status.conditions or ():
+        if condition.type == POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
+            return condition.last_transition_time
+    return pod.status.start_time or pod.metadata.creation_timestamp
+
+
+def _held_pod(pod: Pod) -> Pod | None:
+    if is_bound(pod):
+        status = PodStatus(start_time=pod.status.start_time)
+    elif nomination(pod):
+        status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
+    else:
+        return None
+    return Pod(metadata=_unversioned(pod.metadata), spec=pod.spec, status=status)
+
+
+def _unversioned(metadata: ObjectMeta) -> ObjectMeta:
+    return msgspec.structs.replace(metadata, resource_version="")

@@ -1,0 +1,224 @@
+"""The mirror: what KV ``cluster`` must hold, what it is known to hold, and the writes that make the one the other.
+
+Each key has at most one write under way. What changes meanwhile is written when that is answered, all in one. Whatever
+is read back that this watcher did not write, and that says something else, is written over: a lower term's writes, and
+its own that timed out and landed late (PROTOCOL 3). A higher term ends its leadership.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from berth.api.errors import DecodeError
+from berth.api.identity import Term
+from berth.api.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
+from berth.bus.port import Entry
+from watcher.effects import Effect, LookUpKey, PurgeKey, StepDown, WriteKey
+
+NOTHING: Final = 0
+"""The number of no change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a key must say: the trimmed object, and for a bound pod since when it is bound; or a watermark's version."""
+
+    object: object = None
+    bound_at: str | None = None
+    watermark: str = ""
+
+    def says(self, entry: MirrorEntry) -> bool:
+        """Whether that is what the key says already."""
+        return not self.watermark and entry.object == _encode(self.object) and entry.bound_at == self.bound_at
+
+    def encoded(self, term: Term) -> bytes:
+        """The value to write."""
+        if self.watermark:
+            return encode_watermark(Watermark(term=term, resource_version=self.watermark))
+        return encode_entry(MirrorEntry(term=term, object=msgspec.Raw(_encode(self.object)), bound_at=self.bound_at))
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+UNKNOWN: Final = Wanted()
+"""What a key says that somebody else wrote: never what is wanted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot:
+    key: str
+    wanted: Wanted | None = None
+    sequence: int = 0
+    """At which the key stands in the bucket, as far as is known; 0 for a key that is not there."""
+    change: int = NOTHING
+    """The latest change that is wanted."""
+    stored: int = NOTHING
+    """The latest change that the bucket is known to hold."""
+    known: Wanted | None = None
+    """What the bucket is known to say there."""
+    sending: int = NOTHING
+    """The change that the write under way carries."""
+    sent: Wanted | None = None
+    """What the write under way says."""
+    busy: bool = False
+    """A write or a look-up is under way."""
+    read: Entry | None = None
+    """The newest that was read back and not yet compared."""
+
+
+class Mirror:
+    """Changes are numbered from 1; ``settled`` says up to which all are stored, ``position`` where the bucket stood."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._slots: dict[str, _Slot] = {}
+        self._changes = NOTHING
+        self._unsettled: list[tuple[int, str]] = []
+        self._live = False
+        self.position = 0
+        """The highest sequence of the bucket that is known."""
+
+    @property
+    def changes(self) -> int:
+        """The number of the latest change."""
+        return self._changes
+
+    @property
+    def settled(self) -> int:
+        """Every change up to this one is stored."""
+        while self._unsettled and self._is_stored(*self._unsettled[0]):
+            heapq.heappop(self._unsettled)
+        return self._unsettled[0][0] - 1 if self._unsettled else self._changes
+
+    @property
+    def under_way(self) -> int:
+        """Keys that are not yet as they should be."""
+        return len({key for change, key in self._unsettled if not self._is_stored(change, key)})
+
+    def want(self, key: str, wanted: Wanted | None, *, quietly: bool = False) -> tuple[int, list[Effect]]:
+        """A key must say this, or must not be there. The change's number, or 0 when it is as it was, and the writes.
+
+        ``quietly``: no number is taken, nobody waits for it (watermarks).
+        """
+        slot = self._slots.get(key)
+        if slot is None:
+            if wanted is None:
+                return NOTHING, []
+            slot = self._slots[key] = _Slot(key=key)
+        elif slot.wanted == wanted:
+            return NOTHING, []
+        slot.wanted = wanted
+        if not quietly:
+            self._number(slot)
+        return slot.change, self._write(slot)
+
+    def begin(self, position: int) -> list[Effect]:
+        """The bucket has been read to its end: from now on it is held to what is wanted. Writes all differences."""
+        self._live = True
+        self.position = max(self.position, position)
+        return [effect for slot in list(self._slots.values()) for effect in self._compare(slot)]
+
+    def written(self, key: str, sequence: int) -> list[Effect]:
+        """The write under way is stored."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return []
+        self.position = max(self.position, sequence)
+        slot.busy, slot.sequence, slot.stored, slot.known = False, sequence, slot.sending, slot.sent
+        if slot.read is None:
+            return self._write(slot)
+        return self._compare(slot)
+
+    def refused(self, key: str) -> list[Effect]:
+        """The write under way was not taken: the key is read, then written again."""
+        slot = self._slots.get(key)
+        return [] if slot is None else [LookUpKey(key=slot.key)]
+
+    def looked_up(self, key: str, entry: Entry | None) -> list[Effect]:
+        """A key as it stands after a refused write."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return []
+        slot.busy = False
+        if entry is None:
+            slot.sequence, slot.known, slot.read = 0, None, None
+            return self._write(slot)
+        slot.read, slot.known = entry, UNKNOWN
+        return self._compare(slot)
+
+    def read(self, entry: Entry) -> list[Effect]:
+        """An entry was read back from the bucket."""
+        self.position = max(self.position, entry.sequence)
+        slot = self._slots.get(entry.key)
+        if slot is None:
+            if entry.data is None:
+                return []
+            slot = self._slots[entry.key] = _Slot(key=entry.key)
+        if entry.sequence < slot.sequence:
+            return []
+        if slot.read is None or entry.sequence > slot.read.sequence:
+            slot.read = entry
+        return self._compare(slot) if self._live and not slot.busy else []
+
+    def _number(self, slot: _Slot) -> None:
+        self._changes += 1
+        slot.change = self._changes
+        heapq.heappush(self._unsettled, (slot.change, slot.key))
+
+    def _is_stored(self, change: int, key: str) -> bool:
+        slot = self._slots.get(key)
+        return slot is None or slot.stored >= change
+
+    def _compare(self, slot: _Slot) -> list[Effect]:
+        """Take in what was read back, and write where it is not what is wanted."""
+        entry, slot.read = slot.read, None
+        if entry is None or entry.sequence < slot.sequence:
+            return self._write(slot)
+        own = entry.sequence == slot.sequence and slot.known is not UNKNOWN
+        slot.sequence = entry.sequence
+        if not own:
+            there = _decoded(entry)
+            if there is not None and there.term > self._term:
+                return [StepDown(reason=f"term {there.term} wrote {slot.key!r}", term=there.term)]
+            slot.known = slot.wanted if _same(there, slot.wanted) else UNKNOWN
+        effects = self._write(slot)
+        if slot.wanted is None and slot.known is None and not slot.busy:
+            del self._slots[slot.key]  # its marker has been read back: whatever is read after that is news
+        return effects
+
+    def _write(self, slot: _Slot) -> list[Effect]:
+        if slot.busy or not self._live or _is_others_watermark(slot):
+            return []
+        if slot.wanted is slot.known:
+            slot.stored = slot.change
+            return []
+        slot.busy, slot.sending, slot.sent = True, slot.change, slot.wanted
+        if slot.wanted is None:
+            return [PurgeKey(key=slot.key, expected=slot.sequence)]
+        return [WriteKey(key=slot.key, data=slot.wanted.encoded(self._term), expected=slot.sequence)]
+
+
+def _is_others_watermark(slot: _Slot) -> bool:
+    """A watermark that this watcher has not written yet stands until it does."""
+    return slot.wanted is None and slot.key.startswith(f"{WATERMARK}.")
+
+
+def _decoded(entry: Entry) -> MirrorEntry | None:
+    """What a key says; ``None`` for a removal. What nobody of berth's wrote is of no term."""
+    if entry.data is None:
+        return None
+    try:
+        return decode_entry(entry.data)
+    except DecodeError:
+        return MirrorEntry(term=Term(0))
+
+
+def _same(there: MirrorEntry | None, wanted: Wanted | None) -> bool:
+    if there is None or wanted is None:
+        return there is None and wanted is None
+    return wanted.says(there)

@@ -1,0 +1,149 @@
+"""The scheduling queue: every waiting pod in one stage, the active ones by priority and age, and what is due when."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from berth.api.pod import Pod
+from berth.framework.events import ClusterEvent
+from watcher.interest import Interest, Refusal, refusal_of
+from watcher.waiting_pod import QUEUES, Stage, WaitingPod
+
+HEAD: Final = datetime.min.replace(tzinfo=UTC)
+"""An age above all others: whoever waits since then is at the head of its priority."""
+ASLEEP: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})
+"""The stages that events may end."""
+
+
+class QueueSort(Protocol):
+    """What the queue asks of a profile."""
+
+    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
+        """The smaller, the sooner."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackOff:
+    """How long a refused pod is left alone: doubling from the first to the longest."""
+
+    first_seconds: float = 1.0
+    longest_seconds: float = 10.0
+
+    def seconds(self, failures: int) -> float:
+        """After so many failures, one after the other."""
+        doublings = min(max(failures, 1) - 1, 30)
+        return float(min(self.first_seconds * 2**doublings, self.longest_seconds))
+
+
+class SchedulingQueue:
+    """All pods that wait. Costs O(log n) a move; an event that nobody waits for costs nothing by pod."""
+
+    def __init__(self, profiles: Mapping[str, QueueSort], interest: Interest) -> None:
+        self._profiles = profiles
+        self._interest = interest
+        self._pods: dict[str, WaitingPod] = {}
+        self._active: list[tuple[Any, datetime, int, str]] = []
+        self._timers: list[tuple[float, int, str]] = []
+        self._tickets = itertools.count(1)
+        self._counts: Counter[Stage] = Counter()
+        self._sleepers: dict[Refusal, dict[str, WaitingPod]] = {}
+        self._asleep_as: dict[str, Refusal] = {}
+
+    def get(self, uid: str) -> WaitingPod | None:
+        """The pod of a uid, whatever its stage."""
+        return self._pods.get(uid)
+
+    def pods(self) -> Iterator[WaitingPod]:
+        """Every pod."""
+        return iter(self._pods.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many wait, in kube-scheduler's words."""
+        found = dict.fromkeys(QUEUES.values(), 0)
+        for stage, queue in QUEUES.items():
+            found[queue] += self._counts[stage]
+        return found
+
+    def add(self, pod: WaitingPod) -> None:
+        """Take in a pod that is new."""
+        self._pods[pod.uid] = pod
+        self._counts[pod.stage] += 1
+
+    def remove(self, pod: WaitingPod) -> None:
+        """Forget a pod: it is bound or gone."""
+        if self._pods.pop(pod.uid, None) is None:
+            return
+        self._leave(pod)
+        pod.ticket = next(self._tickets)
+
+    def move(self, pod: WaitingPod, stage: Stage, *, due: float | None = None) -> None:
+        """Put a pod into a stage, with a timer where the stage has one."""
+        self._leave(pod)
+        pod.stage, pod.ticket = stage, next(self._tickets)
+        self._counts[stage] += 1
+        if stage in ASLEEP:
+            self._asleep_as[pod.uid] = refusal = refusal_of(pod)
+            self._sleepers.setdefault(refusal, {})[pod.uid] = pod
+        if stage is Stage.ACTIVE:
+            self._push(pod)
+        if due is not None:
+            heapq.heappush(self._timers, (due, pod.ticket, pod.uid))
+
+    def remind(self, pod: WaitingPod, due: float) -> None:
+        """Set the timer of the stage anew, after it has gone off."""
+        heapq.heappush(self._timers, (due, pod.ticket, pod.uid))
+
+    def pop(self) -> WaitingPod | None:
+        """The pod whose turn it is; it stays active until it is moved."""
+        while self._active:
+            pod = self._valid(self._active[0][2], self._active[0][3])
+            heapq.heappop(self._active)
+            if pod is not None:
+                return pod
+        return None
+
+    def due(self, now: float) -> Iterator[WaitingPod]:
+        """The pods whose timer has gone off, each to be moved or reminded before the next is asked for."""
+        while self._timers and self._timers[0][0] <= now:
+            _, ticket, uid = heapq.heappop(self._timers)
+            pod = self._valid(ticket, uid)
+            if pod is not None:
+                yield pod
+
+    def next_due(self) -> float | None:
+        """When the next timer goes off."""
+        while self._timers and self._valid(self._timers[0][1], self._timers[0][2]) is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def helped_by(self, event: ClusterEvent, old: object, new: object) -> list[WaitingPod]:
+        """The unschedulable and gated pods that an event may help."""
+        helped: list[WaitingPod] = []
+        for refusal, pods in self._sleepers.items():
+            if self._interest.listens(refusal, event):
+                helped += [pod for pod in pods.values() if self._interest.may_help(pod, event, old, new)]
+        return helped
+
+    def _push(self, pod: WaitingPod) -> None:
+        key = self._profiles[pod.profile].sort_key(pod.pod, HEAD if pod.first else pod.since)
+        heapq.heappush(self._active, (key, pod.since, pod.ticket, pod.uid))
+
+    def _valid(self, ticket: int, uid: str) -> WaitingPod | None:
+        pod = self._pods.get(uid)
+        return pod if pod is not None and pod.ticket == ticket else None
+
+    def _leave(self, pod: WaitingPod) -> None:
+        self._counts[pod.stage] -= 1
+        refusal = self._asleep_as.pop(pod.uid, None)
+        if refusal is None:
+            return
+        del self._sleepers[refusal][pod.uid]
+        if not self._sleepers[refusal]:
+            del self._sleepers[refusal]

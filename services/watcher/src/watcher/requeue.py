@@ -1,0 +1,191 @@
+"""What becomes of a pod whose attempt ended without a Binding: when it is tried again, and what that try must see."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from berth.api.errors import DecodeError
+from berth.api.messages import Decision, Outcome, Positions, Reason
+from berth.api.resource_version import parse
+from berth.framework.events import ClusterEvent
+from watcher.event_log import EventLog
+from watcher.interest import Interest
+from watcher.mirror import Mirror
+from watcher.queue import BackOff, SchedulingQueue
+from watcher.version_gate import VersionGate
+from watcher.waiting_pod import Stage, WaitingPod
+
+CONFLICTS_IN_A_ROW: Final = 3
+"""After so many a pod backs off: whoever loses so often gets in the way of others."""
+LIVE_DATA: Final = ("bandwidth", "facts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long pods wait for what."""
+
+    back_off: BackOff = field(default_factory=BackOff)
+    longest_sleep_seconds: float = 300.0
+    """After which an unschedulable pod is tried again without any event; kube-scheduler's five minutes."""
+    preemption_seconds: float = 10.0
+    """After which a pod is tried again whose victims are still going."""
+    versions_seconds: float = 10.0
+    """After which a conflict goes on though the reflectors have not reached what it names: a broken watch must not
+    hold a pod for ever."""
+
+
+class Requeue:
+    """Puts refused pods where they wait, and brings them back."""
+
+    def __init__(
+        self, *, queue: SchedulingQueue, interest: Interest, mirror: Mirror, kinds: Iterable[str], patience: Patience
+    ) -> None:
+        self._queue = queue
+        self._interest = interest
+        self._mirror = mirror
+        self._patience = patience
+        self.gate = VersionGate(kinds)
+        self.log = EventLog()
+        self._live = {bucket: EventLog() for bucket in LIVE_DATA}
+        self._settling: list[tuple[int, int, WaitingPod]] = []
+        self.decisions = 0
+        """The sequence of the last Decision heard."""
+
+    def refused(self, pod: WaitingPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0) -> None:
+        """Unschedulable, or its victims are going: it sleeps until an event, one that it missed counts too."""
+        self._fail(pod, now, decided_at, age)
+        missed = self._missed(pod, decision.positions)
+        if missed is not None:
+            pod.change = missed
+            self._queue.move(pod, Stage.BACKOFF, due=pod.not_before)
+            return
+        preempting = decision.outcome is Outcome.PREEMPTING
+        sleep = self._patience.preemption_seconds if preempting else self._patience.longest_sleep_seconds
+        self._queue.move(pod, Stage.UNSCHEDULABLE, due=now - age + sleep)
+
+    def failed(self, pod: WaitingPod, now: float, decided_at: datetime, age: float = 0.0) -> None:
+        """An error: it backs off, whatever happens meanwhile."""
+        self._fail(pod, now, decided_at, age)
+        self._queue.move(pod, Stage.BACKOFF, due=pod.not_before)
+
+    def conflict(self, pod: WaitingPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0) -> None:
+        """Somebody was faster: to the head of its priority once all that is named is seen; the third time back-off."""
+        pod.wanted_versions = _versions(decision)
+        self._lose(pod, now, decided_at, counts=decision.reason != Reason.STALE, age=age)
+
+    def again(self, pod: WaitingPod, now: float, decided_at: datetime) -> None:
+        """The API shows a pod unbound that the binder called gone: as after a conflict that names nothing."""
+        pod.wanted_versions = {}
+        self._lose(pod, now, decided_at, counts=True)
+
+    def _lose(self, pod: WaitingPod, now: float, decided_at: datetime, *, counts: bool, age: float = 0.0) -> None:
+        pod.conflicts += counts
+        if pod.conflicts >= CONFLICTS_IN_A_ROW:
+            self.failed(pod, now, decided_at, age)
+            return
+        pod.first = True
+        self._queue.move(pod, Stage.BEHIND, due=now + self._patience.versions_seconds)
+        if self.gate.wait(pod.uid, pod.wanted_versions):
+            self._seen(pod)
+
+    def happened(self, event: ClusterEvent, old: object, new: object, change: int) -> list[WaitingPod]:
+        """An event of a change that the mirror is storing; the unschedulable pods that it may help."""
+        if self._interest.anybody_listens(event):
+            self.log.record(event, old, new, change=change)
+        helped = self._queue.helped_by(event, old, new)
+        for pod in helped:
+            pod.change = change
+        return helped
+
+    def heard_live(self, bucket: str, event: ClusterEvent, sequence: int) -> list[WaitingPod]:
+        """Live data arrived; the unschedulable pods that it may help."""
+        if self._interest.anybody_listens(event):
+            self._live[bucket].record(event, None, None, sequence=sequence)
+        return self._queue.helped_by(event, None, None)
+
+    def wake(self, pod: WaitingPod, now: float) -> None:
+        """Something may help a pod: it is tried again, but not before its back-off is over."""
+        if now < pod.not_before:
+            self._queue.move(pod, Stage.BACKOFF, due=pod.not_before)
+        else:
+            self.ready(pod)
+
+    def ready(self, pod: WaitingPod) -> None:
+        """A pod may be tried: as soon as the mirror holds what its ranking must see."""
+        if pod.change > self._mirror.settled:
+            self._queue.move(pod, Stage.SETTLING)
+            heapq.heappush(self._settling, (pod.change, pod.ticket, pod))
+            return
+        if pod.change or pod.first:
+            pod.after = Positions(cluster=self._mirror.position, decisions=self.decisions)
+        pod.change = 0
+        self._queue.move(pod, Stage.ACTIVE)
+
+    def reached(self, kind: str, version: int, *, listed: bool) -> None:
+        """A reflector has come to a version: conflicts that waited for it go on."""
+        passed = self.gate.relisted(kind, version) if listed else self.gate.reach(kind, version)
+        for uid in passed:
+            pod = self._queue.get(uid)
+            if pod is not None and pod.stage is Stage.BEHIND and self.gate.wait(uid, pod.wanted_versions):
+                self._seen(pod)
+
+    def settled(self) -> None:
+        """The mirror has stored something: pods that waited for it go on."""
+        settled = self._mirror.settled
+        self.log.settled(settled, self._mirror.position)
+        while self._settling and self._settling[0][0] <= settled:
+            _, ticket, pod = heapq.heappop(self._settling)
+            if pod.ticket == ticket:
+                self.ready(pod)
+
+    def timer(self, pod: WaitingPod) -> None:
+        """The timer of a pod that waits here has gone off."""
+        if pod.stage is Stage.BEHIND:
+            self._seen(pod)
+        else:
+            self.ready(pod)
+
+    def _seen(self, pod: WaitingPod) -> None:
+        """What the conflict was about has come in; the scorer must see what the mirror makes of it."""
+        pod.change = self._mirror.changes
+        self.ready(pod)
+
+    def _fail(self, pod: WaitingPod, now: float, decided_at: datetime, age: float) -> None:
+        pod.failures += 1
+        pod.conflicts = 0
+        pod.first = False
+        pod.since = decided_at
+        pod.not_before = now - age + self._patience.back_off.seconds(pod.failures)
+
+    def _missed(self, pod: WaitingPod, positions: Positions) -> int | None:
+        """The change of an event that may help and that its ranking had not seen; ``None`` when there is none.
+
+        A refusal by nobody is helped by anything, so it always counts as having missed something.
+        """
+        if not pod.blockers or self.log.is_blind(positions.cluster):
+            return self._mirror.changes
+        logs = (
+            (self.log, positions.cluster),
+            (self._live["bandwidth"], positions.bandwidth),
+            (self._live["facts"], positions.facts),
+        )
+        for log, position in logs:
+            for event, old, new, change in log.since(position):
+                if self._interest.helps(pod, event, old, new):
+                    return change
+        return None
+
+
+def _versions(decision: Decision) -> dict[str, int]:
+    """The versions that a conflict names; one that is no number is not waited for."""
+    found = {}
+    for kind, text in decision.resource_versions.items():
+        try:
+            found[kind] = parse(text)
+        except DecodeError:
+            continue
+    return found
