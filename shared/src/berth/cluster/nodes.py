@@ -43,10 +43,6 @@ class Nodes:
         """The rows of the view in the Snapshot."""
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
-    def row(self, position: int) -> int:
-        """The row at a position of the view."""
-        return position if isinstance(self._index, slice) else int(self._index[position])
-
     @property
     def names(self) -> list[str]:
         """Node names; empty text for a row without a node."""

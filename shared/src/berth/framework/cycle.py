@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from berth.api.identity import Attempt
@@ -42,7 +44,7 @@ def rank(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, be
 
 
 def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """All filters on one node, nominated pods included; where the pod is placed already it does not count against itself.
+    """All filters on one node, nominated pods included; a pod that is placed does not count against itself.
 
     Success, the first filter's rejection, or an error that names what failed.
     """
@@ -63,77 +65,84 @@ def unreadable(problems: tuple[str, ...]) -> str:
     return f"parsing {'; '.join(problems)}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What one cycle is about, after PreFilter."""
+
+    pod: Pod
+    snapshot: Snapshot
+    profile: Profile
+    found: PreFiltered
+
+
 def _rank(pod: Pod, snapshot: Snapshot, profile: Profile, attempt: Attempt, best: int) -> Ranking:
     found = pre_filter(pod, snapshot, profile)
+    cycle = _Cycle(pod, snapshot, profile, found)
     if found.rejection is not None:
-        return _refused_by_pre_filter(pod, snapshot, profile, found, found.rejection)
+        return _refused_by_pre_filter(cycle, found.rejection)
     filtering = Filtering(pod, snapshot, profile, found)
     filtering.run()
     feasible = int(np.count_nonzero(filtering.feasible))
     if feasible == 0:
         refusals = filtering.refusals()
-        return _none_feasible(pod, snapshot, profile, found, refusals, refusals.message())
+        return _none_feasible(cycle, refusals, refusals.message())
     every = feasible == snapshot.size
     nodes = Nodes(snapshot) if every else Nodes(snapshot, np.flatnonzero(filtering.feasible))
     return Ranking(
-        candidates=_candidates(pod, nodes, profile, found, attempt, best),
+        candidates=_candidates(cycle, nodes, attempt, best),
         evaluated=snapshot.node_count,
         feasible=feasible,
         untouched_first=profile.untouched_first,
     )
 
 
-def _candidates(
-    pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, attempt: Attempt, best: int
-) -> tuple[Candidate, ...]:
+def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
     if len(nodes) == 1:
-        return (_candidate(pod, nodes, 0, Scored(np.zeros(1, dtype=np.int64), {})),)
-    scored = score(pod, nodes, profile, found)
-    positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=profile.untouched_first)
-    return tuple(_candidate(pod, nodes, position, scored) for position in positions)
-
-
-def _candidate(pod: Pod, nodes: Nodes, position: int, scored: Scored) -> Candidate:
-    snapshot, row = nodes.snapshot, nodes.row(position)
-    name = snapshot.rows.names[row]
-    itself = snapshot.node_of(pod.uid) == name
-    return Candidate(
-        node=name,
-        total=int(scored.totals[position]),
-        scores=scored.of(position),
-        pods=snapshot.pods_on(name) - itself,
+        scored, positions = Scored(np.zeros(1, dtype=np.int64), {}), np.zeros(1, dtype=np.intp)
+    else:
+        scored = score(cycle.pod, nodes, cycle.profile, cycle.found)
+        untouched_first = cycle.profile.untouched_first
+        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=untouched_first)
+    names, points = cycle.snapshot.rows.names, scored.of(positions)
+    itself = cycle.snapshot.placed(cycle.pod.uid)
+    return tuple(
+        Candidate(
+            node=names[row], total=total, scores=scores, pods=int(pods) - (itself is not None and itself.row == row)
+        )
+        for row, total, scores, pods in zip(
+            nodes.rows[positions].tolist(),
+            scored.totals[positions].tolist(),
+            points,
+            nodes.pods[positions].tolist(),
+            strict=True,
+        )
     )
 
 
-def _refused_by_pre_filter(
-    pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, rejection: Status
-) -> Ranking:
+def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
+    snapshot = cycle.snapshot
     refusals = Refusals(snapshot.node_count)
     refusals.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
-    message = unavailable(snapshot.node_count, [", ".join(rejection.reasons)])
-    return _none_feasible(pod, snapshot, profile, found, refusals, message)
+    return _none_feasible(cycle, refusals, unavailable(snapshot.node_count, [", ".join(rejection.reasons)]))
 
 
-def _none_feasible(
-    pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, refusals: Refusals, message: str
-) -> Ranking:
-    nomination, said = _post_filter(pod, snapshot, profile, found, refusals)
+def _none_feasible(cycle: _Cycle, refusals: Refusals, message: str) -> Ranking:
+    nomination, said = _post_filter(cycle, refusals)
     return Ranking(
-        evaluated=snapshot.node_count,
-        rejections=refusals.rejections(snapshot.rows.names),
+        evaluated=cycle.snapshot.node_count,
+        rejections=refusals.rejections(cycle.snapshot.rows.names),
         blockers=refusals.blockers(),
         message=f"{message} {said}" if said else message,
         nomination=nomination,
-        untouched_first=profile.untouched_first,
+        untouched_first=cycle.profile.untouched_first,
     )
 
 
-def _post_filter(
-    pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, refusals: Refusals
-) -> tuple[Nomination | None, str]:
+def _post_filter(cycle: _Cycle, refusals: Refusals) -> tuple[Nomination | None, str]:
     said: list[str] = []
-    for plugin in profile.post_filters:
-        answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, found.state, pod, snapshot, refusals)
+    for plugin in cycle.profile.post_filters:
+        arguments = (cycle.found.state, cycle.pod, cycle.snapshot, refusals)
+        answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, *arguments)
         said.extend([answer.message] if answer.message else [])
         if answer.nomination is not None:
             return answer.nomination, ", ".join(said)

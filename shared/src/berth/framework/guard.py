@@ -1,4 +1,4 @@
-"""The line between the framework and plugins: what a plugin raises or answers in a wrong form is its failure, by name."""
+"""The line between framework and plugins: what a plugin raises or answers in a wrong form is its failure, by name."""
 
 from __future__ import annotations
 

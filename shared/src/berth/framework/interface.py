@@ -10,19 +10,19 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 | EnqueueExtensions | watcher | for each event and each pod that the plugin refused |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own newest state |
-| AddPod, RemovePod | scorer, binder | between PreFilter and Filter, for nominated pods that are as important as this one or more |
+| AddPod, RemovePod | scorer, binder | between PreFilter and Filter, when pods are supposed to be placed or removed |
 | PostFilter | scorer | when no node is feasible |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
 | Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
 
 Guarantees:
-- A rejection is a Status. An exception is a bug: the pod's cycle ends in an error that names the plugin; the service goes on.
+- A rejection is a Status. An exception is a bug: the cycle ends in an error that names the plugin; the service goes on.
 - Nothing here does I/O. What must be asked of the world stands in the Snapshot, what must be done to it is an answer.
 - The Snapshot does not change during a cycle, but for AddPod and RemovePod, which are told.
 - The filters of a profile are run in its order, and the first that refuses a node gives its reasons.
 - Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
-- Rows without a node are never shown to scalar forms; vector forms may see them, and their answers for them are ignored.
+- Scalar forms never see rows without a node; vector forms may, and what they answer for them is ignored.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, auto
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -58,7 +59,7 @@ MAX_SCORE = 100
 class Reads(Flag):
     """What a plugin's PreFilter, Filter, PreScore and Score look at: what must be computed again when something changes.
 
-    A plugin that looks at the pod's spec (without volumes and names) and at the very row it is asked about is *row-local*:
+    A plugin that looks at nothing but the pod's spec (volumes left out) and the very row it is asked about is *row-local*:
     its answers are kept for the whole class of pods, and only rows that changed are asked again. Then its PreFilter and
     PreScore run once a class and may not look at the Snapshot.
     """
@@ -79,9 +80,9 @@ class Plugin(ABC):
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
 
-    @property
+    @cached_property
     def is_row_local(self) -> bool:
-        """Whether answers may be kept for a class of pods."""
+        """Whether answers may be kept for a class of pods; ``reads`` does not change once the plugin is made."""
         return Reads.ANYTHING not in self.reads
 
 
@@ -90,7 +91,7 @@ class PreEnqueuePlugin(Plugin):
 
     @abstractmethod
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success, or why the pod is not to be tried yet. Called by the watcher; sees the pod and nothing else."""
+        """Success, or why the pod is not to be tried yet; sees the pod and nothing else."""
 
 
 class QueueSortPlugin(Plugin):
@@ -98,7 +99,7 @@ class QueueSortPlugin(Plugin):
 
     @abstractmethod
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """A key of which the smaller one is tried first; ``since`` is when the pod began to wait. Called by the watcher."""
+        """A key of which the smaller one is tried first; ``since`` is when the pod began to wait."""
 
 
 class EnqueueExtensions(Plugin):
@@ -198,7 +199,7 @@ class ScorePlugin(Plugin):
 
     @abstractmethod
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """A whole number; within 0..100 unless the plugin normalizes. May also be asked for nodes that are not feasible."""
+        """A whole number; 0..100 unless the plugin normalizes. May also be asked for nodes that are not feasible."""
 
 
 class VectorScorePlugin(ScorePlugin):
@@ -206,7 +207,7 @@ class VectorScorePlugin(ScorePlugin):
 
     @abstractmethod
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """int64[nodes], in the order of ``nodes``; called for all rows, for those that changed, or for the feasible ones."""
+        """int64[nodes], in the order of ``nodes``; called for all rows, those that changed, or the feasible ones."""
 
 
 class NormalizePlugin(ScorePlugin):

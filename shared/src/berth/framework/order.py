@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 from berth.api.identity import Attempt
 from berth.cluster.columns import hash_of
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, RowIndex
 from berth.framework.interface import Scores
 
 _POD_BITS = 20
 _MAX_PODS = (1 << _POD_BITS) - 1
 
 
-def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> list[int]:
+def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> RowIndex:
     """Positions in ``nodes`` of the best ``count``, best first.
 
     Equal totals: fewer pods first, unless that is switched off, then by a hash of (uid, attempt, node): spread like
@@ -23,24 +23,27 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
     keys = totals << _POD_BITS
     if fewer_pods_first:
         keys = keys - np.minimum(nodes.pods, _MAX_PODS).astype(np.int64)
-    near = _no_worse_than(keys, count)
-    hashes = _mixed(nodes.take(nodes.snapshot.columns.name_hash)[near], hash_of(str(attempt)))
-    order = np.lexsort((hashes, -keys[near]))[:count]
-    positions: list[int] = near[order].tolist()
-    return positions
+    above, tied = _around_the_last(keys, count)
+    seed, hashes = np.uint64(hash_of(str(attempt))), nodes.take(nodes.snapshot.columns.name_hash)
+    if len(above) + len(tied) > count:
+        tied = tied[np.argpartition(_mixed(hashes[tied], seed), count - len(above) - 1)[: count - len(above)]]
+    best = np.concatenate((above, tied))
+    return best[np.lexsort((_mixed(hashes[best], seed), -keys[best]))]
 
 
-def _no_worse_than(keys: Scores, count: int) -> npt.NDArray[np.intp]:
-    """Positions of the ``count`` largest keys and of those that equal the smallest of them."""
-    largest = np.flatnonzero(keys == keys.max())
-    if len(largest) >= count or len(keys) <= count:
-        return largest if len(largest) >= count else np.arange(len(keys))
-    return np.flatnonzero(keys >= np.partition(keys, -count)[-count])
+def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
+    """Positions of keys above the ``count``-th largest (fewer than ``count``), and of those equal to it."""
+    largest = keys.max()
+    tied = np.flatnonzero(keys == largest)
+    if len(tied) >= count:
+        return tied[:0], tied
+    last = np.partition(keys, -count)[-count] if len(keys) > count else keys.min()
+    return np.flatnonzero(keys > last), np.flatnonzero(keys == last)
 
 
-def _mixed(hashes: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
+def _mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
     """Hashes stirred with a seed (the finalizer of splitmix64): each seed gives another order."""
-    x = hashes ^ np.uint64(seed)
+    x = hashes ^ seed
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

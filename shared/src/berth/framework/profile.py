@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -92,7 +93,7 @@ class Profile:
         everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self._hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in everything}
 
-    @property
+    @cached_property
     def untouched_first(self) -> bool:
         """Whether more pods make a node worse, or at least no better."""
         return not any(score.plugin.packs for score in self.scores)

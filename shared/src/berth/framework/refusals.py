@@ -69,7 +69,7 @@ class Refusals:
         return tuple(sorted(made, key=lambda r: (-r.nodes, r.plugin, r.reason)))
 
     def message(self) -> str:
-        """``0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had untolerated taint(s).``"""
+        """Why no node is feasible: ``0/5 nodes are available: 3 Insufficient cpu, 2 node(s) were unschedulable.``."""
         if self.node_count == 0:
             return NO_NODES
         counts: Counter[str] = Counter()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, RowIndex
 from berth.framework.classmemory import WeightedScore
 from berth.framework.evaluate import evaluate_score
 from berth.framework.filtering import PreFiltered
@@ -24,9 +24,11 @@ class Scored:
     totals: Scores
     parts: dict[str, Scores]
 
-    def of(self, position: int) -> dict[str, int]:
-        """One node's points by plugin."""
-        return {name: int(scores[position]) for name, scores in self.parts.items()}
+    def of(self, positions: RowIndex) -> list[dict[str, int]]:
+        """The points of some nodes by plugin."""
+        columns = [scores[positions].tolist() for scores in self.parts.values()]
+        rows = zip(*columns, strict=True) if columns else [()] * len(positions)
+        return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
 def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered) -> Scored:

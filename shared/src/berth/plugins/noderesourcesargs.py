@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from berth.api.resources import is_extended, is_scalar
@@ -122,6 +123,6 @@ def _shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
     ]
     return problems + [
         f"{path}[{i}].utilization: want more than that of the point before ({before.utilization}), got {p.utilization}"
-        for i, (before, p) in enumerate(zip(shape, shape[1:], strict=False), start=1)
+        for i, (before, p) in enumerate(pairwise(shape), start=1)
         if p.utilization <= before.utilization
     ]

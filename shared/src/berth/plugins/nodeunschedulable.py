@@ -1,4 +1,4 @@
-"""NodeUnschedulable: no new pods on a cordoned node, but for those that tolerate it. As kube-scheduler's plugin of that name."""
+"""NodeUnschedulable: no new pods on a cordoned node, but for those that tolerate it. As in kube-scheduler."""
 
 from __future__ import annotations
 

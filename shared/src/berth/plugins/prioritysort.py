@@ -1,4 +1,4 @@
-"""PrioritySort: the more important pod first, then the one that has waited longer. As kube-scheduler's plugin of that name."""
+"""PrioritySort: the more important pod first, then the one that has waited longer. As in kube-scheduler."""
 
 from __future__ import annotations
 

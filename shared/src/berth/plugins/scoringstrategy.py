@@ -1,6 +1,6 @@
 """The three ways in which NodeResourcesFit turns requested and allocatable into points, for one node and for many.
 
-With R requested (this pod included) and A allocatable, in whole numbers, per resource; resources with A = 0 are left out:
+With R requested (this pod included) and A allocatable, in whole numbers, per resource (those with A = 0 left out):
 
 - LeastAllocated: ``(A - R) * 100 / A``, 0 when R > A; a node's points are the mean by weight, rounded down.
 - MostAllocated: ``R * 100 / A``, with R at most A; the mean likewise.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,7 @@ def _on_shape(shape: Sequence[tuple[int, int]], utilization: int) -> int:
     """Between two points on the line through them, division toward zero; the end points hold beyond them."""
     if utilization <= shape[0][0]:
         return shape[0][1]
-    for (u0, s0), (u1, s1) in zip(shape, shape[1:], strict=False):
+    for (u0, s0), (u1, s1) in pairwise(shape):
         if utilization <= u1:
             rise = (s1 - s0) * (utilization - u0)
             return s0 + (abs(rise) // (u1 - u0)) * (1 if rise >= 0 else -1)
