@@ -50,8 +50,8 @@ def typed(monkeypatch):
         pytest.param("--kubeconfig k", {"kube.kubeconfig": "k"}, id="--kubeconfig k"),
         pytest.param("--nats nats://n:4222", {"nats.url": "nats://n:4222"}, id="--nats"),
         pytest.param(
-            "--health-port 0 --identity me --ready-file /tmp/r",
-            {"health.port": "0", "identity": "me", "ready_file": "/tmp/r"},
+            "--health-port 0 --identity me --ready-file ready",
+            {"health.port": "0", "identity": "me", "ready_file": "ready"},
             id="berth's own",
         ),
         pytest.param(

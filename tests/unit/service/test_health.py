@@ -16,7 +16,7 @@ from harness.ticking_clock import TickingClock
 
 @pytest.fixture
 async def asked():
-    """Health over HTTP: `await asked(path)` gives status and text."""
+    """Health over HTTP: asking for a path gives status and text."""
     health, meter = Health(), PrometheusMeter()
     async with (
         health_server(HealthSettings(host="127.0.0.1"), health, meter) as port,
@@ -46,9 +46,7 @@ async def test_readyz_verbose_lists_every_condition(asked):
     asked.health.condition("leadership").waiting("waiting for the API server")
     status, text = await asked("/readyz?verbose")
     assert status == 503
-    assert text == (
-        "[+]nats ok\n[-]leadership waiting for the API server\nnot ready: waiting for the API server\n"
-    )
+    assert text == ("[+]nats ok\n[-]leadership waiting for the API server\nnot ready: waiting for the API server\n")
 
 
 async def test_a_standby_is_ready(asked):
@@ -65,7 +63,9 @@ async def test_metrics_are_served_in_prometheus_text_format(asked):
 
 
 async def test_a_port_that_is_taken_is_wrong_usage_said_in_a_sentence(asked):
-    with pytest.raises(HealthPortError, match=r"health.port \d+ of '127.0.0.1': .*choose another with --health-port") as caught:
+    with pytest.raises(
+        HealthPortError, match=r"health.port \d+ of '127.0.0.1': .*choose another with --health-port"
+    ) as caught:
         async with health_server(HealthSettings(host="127.0.0.1", port=asked.port), Health(), PrometheusMeter()):
             pass
     assert exit_for(caught.value) is Exit.USAGE

@@ -9,7 +9,9 @@ from berth.service.meter import METRICS, CounterName, GaugeName, HistogramName, 
 from berth.service.metrics import PrometheusMeter
 
 
-@pytest.mark.parametrize(("kind", "names"), [("counter", CounterName), ("gauge", GaugeName), ("histogram", HistogramName)])
+@pytest.mark.parametrize(
+    ("kind", "names"), [("counter", CounterName), ("gauge", GaugeName), ("histogram", HistogramName)]
+)
 def test_the_table_and_the_types_name_the_same_metrics(kind, names):
     assert set(get_args(names)) == {name for name, metric in METRICS.items() if metric.kind == kind}
 

@@ -54,12 +54,18 @@ def test_every_error_of_every_source_is_said_at_once_with_its_path():
 @pytest.mark.parametrize(
     ("environment", "path"),
     [
-        pytest.param({"BERTH_LEADER_ELECTION_RENEW_DEADLINE": "13s"}, "leaderElection.renewDeadline", id="slack of 2 s"),
+        pytest.param(
+            {"BERTH_LEADER_ELECTION_RENEW_DEADLINE": "13s"}, "leaderElection.renewDeadline", id="slack of 2 s"
+        ),
         pytest.param({"BERTH_LEADER_ELECTION_RETRY_PERIOD": "9s"}, "leaderElection.retryPeriod", id="9 s x 1.2 > 10 s"),
         pytest.param({"BERTH_LEADER_ELECTION_LEASE_DURATION": "30s"}, "numbers.proposal", id="Lease is not < proposal"),
-        pytest.param({"BERTH_NUMBERS_DUPLICATE_WINDOW": "30s"}, "numbers.duplicateWindow", id="proposal is not < window"),
+        pytest.param(
+            {"BERTH_NUMBERS_DUPLICATE_WINDOW": "30s"}, "numbers.duplicateWindow", id="proposal is not < window"
+        ),
         pytest.param({"BERTH_NATS_USER": "scorer"}, "nats.password", id="user without password"),
-        pytest.param({"BERTH_NATS_TOKEN": "t", "BERTH_NATS_USER": "u", "BERTH_NATS_PASSWORD": "p"}, "nats.user", id="2 ways"),
+        pytest.param(
+            {"BERTH_NATS_TOKEN": "t", "BERTH_NATS_USER": "u", "BERTH_NATS_PASSWORD": "p"}, "nats.user", id="2 ways"
+        ),
         pytest.param({"BERTH_NATS_CERT_FILE": __file__}, "nats.certFile", id="certificate without key"),
     ],
 )

@@ -140,7 +140,7 @@ class Candidacy:
         status = election.status if isinstance(election, Elector) else ElectorStatus()
         if status.last_error is not None:
             self._waiting.say(f"waiting to lead as {self._role}: {status.last_error}")
-        elif status.holder:
+        elif status.holder and not status.leading:
             self._waiting.standby(f"standing by: Lease {self._name!r} is held by {status.holder!r}")
 
     def _election(self) -> Elector | Unelected:

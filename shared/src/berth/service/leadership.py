@@ -105,7 +105,7 @@ async def _begun(taken: Taken, role: Role, session: Session, process: Process) -
         following.cancel()
         await asyncio.wait([following])
         leadership.end("it was given up")
-        taken.waiting.say(f"starting anew as {role}: {leadership.reason}")
+        process.health.condition("leadership").waiting(f"leads no longer as {role}: {leadership.reason}")
         log.info("leading no longer", role=role, number=taken.number, reason=leadership.reason)
         _count(process, leadership, taken.lease_name, leads=False)
 

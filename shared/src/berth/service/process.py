@@ -35,7 +35,7 @@ from berth.service.meter import Meter, RecordingMeter
 from berth.service.metrics import PrometheusMeter
 from berth.service.parent import end_with_parent
 from berth.service.settings import Settings
-from berth.service.stop import Deadline, StopThread
+from berth.service.stop import Deadline, StopThread, seconds_left
 from berth.service.tracing import Tracing
 from berth.service.until import run_until
 from berth.service.watchdog import Watchdog
@@ -43,7 +43,7 @@ from berth.service.watchdog import Watchdog
 log = get_logger()
 
 CANCEL_SHARE: Final = 0.8
-"""Of the stop deadline: what a service may take to finish before it is cancelled. The rest is for closing things."""
+"""Of the time until the end: what a service may take to finish before it is cancelled. The rest is for closing."""
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 """Young collections every 50,000 allocations in place of 700: decoded messages are freed by counting, the collector
 only finds cycles, and a full look through the objects of a large cluster stops the loop for tens of ms."""
@@ -135,7 +135,7 @@ async def _serve(service_main: ServiceMain, process: Process) -> None:
     told = asyncio.ensure_future(process.stopping.wait())
     await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
-    grace = process.settings.stop_deadline.total_seconds() * CANCEL_SHARE
+    grace = seconds_left(process.settings.stop_deadline) * CANCEL_SHARE
     _, late = await asyncio.wait([work], timeout=grace)
     if late:
         log.warning("cancelling what is still under way", seconds=grace)

@@ -25,11 +25,16 @@ BACKSTOP_SECONDS: Final = 0.3
 """After the thread's own end of the process: a hang that lets no Python thread run is ended from C by then."""
 
 
+def seconds_left(deadline: timedelta) -> float:
+    """What there is between the signal and the end of the process."""
+    return max(deadline.total_seconds() - MARGIN_SECONDS, MARGIN_SECONDS)
+
+
 class Deadline:
     """The end of the process, whatever hangs, from the moment on that its end begins."""
 
     def __init__(self, after: timedelta) -> None:
-        self.seconds = max(after.total_seconds() - MARGIN_SECONDS, MARGIN_SECONDS)
+        self.seconds = seconds_left(after)
         self._begun = threading.Lock()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
