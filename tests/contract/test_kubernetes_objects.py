@@ -262,6 +262,17 @@ async def test_status_patch_merges_conditions_by_type(kubernetes_api: Kubernetes
     assert len(again.body["status"]["conditions"]) == 2
 
 
+async def test_times_of_conditions_that_nobody_set_are_null(kubernetes_api: KubernetesApi):
+    await kubernetes_api.add_pod("web")
+    node = await kubernetes_api.add_node()
+    conditions = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    pod_status = await kubernetes_api.patch(f"{kubernetes_api.pods}/web/status", conditions, STRATEGIC_PATCH)
+    node_status = await kubernetes_api.patch(f"/api/v1/nodes/{node}/status", conditions, STRATEGIC_PATCH)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": None}
+    assert pod_status.body["status"]["conditions"] == [ready | {"lastProbeTime": None}]
+    assert node_status.body["status"]["conditions"] == [ready | {"lastHeartbeatTime": None}]
+
+
 async def test_status_patch_leaves_the_spec_alone_and_the_other_way_round(kubernetes_api: KubernetesApi):
     path = f"/api/v1/nodes/{await kubernetes_api.add_node()}"
     both = {"spec": {"unschedulable": True}, "status": {"allocatable": {"cpu": "9"}}}

@@ -7,17 +7,12 @@ No controllers run in it: nodes, their status and Running pods are the test's to
 stays until something deletes it with gracePeriodSeconds=0. Both programs die with the process that started them.
 """
 
-import ctypes
 import dataclasses
 import json
 import os
-import random
 import shutil
-import signal
-import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -26,14 +21,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.child_processes import free_ports, spawn, stop
+
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 HOW_TO_GET_IT = f"{ASSETS_VARIABLE} names no folder with etcd and kube-apiserver: `setup-envtest use 1.36.x` gives one"
 START_TRIES = 5
 READY_SECONDS = 60.0
-STOP_SECONDS = 5.0
-# Below ip_local_port_range: a port of an outgoing connection can never be in the way between looking and listening.
-PORTS = range(20_000, 32_700)
-PR_SET_PDEATHSIG = 1
 FOLDER_PREFIX = "berth-control-plane-"
 
 
@@ -153,15 +146,15 @@ def _started(assets: Path, folder: Path, users: Sequence[User]) -> Iterator[Cont
             plane = _start(assets, attempt, processes)
         except StartError as exc:
             problem = str(exc)
-            _stop(processes)
+            stop(processes)
             continue
         except BaseException:
-            _stop(processes)
+            stop(processes)
             raise
         try:
             yield _with_kubeconfigs(plane, users)
         finally:
-            _stop(processes)
+            stop(processes)
         return
     raise StartError(problem)
 
@@ -184,8 +177,8 @@ def _write_credentials(folder: Path, users: Sequence[User]) -> None:
 def _start(assets: Path, folder: Path, processes: list[subprocess.Popen[bytes]]) -> ControlPlane:
     client_port, peer_port, api_port = free_ports(3)
     etcd_url = f"http://127.0.0.1:{client_port}"
-    processes.append(_spawn(_etcd_command(assets, folder, etcd_url, peer_port), folder / "etcd.log"))
-    processes.append(_spawn(_api_server_command(assets, folder, etcd_url, api_port), folder / "kube-apiserver.log"))
+    processes.append(spawn(_etcd_command(assets, folder, etcd_url, peer_port), folder / "etcd.log"))
+    processes.append(spawn(_api_server_command(assets, folder, etcd_url, api_port), folder / "kube-apiserver.log"))
     plane = ControlPlane(
         url=f"https://127.0.0.1:{api_port}",
         etcd_url=etcd_url,
@@ -229,37 +222,6 @@ def _api_server_command(assets: Path, folder: Path, etcd_url: str, port: int) ->
     ]
 
 
-def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
-        )
-
-
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, also when that is killed with -9 (Linux only)."""
-    if _LIBC is not None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports below the range of outgoing connections on which nobody listens at this moment."""
-    ports = (port for port in random.sample(PORTS, len(PORTS)) if _is_free(port))
-    return [next(ports) for _ in range(count)]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
 def _wait_until_ready(plane: ControlPlane, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
@@ -298,14 +260,3 @@ def _namespaces_exist(plane: ControlPlane, trust: ssl.SSLContext) -> bool:
 def _last_words(folder: Path) -> str:
     tails = [f"{log.name}: {log.read_text(errors='replace')[-600:]!r}" for log in sorted(folder.glob("*.log"))]
     return "; ".join(tails)
-
-
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Stop the API server before its etcd: without one it takes SIGTERM badly."""
-    for process in reversed(processes):
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

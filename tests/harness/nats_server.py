@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth.bus.server import ServerSettings, address, config_text, find_nats_server
-from harness.control_plane import StartError, die_with_parent, free_ports
+from harness.child_processes import die_with_parent, free_ports
+from harness.control_plane import StartError
 
 START_TRIES = 5
 READY_SECONDS = 20.0

@@ -45,6 +45,7 @@ _DEFAULT_TOLERATIONS = tuple(
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for problem in ("not-ready", "unreachable")
 )
+_CONDITION_TIMES = {PODS: ("lastProbeTime", "lastTransitionTime"), NODES: ("lastHeartbeatTime", "lastTransitionTime")}
 _COMPUTE = ("cpu", "memory")
 
 
@@ -77,6 +78,10 @@ def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
     Raises:
         ApiError: 403 or 422, the object is not acceptable.
     """
+    return with_condition_times(kind, _admit(store, kind, value))
+
+
+def _admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
     if kind is PODS:
         return _admit_pod(store, value)
     if kind is NAMESPACES:
@@ -97,6 +102,16 @@ def _node_status(given: JsonObject) -> JsonObject:
         "daemonEndpoints": given.get("daemonEndpoints") or {"kubeletEndpoint": {"Port": 0}},
         "nodeInfo": {**dict.fromkeys(NODE_INFO_FIELDS, ""), **(given.get("nodeInfo") or {})},
     }
+
+
+def with_condition_times(kind: Kind, value: JsonObject) -> JsonObject:
+    """Return a pod or node whose conditions show the times that nobody has set as null, as the real server does."""
+    times = _CONDITION_TIMES.get(kind)
+    conditions = (value.get("status") or {}).get("conditions")
+    if times is None or not conditions or all(name in condition for condition in conditions for name in times):
+        return value
+    completed = [{**dict.fromkeys(times), **condition} for condition in conditions]
+    return {**value, "status": {**value["status"], "conditions": completed}}
 
 
 def _admit_namespace(value: JsonObject) -> JsonObject:

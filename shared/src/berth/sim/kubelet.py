@@ -7,7 +7,8 @@ from datetime import timedelta
 from functools import partial
 
 from berth.sim.kinds import NODES, PODS
-from berth.sim.resources import DeleteOptions, Resources, timestamp
+from berth.sim.preconditions import DeleteOptions
+from berth.sim.resources import Resources, timestamp
 from berth.sim.status import ApiError, JsonObject
 from berth.sim.store import Change, Key, Stored
 

@@ -1,16 +1,15 @@
 """Create, read, update and delete of any kind: what kube-apiserver's generic registry does, on the store."""
 
-import dataclasses
 import random
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from typing import Any, Literal
 
 from berth.sim import admission, events
 from berth.sim.kinds import NAMESPACES, NEW_EVENTS, PODS, Kind
-from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, conflict, invalid, modified, not_found
+from berth.sim.preconditions import DeleteOptions, check_delete, check_uid, version_required
+from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, invalid, modified, not_found
 from berth.sim.store import Key, Store, Stored
 
 Part = Literal["", "status"]
@@ -32,15 +31,6 @@ _KEPT_METADATA = (
 )
 _FINISHED = frozenset({"Succeeded", "Failed"})
 _DEFAULT_GRACE_SECONDS = 30
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOptions:
-    """What a DELETE asks for; None is "not said"."""
-
-    grace_seconds: int | None = None
-    uid: str | None = None
-    resource_version: str | None = None
 
 
 def utc_now() -> datetime:
@@ -128,9 +118,9 @@ class Resources:
         before = self.store.table(kind).items.get(key)
         if before is None:
             return self._create_by_update(kind, key, value, part), True
-        _check_uid(kind, before, value["metadata"].get("uid"))
+        check_uid(kind, before, value["metadata"].get("uid"))
         if kind.updates_need_version and not value["metadata"].get("resourceVersion"):
-            raise _version_required(kind, key[1])
+            raise version_required(kind, key[1])
         return self.update(kind, before, value, part), False
 
     def _create_by_update(self, kind: Kind, key: Key, value: JsonObject, part: Part) -> Stored:
@@ -162,7 +152,7 @@ class Resources:
         version = value["metadata"].get("resourceVersion")
         if version and version != before.value["metadata"]["resourceVersion"]:
             raise modified(kind, before.key[1])
-        after = _only_part(kind, before.value, value, part)
+        after = admission.with_condition_times(kind, _only_part(kind, before.value, value, part))
         if after == before.value:
             return before
         admission.check_metadata(kind, after)
@@ -181,7 +171,7 @@ class Resources:
             ApiError: 404 or 409, a precondition does not hold.
         """
         before = self.find(kind, key)
-        _check_preconditions(kind, before, options)
+        check_delete(kind, before, options)
         if kind is PODS:
             return self._delete_pod(before, options)
         if before.value["metadata"].get("finalizers") or kind is NAMESPACES:
@@ -275,38 +265,3 @@ def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
     given = options.grace_seconds
     grace = pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS) if given is None else given
     return int(grace) if grace >= 0 else 1
-
-
-def _check_uid(kind: Kind, before: Stored, uid: str | None) -> None:
-    known = before.value["metadata"]["uid"]
-    if uid and uid != known:
-        raise conflict(
-            kind, before.key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}"
-        )
-
-
-def _version_required(kind: Kind, name: str) -> ApiError:
-    problem = "Invalid value: 0: must be specified for an update"
-    cause = {"reason": "FieldValueInvalid", "message": problem, "field": "metadata.resourceVersion"}
-    details = {"name": name, "group": kind.group, "kind": kind.plural, "causes": [cause]}
-    message = f'{kind.resource} "{name}" is invalid: metadata.resourceVersion: {problem}'
-    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
-
-
-def _check_preconditions(kind: Kind, before: Stored, options: DeleteOptions) -> None:
-    metadata = before.value["metadata"]
-    details = {"name": before.key[1], "kind": kind.name}
-    cannot = f'Operation cannot be fulfilled on {kind.name} "{before.key[1]}": '
-    if options.uid is not None and options.uid != metadata["uid"]:
-        why = (
-            f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
-            "The object might have been deleted and then recreated"
-        )
-        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
-    version = options.resource_version
-    if version is not None and version != metadata["resourceVersion"]:
-        why = (
-            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
-            f"({metadata['resourceVersion']}). The object might have been modified"
-        )
-        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)

@@ -11,7 +11,8 @@ from aiohttp import web
 from berth.sim import bindings, discovery, faults, listing, patch, routes, status, tables
 from berth.sim.faults import Faults, Verb
 from berth.sim.kinds import PODS, Kind
-from berth.sim.resources import DeleteOptions, Part, Resources
+from berth.sim.preconditions import DeleteOptions
+from berth.sim.resources import Part, Resources
 from berth.sim.routes import Route
 from berth.sim.status import ApiError, bad_request, method_not_allowed, unsupported_media_type
 from berth.sim.store import Store, Stored

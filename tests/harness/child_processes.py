@@ -1,0 +1,57 @@
+"""Programs that a test starts: ports for them, and their end together with the test."""
+
+import ctypes
+import random
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+STOP_SECONDS = 5.0
+# Below ip_local_port_range: a port of an outgoing connection can never be in the way between looking and listening.
+PORTS = range(20_000, 32_700)
+PR_SET_PDEATHSIG = 1
+
+
+def spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program that dies with this process and writes into a log."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
+        )
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, also when that is killed with -9 (Linux only)."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports below the range of outgoing connections on which nobody listens at this moment."""
+    ports = (port for port in random.sample(PORTS, len(PORTS)) if _is_free(port))
+    return [next(ports) for _ in range(count)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Stop programs, the last one started first: an API server takes SIGTERM badly once its etcd has gone."""
+    for process in reversed(processes):
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
