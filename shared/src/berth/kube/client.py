@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
+from pathlib import Path
 from typing import Self
 from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
 
-from berth.kube.credentials import Credentials
+from berth.kube.credentials import Credentials, source_for
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
 from berth.kube.rate_limit import TokenBucket
 from berth.kube.response import Response, parse_retry_after
@@ -77,6 +78,24 @@ class KubeClient:
         self._credentials = credentials
         self._rate_limit = rate_limit
         self._session = _session(user_agent)
+
+    @classmethod
+    async def connect(
+        cls,
+        kubeconfig: str | Path | None = None,
+        *,
+        user_agent: str = "berth",
+        qps: float | None = None,
+        burst: int | None = None,
+    ) -> Self:
+        """Read the kubeconfig, or the account of the pod when there is none. Without qps there is no limit.
+
+        Raises:
+            KubeconfigError: what is there cannot be used; the API server itself is not asked yet.
+        """
+        limit = TokenBucket(qps=qps, burst=burst or max(1, round(2 * qps))) if qps else None
+        credentials = await Credentials.from_source(source_for(kubeconfig))
+        return cls(credentials, user_agent=user_agent, rate_limit=limit)
 
     async def __aenter__(self) -> Self:
         return self

@@ -126,8 +126,8 @@ class Credentials:
 class Kubeconfig:
     """A kubeconfig: the path given, else the files that KUBECONFIG names, else ``~/.kube/config``."""
 
-    def __init__(self, path: str | None = None, *, context: str | None = None) -> None:
-        self._paths = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    def __init__(self, path: str | Path | None = None, *, context: str | None = None) -> None:
+        self._paths = str(path) if path else os.environ.get("KUBECONFIG") or "~/.kube/config"
         self._context = context
 
     async def read(self) -> Access:
@@ -154,9 +154,7 @@ class Kubeconfig:
         )
 
         merged = KubeConfigMerger(self._paths).config
-        if merged is None or not isinstance(merged.value, dict):
-            raise ValueError("it is empty")
-        context = self._context or merged.safe_get("current-context")
+        context = self._context or (merged and merged.safe_get("current-context"))
         if not context:
             raise ValueError("it has no current-context: set one with `kubectl config use-context NAME`")
         loader = KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
@@ -183,7 +181,7 @@ class InClusterAccount:
             return _access(configuration, token_age=TOKEN_FILE_AGE)
 
 
-def source_for(kubeconfig: str | None) -> AccessSource:
+def source_for(kubeconfig: str | Path | None) -> AccessSource:
     """The kubeconfig when one is named here, by KUBECONFIG or by its usual place; otherwise the pod's account."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
     in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
@@ -200,6 +198,8 @@ async def _told_in_one_sentence(doing: str) -> AsyncIterator[None]:
         yield
     except KubeconfigError:
         raise
+    except (TypeError, AttributeError, KeyError, AssertionError) as exc:
+        raise KubeconfigError(f"{doing}: it has not the form of a kubeconfig ({exc!r})") from exc
     except Exception as exc:
         cause = str(exc) or type(exc).__name__
         raise KubeconfigError(f"{doing}: {' '.join(cause.split())}") from exc

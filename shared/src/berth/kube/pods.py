@@ -62,7 +62,7 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
 
 
 def condition_patch(condition: PodCondition, *, uid: str | None = None) -> bytes:
-    """The patch that sets one condition. With a uid the API server answers 409 when the pod is another of that name."""
+    """The patch that sets one condition. With a uid the API server answers 422 when the pod is another of that name."""
     metadata = {"metadata": {"uid": uid}} if uid else {}
     return _encoder.encode({**metadata, "status": {"conditions": [condition]}})
 

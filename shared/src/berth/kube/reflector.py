@@ -145,7 +145,8 @@ class Reflector(Generic[T]):
     async def reached(self, resource_version: str) -> None:
         """Wait until everything of this kind up to this resourceVersion has been handed to the sink.
 
-        On a quiet kind a version of another kind's object is reached with the next bookmark, half a minute at most.
+        It must be the version of an object or event of this kind. That of another kind may never be reached: a kind of
+        which nothing happens gets no bookmark either.
 
         Raises:
             DecodeError: that is no resourceVersion.

@@ -10,6 +10,6 @@ def micro_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def time(moment: datetime) -> str:
+def whole_seconds(moment: datetime) -> str:
     """A Time: RFC 3339 in whole seconds, in UTC, as conditions have it."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

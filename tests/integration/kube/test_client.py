@@ -1,0 +1,220 @@
+"""The client against API servers, real, simulated and scripted."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.kube.bindings import bind
+from berth.kube.client import KubeClient
+from berth.kube.credentials import Access, Credentials
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError
+from berth.kube.events import Reporter, create_event, pod_event
+from berth.kube.pods import CONDITION_FENCE, condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
+from berth.kube.rbac import missing_right
+from berth.sim.faults import Fail, LoseAnswer
+from harness.child_processes import free_ports
+from harness.control_plane import NOBODY, ControlPlane
+from harness.fixtures_kube import Cluster
+from harness.scripted_server import cut, scripted_server, stream
+
+SOON = timedelta(seconds=0.3)
+
+
+class Tokens:
+    """A source of credentials that hands out one token after the other."""
+
+    def __init__(self, server: str, *tokens: str) -> None:
+        self._server = server
+        self._tokens = list(tokens)
+
+    async def read(self) -> Access:
+        return Access(server=self._server, authorization=f"Bearer {self._tokens.pop(0)}")
+
+
+async def _pod(cluster: Cluster, name: str = "web") -> Pod:
+    pod = await get_pod(cluster.client, cluster.api.namespace, name)
+    assert pod is not None
+    return pod
+
+
+async def _bind(cluster: Cluster, pod: Pod, node: str = "node-1", **other: str):
+    named = {
+        "namespace": pod.metadata.namespace,
+        "name": pod.metadata.name,
+        "uid": pod.uid,
+        "resource_version": pod.metadata.resource_version,
+    }
+    return await bind(cluster.client, node=node, **{**named, **other})
+
+
+async def test_pod_is_bound_once_and_only_as_it_was_seen(cluster: Cluster):
+    await cluster.api.add_pod("web")
+    pod = await _pod(cluster)
+    assert (await _bind(cluster, pod, uid="another")).status == 409
+    assert (await _bind(cluster, pod, resource_version="1")).status == 409
+    assert (await _bind(cluster, pod)).status == 201
+    assert (await _pod(cluster)).spec.node_name == "node-1"
+    again = await _bind(cluster, await _pod(cluster), node="node-2")
+    assert (again.status, again.reason) == (409, "Conflict")
+    assert "web" in again.message
+
+
+async def test_pod_that_does_not_exist_is_none(cluster: Cluster):
+    assert await get_pod(cluster.client, cluster.api.namespace, "nobody") is None
+
+
+async def test_fence_moves_the_pods_version_so_that_an_older_binding_cannot_land(cluster: Cluster):
+    await cluster.api.add_pod("web")
+    before = await _pod(cluster)
+    patch = condition_patch(fence_condition(7), uid=before.uid)
+    answer = await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)
+    fenced = decode_pod(answer.body)
+    assert [(c.type, c.message) for c in fenced.status.conditions or ()] == [(CONDITION_FENCE, "7")]
+    assert (await _bind(cluster, before)).status == 409
+    assert (await _bind(cluster, fenced)).status == 201
+
+
+async def test_patch_of_a_pod_that_is_another_one_by_now_is_invalid(cluster: Cluster):
+    await cluster.api.add_pod("web")
+    patch = condition_patch(fence_condition(7), uid="another")
+    assert (await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)).status == 422
+
+
+async def test_event_is_written_with_its_time_and_a_note_that_fits(cluster: Cluster):
+    await cluster.api.add_pod("web")
+    body = pod_event(
+        await _pod(cluster),
+        kind="Warning",
+        reason="FailedScheduling",
+        action="Scheduling",
+        note="0/3 nodes are available: ü" + "x" * 2000,
+        reporter=Reporter(controller="berth", instance="berth-binder-0"),
+        time=datetime(2026, 11, 21, tzinfo=UTC),
+    )
+    answer = await create_event(cluster.client, cluster.api.namespace, body)
+    assert answer.status == 201, answer.message
+    event = json.loads(answer.body)
+    assert event["eventTime"] == "2026-11-21T00:00:00.000000Z"
+    assert event["note"].endswith("x...")
+    assert len(event["note"].encode()) == 1024
+
+
+def test_event_of_a_pod_with_the_longest_name_still_has_a_valid_name():
+    pod = Pod(metadata=ObjectMeta(name="a" * 253, namespace="shop"))
+    reporter = Reporter(controller="berth", instance="i")
+    now = datetime.now(UTC)
+    body = pod_event(pod, kind="Normal", reason="R", action="A", note="", reporter=reporter, time=now)
+    assert len(json.loads(body)["metadata"]["name"]) == 253
+
+
+async def test_account_without_the_right_is_told_the_rule_to_add(real_control_plane: ControlPlane):
+    path = real_control_plane.folder / f"{NOBODY.name}.kubeconfig"
+    async with await KubeClient.connect(path) as client:
+        refused = await bind(client, namespace="default", name="web", uid="u", resource_version="1", node="n")
+        assert missing_right(refused.failure()) == (
+            "'nobody' may not create pods/binding: add to the ClusterRole:"
+            ' apiGroups: [""], resources: ["pods/binding"], verbs: ["create"]'
+        )
+        with pytest.raises(ApiRefusedError, match="'nobody' may not get pods: add to the ClusterRole"):
+            await get_pod(client, "default", "web")
+
+
+async def test_server_that_is_not_there_is_named_and_nothing_was_sent():
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    async with KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+        with pytest.raises(ApiUnreachableError, match=f"GET {url}/api/v1/pods: Cannot connect") as lost:
+            await client.request("GET", "/api/v1/pods")
+    assert not lost.value.maybe_sent
+
+
+async def test_answer_that_is_lost_may_have_been_carried_out(simulated_cluster: Cluster):
+    await simulated_cluster.api.add_pod("web")
+    pod = await _pod(simulated_cluster)
+    simulated_cluster.simulated.faults.inject(LoseAnswer(verb="create", resource="pods/binding"))
+    with pytest.raises(ApiUnreachableError) as lost:
+        await _bind(simulated_cluster, pod)
+    assert lost.value.maybe_sent
+    assert (await _pod(simulated_cluster)).spec.node_name == "node-1"
+
+
+async def test_server_that_does_not_answer_is_given_up_after_the_time_allowed():
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async with scripted_server(silent) as url, KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+        with pytest.raises(ApiUnreachableError, match=r"no answer within 0\.3 s") as lost:
+            await client.request("POST", "/x", body=b"{}", timeout=SOON)
+    assert lost.value.maybe_sent
+
+
+async def test_answer_that_breaks_off_is_no_answer():
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"half")
+        cut(request)
+        return response
+
+    async with scripted_server(half) as url, KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+        with pytest.raises(ApiUnreachableError):
+            await client.request("GET", "/x")
+
+
+async def test_refused_token_is_read_again_once_and_tried_again():
+    async def only_new(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=200 if request.headers["Authorization"] == "Bearer new" else 401)
+
+    async with scripted_server(only_new) as url:
+        async with KubeClient(await Credentials.from_source(Tokens(url, "old", "new"))) as client:
+            answers = await asyncio.gather(*(client.request("GET", "/x") for _ in range(8)))
+        assert {answer.status for answer in answers} == {200}
+        async with KubeClient(await Credentials.from_source(Tokens(url, "old", "older"))) as client:
+            assert (await client.request("GET", "/x")).status == 401
+
+
+async def test_retry_after_and_user_agent_are_carried():
+    async def busy(request: web.Request) -> web.StreamResponse:
+        assert request.headers["User-Agent"] == "berth-binder"
+        return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
+
+    async with scripted_server(busy) as url:
+        credentials = await Credentials.from_source(Tokens(url, "t"))
+        async with KubeClient(credentials, user_agent="berth-binder") as client:
+            answer = await client.request("GET", "/x")
+    assert (answer.status, answer.retry_after, answer.message) == (429, timedelta(seconds=7), "slow down")
+
+
+async def test_stream_that_falls_silent_is_given_up():
+    async def begins_only(request: web.Request) -> web.StreamResponse:
+        return await stream(request, b"one", then=asyncio.Event())
+
+    async with (
+        scripted_server(begins_only) as url,
+        KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client,
+        client.stream("/x", params={}, read_timeout=SOON) as answer,
+    ):
+        assert await anext(answer.chunks) == b"one"
+        with pytest.raises(ApiUnreachableError, match=r"no answer within 0\.3 s"):
+            await anext(answer.chunks)
+
+
+async def test_failures_of_the_server_are_values(simulated_cluster: Cluster):
+    simulated_cluster.simulated.faults.inject(Fail(status=503))
+    answer = await simulated_cluster.client.request("GET", "/api/v1/pods")
+    assert (answer.status, answer.succeeded) == (503, False)
+
+
+async def test_limit_on_requests_is_kept(simulated_cluster: Cluster, tmp_path: Path):
+    path = simulated_cluster.kubeconfig_path
+    began = asyncio.get_running_loop().time()
+    async with await KubeClient.connect(path, qps=50, burst=1) as client:
+        await asyncio.gather(*(client.request("GET", "/api/v1/namespaces") for _ in range(11)))
+    assert asyncio.get_running_loop().time() - began >= 0.2  # ten pauses of 20 ms

@@ -1,0 +1,197 @@
+"""Where the API server is and who berth is there: kubeconfigs good and bad, and tokens that grow old."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.kube.credentials import Credentials, InClusterAccount, Kubeconfig, source_for
+from berth.kube.errors import KubeconfigError
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def _write(path: Path, *, user: dict | None = None, server: str = "http://127.0.0.1:1", **overrides: object) -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        **overrides,
+    }
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return path
+
+
+async def _refusal(source: Kubeconfig | InClusterAccount) -> str:
+    with pytest.raises(KubeconfigError) as refused:
+        await source.read()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+async def test_token_and_server_are_taken_from_the_current_context(tmp_path: Path):
+    path = _write(tmp_path / "kubeconfig", user={"token": "secret"}, server="http://127.0.0.1:8001/")
+    credentials = await Credentials.from_source(Kubeconfig(path))
+    assert credentials.server == "http://127.0.0.1:8001"
+    assert await credentials.headers() == {"Authorization": "Bearer secret"}
+
+
+async def test_context_may_be_named(tmp_path: Path):
+    clusters = [{"name": name, "cluster": {"server": f"http://{name}"}} for name in ("k", "other")]
+    contexts = [{"name": name, "context": {"cluster": name, "user": "u"}} for name in ("k", "other")]
+    path = _write(tmp_path / "kubeconfig", clusters=clusters, contexts=contexts, **{"current-context": "k"})
+    assert (await Kubeconfig(path, context="other").read()).server == "http://other"
+
+
+async def test_cluster_without_a_user_is_asked_without_a_name(tmp_path: Path):
+    path = _write(tmp_path / "kubeconfig", users=[])
+    assert await (await Credentials.from_source(Kubeconfig(path))).headers() == {}
+
+
+async def test_kubeconfig_variable_names_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = _write(tmp_path / "first", server="http://first")
+    monkeypatch.setenv(
+        "KUBECONFIG", f"{tmp_path}/missing:{first}:{_write(tmp_path / 'second', server='http://second')}"
+    )
+    assert (await source_for(None).read()).server == "http://first"
+
+
+async def test_kubeconfig_that_does_not_exist_is_said_so(tmp_path: Path):
+    refusal = await _refusal(Kubeconfig(tmp_path / "nowhere"))
+    assert refusal == f"reading kubeconfig '{tmp_path}/nowhere': no such file: name one with --kubeconfig"
+
+
+async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path: Path):
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", **{"current-context": None})))
+    assert refusal.endswith("it has no current-context: set one with `kubectl config use-context NAME`")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param("", "has not the form of a kubeconfig", id="empty"),
+        pytest.param("{]", "", id="no YAML"),
+        pytest.param("hello", "has not the form of a kubeconfig", id="no mapping"),
+        pytest.param('{"current-context": "c", "contexts": []}', "Expected object with name c", id="no such context"),
+    ],
+)
+async def test_file_that_is_no_kubeconfig_is_refused_in_one_sentence(tmp_path: Path, text: str, cause: str):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    refusal = await _refusal(Kubeconfig(path))
+    assert refusal.startswith(f"reading kubeconfig '{path}': ")
+    assert cause in refusal
+
+
+async def test_certificate_that_is_missing_is_named(tmp_path: Path):
+    cluster = {"server": "https://127.0.0.1:1", "certificate-authority": "missing.crt"}
+    path = _write(tmp_path / "kubeconfig", clusters=[{"name": "k", "cluster": cluster}])
+    assert f"{tmp_path}/missing.crt" in await _refusal(Kubeconfig(path))
+
+
+async def test_server_that_is_no_url_is_quoted(tmp_path: Path):
+    assert "has the server 'here'" in await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", server="here")))
+
+
+async def test_outside_of_a_pod_there_is_no_account(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert (
+        await _refusal(InClusterAccount()) == "reading the service account of this pod: Service host/port is not set."
+    )
+
+
+def test_in_a_pod_the_account_is_used_unless_a_kubeconfig_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert isinstance(source_for(None), InClusterAccount)
+    assert isinstance(source_for("/etc/kubeconfig"), Kubeconfig)
+
+
+async def test_token_file_is_read_again_when_it_has_grown_old(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    clock = ManualClock()
+    source = Kubeconfig(_write(tmp_path / "kubeconfig", user={"tokenFile": "token"}))
+    credentials = await Credentials.from_source(source, clock=clock)
+    token.write_text("two\n")
+    clock.seconds = 59
+    assert await credentials.headers() == {"Authorization": "Bearer one"}
+    clock.seconds = 60
+    assert await credentials.headers() == {"Authorization": "Bearer two"}
+
+
+async def test_token_file_that_is_gone_leaves_the_token_of_before(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("one")
+    clock = ManualClock()
+    source = Kubeconfig(_write(tmp_path / "kubeconfig", user={"tokenFile": "token"}))
+    credentials = await Credentials.from_source(source, clock=clock)
+    token.unlink()
+    clock.seconds = 60
+    assert await credentials.headers() == {"Authorization": "Bearer one"}
+    token.write_text("two")
+    clock.seconds = 70
+    assert await credentials.headers() == {"Authorization": "Bearer two"}
+
+
+def _exec_user(tmp_path: Path, status: str) -> dict:
+    """A plugin that counts how often it ran, in the token that it gives."""
+    program = (
+        "import datetime, json, pathlib; "
+        f"runs = pathlib.Path({str(tmp_path / 'runs')!r}); "
+        "n = len(runs.read_text()) + 1 if runs.exists() else 1; "
+        "runs.write_text('x' * n); "
+        "soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=10); "
+        "until = soon.strftime('%Y-%m-%dT%H:%M:%SZ'); "
+        f"status = {status}; "
+        "answer = {'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', 'status': status}; "
+        "print(json.dumps(answer))"
+    )
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": ["-c", program]}
+    return {"exec": command}
+
+
+async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path: Path):
+    user = _exec_user(tmp_path, "{'token': f'run-{n}', 'expirationTimestamp': until}")
+    clock = ManualClock()
+    credentials = await Credentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
+    clock.seconds = 8 * 60
+    assert await credentials.headers() == {"Authorization": "Bearer run-1"}
+    clock.seconds = 9 * 60 + 1
+    together = await asyncio.gather(*(credentials.headers() for _ in range(5)))
+    assert together == [{"Authorization": "Bearer run-2"}] * 5
+
+
+async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: Path):
+    user = _exec_user(tmp_path, "{'token': f'run-{n}'}")
+    clock = ManualClock()
+    credentials = await Credentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
+    clock.seconds = 1e6
+    refused = await credentials.headers()
+    assert refused == {"Authorization": "Bearer run-1"}
+    assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
+    assert await credentials.renew(refused) == {"Authorization": "Bearer run-2"}
+
+
+async def test_exec_plugin_that_fails_is_quoted(tmp_path: Path):
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", "raise SystemExit('log in first')"],
+    }
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", user={"exec": command})))
+    assert "log in first" in refusal
