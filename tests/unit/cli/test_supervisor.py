@@ -1,0 +1,129 @@
+"""Children are kept running, said goodbye to, and never left behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.cli import supervisor as module
+from berth.cli.supervisor import ChildRefusedError, Program, Supervisor
+
+FOREVER = "import time; print('up', flush=True); time.sleep(600)"
+
+
+def python(code, name="child", **other):
+    return Program(name=name, command=(sys.executable, "-c", code), **other)
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_BACKOFF", module.timedelta(seconds=0.01))
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - a process has no event for it
+            await asyncio.sleep(0.01)
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_child_that_was_killed_is_started_again_and_a_line_says_so(said):
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python(FOREVER, "scorer-1"))
+        await until(lambda: supervisor.pid("scorer-1"))
+        first = supervisor.pid("scorer-1")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: supervisor.pid("scorer-1") not in {None, first})
+    assert said == ["scorer-1 ended (killed by SIGKILL); starting it again in 0.01 s"]
+
+
+async def test_a_child_that_keeps_dying_is_started_less_and_less_often(said):
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python("raise SystemExit(1)"))
+        await until(lambda: len(said) == 3)
+    assert [line.rpartition(" in ")[2] for line in said] == ["0.01 s", "0.02 s", "0.04 s"]
+
+
+async def test_a_child_that_can_never_run_as_it_was_told_to_ends_the_whole(said):
+    async def whole():
+        async with Supervisor(said.append) as supervisor:
+            supervisor.start(python("raise SystemExit(2)", "watcher"))
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await whole()
+    assert caught.group_contains(ChildRefusedError, match="watcher cannot start as it was told to")
+
+
+async def test_leaving_ends_every_child(said):
+    async with Supervisor(said.append) as supervisor:
+        for name in ("a", "b"):
+            supervisor.start(python(FOREVER, name))
+        await until(lambda: supervisor.pid("a") and supervisor.pid("b"))
+        pids = [supervisor.pid("a"), supervisor.pid("b")]
+    assert not any(lives(pid) for pid in pids)
+
+
+async def test_a_child_that_does_not_listen_is_killed_in_the_end(said, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "GRACE", module.timedelta(seconds=0.2))
+    deaf = (
+        f"import signal, time; signal.signal(15, signal.SIG_IGN); open({str(tmp_path / 'up')!r}, 'w'); time.sleep(99)"
+    )
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python(deaf))
+        await until((tmp_path / "up").exists)
+        pid = supervisor.pid("child")
+    assert not lives(pid)
+
+
+async def test_a_childs_words_go_where_they_are_wanted(said, tmp_path):
+    log = tmp_path / "log"
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python(FOREVER, log=log))
+        await until(lambda: log.exists() and log.read_text() == "up\n")
+
+
+async def test_children_end_with_a_parent_that_is_killed(tmp_path):
+    code = f"""
+import asyncio, os, sys
+from berth.cli.supervisor import Program, Supervisor
+async def main():
+    async with Supervisor(print) as supervisor:
+        supervisor.start(Program(name="child", command=(sys.executable, "-c", {FOREVER!r})))
+        while not supervisor.pid("child"):
+            await asyncio.sleep(0.01)
+        print(supervisor.pid("child"), flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    line = await parent.stdout.readline()
+    while not line.strip().isdigit():
+        line = await parent.stdout.readline()
+    child = int(line)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not lives(child) or ended(child))
+
+
+def ended(pid):
+    """Whether it is a zombie: nobody here can reap a grandchild."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
