@@ -1,0 +1,381 @@
+"""The binder's core: RANKED messages and the API's answers in, requests and Decisions out. No I/O, no clock, no log.
+
+Messages are examined in stream order, each when there is a place on the wire for its POST, so that the re-check sees
+the newest state. A pod whose Binding was left open keeps its reservation and its node and pauses without holding a
+place; pods behind it go on. When the API server answers nobody, nothing new is started (PROTOCOL 5 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from berth.api.identity import Attempt
+from berth.api.messages import Decision, Outcome, Ranked
+from berth.api.pod import Pod
+from berth.framework.profile import Profile
+from berth.framework.state import CycleState
+from berth.framework.status import Code, Status
+from binder.answers import Again, Answer, Next, Reading, after_binding, after_reading
+from binder.commitment import Claim, Commitment, Phase
+from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
+from binder.examination import Examination, Placement
+from binder.given import Given
+from binder.ledger import Ledger
+from binder.order import StreamOrder
+from binder.pauses import Pauses
+from binder.plugin_steps import PluginSteps
+from binder.recheck import Recheck
+from binder.verdict import Stand, Verdict, decision, failed, refused, waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """The core's numbers."""
+
+    max_in_flight: int = 32
+    """POSTs and readings on the wire at once, 1 is strictly serial."""
+    best: int = 8
+    """K, the nodes that RANKED names."""
+    tries: int = 5
+    """Exceptions of our own, one after the other, that a pod may meet before it is given up (PROTOCOL 6)."""
+    collisions: int = 3
+    """409 answers in a row after which the next try is put off: somebody writes the pod faster than we read it."""
+    word_every: timedelta = timedelta(seconds=10)
+    """How often ``waiting`` is said; a third of the 30 s for which a scorer counts a proposal after the last word."""
+    ask_again: timedelta = timedelta(seconds=1)
+    """How often a plugin that said wait is asked again."""
+    nak_delay: timedelta = timedelta(seconds=5)
+    """After which a message of an unknown profile comes again: a binder that knows it may lead by then."""
+    pauses: Pauses = field(default_factory=Pauses)
+
+
+class Committer:
+    """Takes every decision of one epoch."""
+
+    def __init__(
+        self, *, ledger: Ledger, profiles: Mapping[str, Profile], stand: Stand, settings: CommitSettings | None = None
+    ) -> None:
+        self._settings = settings or CommitSettings()
+        self._ledger = ledger
+        self._profiles = profiles
+        self._stand = stand
+        self._recheck = Recheck(ledger=ledger, best=self._settings.best)
+        self._examination = Examination(ledger=ledger, recheck=self._recheck, profiles=profiles)
+        self._given = Given()
+        self._queue = StreamOrder()
+        self._open: dict[str, Commitment] = {}
+        self._on_wire: set[str] = set()
+        self._paused: dict[str, Commitment] = {}
+        self._troubled: dict[str, Commitment] = {}
+        self._silence = 0
+        self._is_closed = False
+
+    # Events.
+
+    def take(self, ranked: Ranked, held: Held, now: float) -> list[Effect]:
+        """A RANKED message was delivered. Raises DecodeError when its attempt has another form."""
+        attempt = Attempt.parse(ranked.attempt)
+        if ranked.profile not in self._profiles:
+            return [Nak(held=held, delay=self._settings.nak_delay)]
+        return self._admit(Claim(ranked=ranked, attempt=attempt, held=held), now)
+
+    def advance(self, now: float) -> list[Effect]:
+        """Start what may be started: words that are due, pauses that are over, then new messages in stream order."""
+        if self._is_closed:
+            return []
+        effects = self._say_waiting(now)
+        while len(self._on_wire) < self._settings.max_in_flight:
+            step = self._next_step(now)
+            if step is None:
+                break
+            effects += step
+        return effects
+
+    def answered(self, uid: str, answer: Answer, now: float) -> list[Effect]:
+        """The API server answered a Binding, or did not (status 0)."""
+        return self._on_answer(uid, answer, lambda it: self._after_binding(it, answer, now), now)
+
+    def read(self, uid: str, reading: Reading, now: float) -> list[Effect]:
+        """The API server answered the reading of a pod, or did not."""
+        return self._on_answer(uid, reading, lambda it: self._after_reading(it, reading, now), now)
+
+    def published(self, said: Decision) -> list[Effect]:
+        """The Decision has its PubAck: what it settles is acknowledged, and people are told."""
+        commitment = self._open.get(said.uid)
+        if commitment is None or commitment.decision is not said:
+            return []
+        del self._open[said.uid]
+        self._given.remember(Attempt.parse(said.attempt))
+        for claim in commitment.claims_left():
+            self._queue.push(claim)
+        done: list[Effect] = [Ack(held=claim.held) for claim in commitment.claims_decided()]
+        return [*done, Announce(decision=said, pod=commitment.pod)]
+
+    def close(self) -> None:
+        """Start nothing any more; answers to what is on the wire are still taken."""
+        self._is_closed = True
+
+    # Questions.
+
+    def due(self) -> float | None:
+        """When ``advance`` has something to do by the clock alone; ``None``: not before the next event."""
+        times = [it.due for it in self._paused.values()]
+        times += [it.next_word for it in self._troubled.values() if it.next_word is not None]
+        return min(times, default=None)
+
+    def held(self) -> Iterator[Held]:
+        """Every message that is not settled: it has to be kept alive."""
+        for commitment in self._open.values():
+            yield from (claim.held for claim in commitment.claims)
+        yield from (claim.held for claim in self._queue)
+
+    @property
+    def on_wire(self) -> int:
+        """Requests under way."""
+        return len(self._on_wire)
+
+    @property
+    def backlog(self) -> int:
+        """Messages not looked at yet."""
+        return len(self._queue)
+
+    @property
+    def is_api_silent(self) -> bool:
+        """Whether so many requests in a row were left open that nothing new is started."""
+        return self._silence >= self._settings.max_in_flight
+
+    # Messages.
+
+    def _admit(self, claim: Claim, now: float) -> list[Effect]:
+        if self._given.covers(claim.attempt):
+            return [Ack(held=claim.held)]
+        commitment = self._open.get(claim.attempt.uid)
+        if commitment is not None:
+            return self._join(commitment, claim, now)
+        self._queue.push(claim)
+        return []
+
+    def _join(self, commitment: Commitment, claim: Claim, now: float) -> list[Effect]:
+        """A later attempt takes the reservation over; a waiting one says so at once."""
+        was_waiting = commitment.is_waiting
+        is_later = commitment.join(claim)
+        if not (is_later and was_waiting) or commitment.phase is Phase.DECIDING:
+            return []
+        return [self._word(commitment, now)]
+
+    def _next_step(self, now: float) -> list[Effect] | None:
+        resumed = self._first_due(now)
+        if resumed is not None:
+            return self._resume(resumed, now)
+        if not self._queue or self.is_api_silent:
+            return None
+        return self._begin(self._queue.pop(), now)
+
+    def _begin(self, claim: Claim, now: float) -> list[Effect]:
+        if self._given.covers(claim.attempt) or claim.attempt.uid in self._open:
+            return self._admit(claim, now)
+        commitment = Commitment(foremost=claim, claims=[claim], phase=Phase.PAUSED, pod=claim.ranked.pod)
+        self._open[commitment.uid] = commitment
+        return self._guarded(commitment, lambda it: self._examine(it, now), now)
+
+    def _examine(self, commitment: Commitment, now: float) -> list[Effect]:
+        foremost = commitment.foremost
+        found = self._examination.of(foremost.ranked, foremost.attempt)
+        if isinstance(found, Verdict):
+            return self._settle(commitment, found)
+        return self._place(commitment, found, now)
+
+    def _place(self, commitment: Commitment, placement: Placement, now: float) -> list[Effect]:
+        """Reserve the node, and go on to the Binding as far as the plugins let it."""
+        self._undo(commitment)
+        commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
+        self._ledger.reserve(placement.pod, placement.node)
+        commitment.steps = PluginSteps(
+            profile=self._profiles[commitment.foremost.ranked.profile],
+            state=CycleState(self._ledger.snapshot.class_of(placement.pod)),
+            pod=placement.pod,
+            node=placement.node,
+        )
+        return self._go_on(commitment, commitment.steps, now)
+
+    def _go_on(self, commitment: Commitment, steps: PluginSteps, now: float) -> list[Effect]:
+        status = steps.before_binding(now)
+        if status.is_success:
+            return self._post(commitment, steps)
+        if status.code is Code.WAIT:
+            return self._await_plugin(commitment, steps, status, now)
+        return self._settle(commitment, refused(commitment.node, status))
+
+    def _post(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
+        node = steps.binding().node
+        commitment.posted()
+        self._on_wire.add(commitment.uid)
+        return [Post(pod=commitment.pod, node=node)]
+
+    def _look(self, commitment: Commitment) -> list[Effect]:
+        commitment.phase = Phase.READING
+        self._on_wire.add(commitment.uid)
+        return [Read(pod=commitment.pod)]
+
+    # Answers.
+
+    def _on_answer(
+        self, uid: str, answer: Answer, then: Callable[[Commitment], list[Effect]], now: float
+    ) -> list[Effect]:
+        commitment = self._open.get(uid)
+        if commitment is None or uid not in self._on_wire:
+            return []
+        self._on_wire.discard(uid)
+        self._silence = self._silence + 1 if answer.is_open else 0
+        complaint: list[Effect] = [Complain(text=answer.missing_right)] if answer.missing_right else []
+        return [*complaint, *self._guarded(commitment, then, now)]
+
+    def _after_binding(self, commitment: Commitment, answer: Answer, now: float) -> list[Effect]:
+        step = after_binding(answer, commitment.node)
+        if isinstance(step, Verdict):
+            return self._settle(commitment, step)
+        if step is Next.READ and commitment.collisions < self._settings.collisions:
+            commitment.collisions += 1
+            return self._look(commitment)
+        return self._pause(commitment, answer, now)
+
+    def _after_reading(self, commitment: Commitment, reading: Reading, now: float) -> list[Effect]:
+        step = after_reading(reading, commitment.foremost.ranked.pod, commitment.node)
+        if isinstance(step, Verdict):
+            return self._settle(commitment, step)
+        if isinstance(step, Again):
+            return self._again(commitment, step.pod, now)
+        return self._pause(commitment, reading, now)
+
+    def _again(self, commitment: Commitment, pod: Pod, now: float) -> list[Effect]:
+        """Try the same node again, since a lost POST may still arrive.
+
+        Once the pod's version has moved none can: then the node has to pass again, or another may be chosen.
+        """
+        is_free = commitment.learn(pod)
+        claim, steps = commitment.foremost, commitment.steps
+        if steps is not None and (not is_free or self._passes(commitment, pod)):
+            return self._post(commitment, steps)
+        found = self._examination.choose(claim.ranked, claim.attempt, pod)
+        if isinstance(found, Verdict):
+            return self._settle(commitment, found)
+        return self._place(commitment, found, now)
+
+    def _passes(self, commitment: Commitment, pod: Pod) -> bool:
+        profile = self._profiles[commitment.foremost.ranked.profile]
+        return self._recheck.passes(pod, commitment.node, profile).is_success
+
+    # Pauses.
+
+    def _pause(self, commitment: Commitment, answer: Answer | None, now: float) -> list[Effect]:
+        commitment.failures += 1
+        asked = answer.retry_after if answer is not None else None
+        commitment.phase = Phase.PAUSED
+        commitment.due = now + self._settings.pauses.after(commitment.failures, asked)
+        if commitment.next_word is None:
+            commitment.next_word = now + self._settings.word_every.total_seconds()
+        silent, broken = "the API server has not answered the Binding yet", "trying again after an exception"
+        commitment.hold_up = broken if answer is None else silent
+        self._put_off(commitment)
+        return []
+
+    def _await_plugin(self, commitment: Commitment, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
+        """A plugin says wait: the room stays reserved, the window's place is free at once."""
+        commitment.phase = Phase.PAUSED
+        commitment.due = min(now + self._settings.ask_again.total_seconds(), steps.waits_until)
+        commitment.hold_up = f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
+        self._put_off(commitment)
+        return [] if commitment.is_waiting else [self._word(commitment, now)]
+
+    def _put_off(self, commitment: Commitment) -> None:
+        self._paused[commitment.uid] = commitment
+        self._troubled[commitment.uid] = commitment
+
+    def _first_due(self, now: float) -> Commitment | None:
+        """Of the pauses that are over, the one that stands first in the stream."""
+        over = [it for it in self._paused.values() if it.due <= now]
+        return min(over, key=lambda it: it.sequence, default=None)
+
+    def _resume(self, commitment: Commitment, now: float) -> list[Effect]:
+        del self._paused[commitment.uid]
+        commitment.collisions = 0
+        if commitment.is_posted:
+            return self._look(commitment)
+        return self._guarded(commitment, lambda it: self._take_up(it, now), now)
+
+    def _take_up(self, commitment: Commitment, now: float) -> list[Effect]:
+        """Nothing was sent yet: no node was chosen, or plugins had to be waited for and things may have changed."""
+        claim, steps = commitment.foremost, commitment.steps
+        if steps is None:
+            return self._examine(commitment, now)
+        standing = self._examination.standing(claim.ranked, claim.attempt)
+        if isinstance(standing, Verdict):
+            return self._settle(commitment, standing)
+        commitment.pod = standing
+        if self._passes(commitment, standing):
+            return self._go_on(commitment, steps, now)
+        return self._examine(commitment, now)
+
+    def _say_waiting(self, now: float) -> list[Effect]:
+        late = [it for it in self._troubled.values() if it.next_word is not None and it.next_word <= now]
+        return [self._word(it, now) for it in late]
+
+    def _word(self, commitment: Commitment, now: float) -> Effect:
+        said = self._decision(commitment, waiting(commitment.node, commitment.hold_up))
+        commitment.repeats += 1
+        commitment.is_waiting = True
+        commitment.next_word = now + self._settings.word_every.total_seconds()
+        return Publish(decision=said, held=commitment.foremost.held)
+
+    # Ends.
+
+    def _guarded(self, commitment: Commitment, step: Callable[[Commitment], list[Effect]], now: float) -> list[Effect]:
+        """An exception while a pod is committed counts for that pod, never for the process (PROTOCOL 6)."""
+        try:
+            return step(commitment)
+        except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
+            commitment.tries += 1
+            if commitment.tries < self._settings.tries:
+                return self._pause(commitment, None, now)
+            reason = f"committing {commitment.pod.key!r}: failed {commitment.tries} times: {type(exc).__name__}: {exc}"
+            return self._settle(commitment, failed(reason, reason="exception"), bury=True)
+
+    def _settle(self, commitment: Commitment, verdict: Verdict, *, bury: bool = False) -> list[Effect]:
+        uid = commitment.uid
+        if verdict.outcome is Outcome.BOUND:
+            self._ledger.confirm(uid)
+            self._tell_plugins(commitment)
+        else:
+            self._ledger.release(uid)
+            self._undo(commitment)
+        self._on_wire.discard(uid)
+        self._paused.pop(uid, None)
+        self._troubled.pop(uid, None)
+        commitment.phase = Phase.DECIDING
+        commitment.decision = self._decision(commitment, verdict)
+        return [Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)]
+
+    def _undo(self, commitment: Commitment) -> None:
+        steps, commitment.steps = commitment.steps, None
+        if steps is not None:
+            with suppress(Exception):  # the pod's outcome stands, whatever a plugin makes of its own books
+                steps.undo()
+
+    def _tell_plugins(self, commitment: Commitment) -> None:
+        if commitment.steps is not None:
+            with suppress(Exception):  # the same
+                commitment.steps.after_binding()
+
+    def _decision(self, commitment: Commitment, verdict: Verdict) -> Decision:
+        return decision(
+            commitment.foremost.ranked,
+            commitment.foremost.attempt,
+            verdict,
+            pod=commitment.pod,
+            stand=self._stand,
+            repeat=commitment.repeats if verdict.outcome is Outcome.WAITING else 0,
+            versions=self._ledger.newest_objects(),
+        )

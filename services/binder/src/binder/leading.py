@@ -1,0 +1,287 @@
+"""One leadership of the binder: takes over, then carries out what the core asks for until it is told or has to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from berth.api.errors import DecodeError, TemporaryError
+from berth.api.identity import Attempt, Epoch
+from berth.api.messages import DeadLetter, Decision, Ranked, UnknownSchemaError, decode, decoder
+from berth.bus.port import BusLostError, Consumption, Delivery, MissingError, Session, TooLargeError
+from berth.bus.stages import bury, publish_decision
+from berth.bus.topology import RANKED
+from berth.framework.profile import Profile
+from berth.kube.client import KubeClient
+from berth.service.leadership import Leadership
+from berth.service.logging import get_logger
+from berth.service.process import Process
+from berth.service.until import run_until
+from binder.committer import Committer
+from binder.counting import count_binding, count_decision
+from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
+from binder.ledger import Ledger
+from binder.reading import Reading
+from binder.requests import post_binding, read_pod
+from binder.settings import BinderSettings
+from binder.speaker import Speaker
+from binder.takeover import Takeover
+from binder.verdict import Stand
+
+log = get_logger()
+
+NATS_AGAIN_SECONDS: Final = 0.2
+"""Before a publish that got no answer is repeated; its id makes it harmless."""
+
+_decoder = decoder(Ranked)
+
+
+class NoLongerLeadingError(TemporaryError):
+    """Something only a leader may do was about to be done by one that leads no longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What lives as long as the process and serves each leadership."""
+
+    process: Process
+    client: KubeClient
+    ledger: Ledger
+    reading: Reading
+    speaker: Speaker
+    profiles: dict[str, Profile]
+    config: str
+    """Digest of the configuration."""
+    settings: BinderSettings
+
+
+class Leading:
+    """The shell of one epoch."""
+
+    def __init__(self, parts: Parts, session: Session, leadership: Leadership) -> None:
+        self._parts = parts
+        self._session = session
+        self._leadership = leadership
+        self._now = parts.process.clock.now
+        self._metrics = parts.process.metrics
+        self._core = Committer(
+            ledger=parts.ledger,
+            profiles=parts.profiles,
+            stand=Stand(epoch=Epoch(leadership.number), config=parts.config),
+            settings=parts.settings.commit,
+        )
+        self._tasks = asyncio.TaskGroup()
+        self._under_way = 0
+        self._changed = asyncio.Event()
+        self._due: float | None = None
+        self._complaints: set[str] = set()
+
+    async def run(self) -> None:
+        """Lead until the leadership is lost or the process stops.
+
+        Raises:
+            BerthError, or a group of them: leading is over for this reason.
+        """
+        ends = (self._leadership.lost, self._session.lost)
+        consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
+        if consumer is not None:
+            consuming = self._session.consume(RANKED, consumer, hold=self._parts.settings.hold)
+            await run_until(self._commit(consuming), *ends)
+
+    def _takeover(self) -> Takeover:
+        parts = self._parts
+        return Takeover(
+            session=self._session,
+            leadership=self._leadership,
+            client=parts.client,
+            ledger=parts.ledger,
+            reading=parts.reading,
+            schedulers=parts.profiles.keys(),
+        )
+
+    async def _commit(self, consuming: AbstractAsyncContextManager[Consumption]) -> None:
+        async with consuming as consumption, self._tasks as tasks:
+            lasting = [
+                tasks.create_task(work, name=name)
+                for name, work in (
+                    ("receive", self._receive(consumption)),
+                    ("keep alive", self._keep_alive()),
+                    ("clock", self._follow_clock()),
+                )
+            ]
+            await self._parts.process.stopping.wait()
+            lasting[0].cancel()
+            await self._finish()
+            for task in lasting:
+                task.cancel()
+
+    async def _finish(self) -> None:
+        """Take nothing new; what is on the wire is seen to its end, as far as there is time."""
+        self._core.close()
+        try:
+            async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
+                while self._under_way:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("stopping with requests under way: the next binder reads what became of them")
+
+    # Messages.
+
+    async def _receive(self, consumption: Consumption) -> None:
+        async for delivery in consumption:
+            self._metrics.count("berth_messages_received_total", stream=RANKED)
+            self._take(delivery)
+
+    def _take(self, delivery: Delivery) -> None:
+        held = Held(sequence=delivery.sequence, delivery=delivery)
+        try:
+            effects = self._core.take(_read(delivery), held, self._now())
+        except UnknownSchemaError:
+            delivery.nak(self._parts.settings.stranger_delay)
+        except DecodeError as error:
+            self._start(self._put_aside(delivery, str(error)))
+        else:
+            self._carry_on(effects)
+
+    async def _put_aside(self, delivery: Delivery, reason: str) -> None:
+        log.warning("put a message aside", subject=delivery.subject, reason=reason)
+        self._metrics.count("berth_dead_letters_total", cause="undecodable")
+        await self._until_stored(lambda: bury(self._session, _letter(delivery, reason)))
+        delivery.ack()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await self._parts.process.clock.sleep(self._parts.settings.keep_alive.total_seconds())
+            for held in self._core.held():
+                held.delivery.in_progress()
+
+    async def _follow_clock(self) -> None:
+        """Let the core do what is due by the clock alone."""
+        while True:
+            self._due = due = self._core.due()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._carry_on([])
+
+    # Effects.
+
+    def _carry_on(self, effects: Sequence[Effect]) -> None:
+        """Carry out effects, and whatever may be started now that something has happened."""
+        for effect in (*effects, *self._core.advance(self._now())):
+            self._perform(effect)
+        self._parts.speaker.bindings_wait = self._core.backlog > 0
+        self._metrics.set("berth_reservations", len(self._parts.ledger.reservations))
+        if self._core.due() != self._due:
+            self._changed.set()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Post():
+                self._start(self._post(effect))
+            case Read():
+                self._start(self._read(effect))
+            case Publish():
+                self._start(self._publish(effect))
+            case Ack():
+                effect.held.delivery.ack()
+            case Nak():
+                effect.held.delivery.nak(effect.delay)
+            case Announce():
+                self._announce(effect)
+            case Complain():
+                self._complain(effect.text)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._under_way += 1
+        self._tasks.create_task(work).add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        self._changed.set()
+
+    async def _post(self, post: Post) -> None:
+        self._see_that_we_lead()
+        began = self._now()
+        answer = await post_binding(self._parts.client, post, self._parts.settings.binding_timeout)
+        count_binding(self._metrics, answer, self._now() - began)
+        self._carry_on(self._core.answered(post.pod.uid, answer, self._now()))
+
+    async def _read(self, read: Read) -> None:
+        reading = await read_pod(self._parts.client, read)
+        self._carry_on(self._core.read(read.pod.uid, reading, self._now()))
+
+    async def _publish(self, publish: Publish) -> None:
+        said, delivery = publish.decision, publish.held.delivery
+        if publish.bury:
+            self._metrics.count("berth_dead_letters_total", cause="failed")
+            await self._until_stored(lambda: bury(self._session, _letter(delivery, said.message, said.attempt)))
+        await self._until_stored(lambda: self._publish_decision(said, delivery))
+        count_decision(self._metrics, said)
+        self._carry_on(self._core.published(said))
+
+    async def _publish_decision(self, said: Decision, delivery: Delivery) -> None:
+        try:
+            await publish_decision(self._session, said, headers=delivery.headers)
+        except TooLargeError:
+            await publish_decision(self._session, _shortened(said), headers=delivery.headers)
+
+    async def _until_stored(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Publish until the stream has it. A lost connection ends the leadership, and the message comes again."""
+        while True:
+            try:
+                await publish()
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError as error:
+                log.warning("publishing again", reason=str(error))
+                await asyncio.sleep(NATS_AGAIN_SECONDS)
+            else:
+                return
+
+    def _announce(self, effect: Announce) -> None:
+        self._parts.speaker.offer(effect.decision, self._parts.ledger.pod(effect.pod.uid) or effect.pod)
+
+    def _complain(self, text: str) -> None:
+        if text not in self._complaints:
+            self._complaints.add(text)
+            log.error(text)
+
+    def _see_that_we_lead(self) -> None:
+        """By the clock, and by what the watch has shown; asked right before each POST."""
+        self._leadership.report_higher(self._parts.ledger.highest_fence, seen_in="a fence")
+        if self._leadership.expired():
+            why = self._leadership.reason or "not renewed in time"
+            raise NoLongerLeadingError(f"binding as epoch {self._leadership.number}: {why}")
+
+
+def _read(delivery: Delivery) -> Ranked:
+    """The message, if it is one that the core can work with.
+
+    Raises:
+        DecodeError: it is not.
+    """
+    ranked = decode(delivery.data, _decoder)
+    uid = Attempt.parse(ranked.attempt).uid
+    if not uid or uid != ranked.pod.uid:
+        wanted = f"want an attempt of pod {ranked.pod.uid!r}"
+        raise DecodeError(f"decoding {delivery.subject!r}: {wanted}, got {ranked.attempt!r}")
+    return ranked
+
+
+def _letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
+    payload = delivery.data.decode(errors="replace")
+    return DeadLetter(subject=delivery.subject, reason=reason, service="binder", attempt=attempt, payload=payload)
+
+
+def _shortened(said: Decision) -> Decision:
+    """Without what explains it: that a pod is bound must be said however long the explanation is."""
+    return msgspec.structs.replace(said, candidates=[], rejections=[], message=said.message[:1024])

@@ -1,0 +1,243 @@
+"""The newest state that the binder knows: what its own watches have shown, and the room that it has promised.
+
+The Snapshot counts a pod by uid, on the node where the API shows it, or else on the node of its reservation. A
+reservation ends when the watch shows the pod on a node, finished or deleted, when a later LIST lacks it, or when the
+attempt has failed for good (PROTOCOL 5). Nothing here waits or talks to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth.api.namespace import Namespace
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound, is_finished
+from berth.cluster.snapshot import Snapshot
+from berth.kube.port import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from binder.fence import fence_epoch
+
+PODS: Final = "pod"
+NODES: Final = "node"
+NAMESPACES: Final = "namespace"
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservation:
+    """Room promised to a pod. ``answered``: the API has said 201, so the pod is bound though no watch has shown it."""
+
+    pod: Pod
+    node: str
+    answered: bool = False
+
+
+def version_number(resource_version: str) -> int:
+    """A resourceVersion as a number; the API server says that they may be compared so. Absent or odd is 0."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
+class Ledger:
+    """Fed with reflector events in the order in which they arrive; asked by everything that decides."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.snapshot = Snapshot() if snapshot is None else snapshot
+        self._unbound: dict[str, Pod] = {}
+        self._bound: set[str] = set()
+        self._reservations: dict[str, Reservation] = {}
+        self._names: dict[str, set[str]] = {NODES: set(), NAMESPACES: set()}
+        self._newest_object: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+        self.highest_fence = 0
+        """The highest epoch whose fence a pod carries: one above our own ends our leading."""
+        self._upsert: Mapping[str, Callable[[Any], None]] = {
+            PODS: self._set_pod,
+            NODES: self._set_node,
+            NAMESPACES: self._set_namespace,
+        }
+        self._remove: Mapping[str, Callable[[Any], None]] = {
+            PODS: lambda pod: self._remove_pod(pod.uid),
+            NODES: lambda node: self._remove_node(node.metadata.name),
+            NAMESPACES: lambda namespace: self._remove_namespace(namespace.metadata.name),
+        }
+
+    # What the watches show.
+
+    def observe(self, event: ReflectorEvent[Any]) -> None:
+        """Take in one event of a reflector."""
+        match event:
+            case Upserted():
+                self._upsert[event.kind](event.object)
+                self._saw_object(event.kind, event.object.metadata.resource_version)
+            case Deleted():
+                self._remove[event.kind](event.object)
+                self._saw_object(event.kind, event.object.metadata.resource_version)
+            case Listed():
+                self._replace(event)
+            case Current():
+                self._reach(event.kind, version_number(event.resource_version))
+            case Undecodable():
+                self._take_unreadable(event)
+
+    def _take_unreadable(self, event: Undecodable) -> None:
+        """What cannot be read leaves things as they were last known, unless it is gone."""
+        if event.deleted and event.kind == PODS:
+            self._remove_pod(event.uid)
+        elif event.deleted and event.kind == NODES:
+            self._remove_node(event.name)
+        self._saw_object(event.kind, event.resource_version)
+
+    def reached(self, kind: str) -> int:
+        """The resourceVersion up to which a kind is complete: of its last event, LIST or bookmark."""
+        return self._reached.get(kind, 0)
+
+    def newest_objects(self) -> dict[str, str]:
+        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark (PROTOCOL 3)."""
+        return {kind: str(version) for kind, version in self._newest_object.items()}
+
+    def _saw_object(self, kind: str, resource_version: str) -> None:
+        version = version_number(resource_version)
+        if version > self._newest_object.get(kind, 0):
+            self._newest_object[kind] = version
+        self._reach(kind, version)
+
+    def _reach(self, kind: str, version: int) -> None:
+        if version > self._reached.get(kind, 0):
+            self._reached[kind] = version
+
+    def _replace(self, listed: Listed[Any]) -> None:
+        """A LIST: what is not in it is gone. Its version may go back: then the API server has another store."""
+        version = version_number(listed.resource_version)
+        for present in listed.objects:
+            self._upsert[listed.kind](present)
+            self._saw_object(listed.kind, present.metadata.resource_version)
+        if listed.kind == PODS:
+            self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
+        else:
+            self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
+        self._reached[listed.kind] = version
+        if listed.kind in self._newest_object:
+            self._newest_object[listed.kind] = min(self._newest_object[listed.kind], version)
+
+    def _remove_pods_lacking(self, present: set[str], version: int) -> None:
+        """A pod that was seen up to the LIST's version and is not in it has been deleted: uids never come back."""
+        for uid in [*(self._unbound.keys() - present), *(self._bound - present)]:
+            self._remove_pod(uid)
+        for uid, reservation in list(self._reservations.items()):
+            if uid not in present and version_number(reservation.pod.metadata.resource_version) <= version:
+                self._remove_pod(uid)
+
+    def _remove_names_lacking(self, kind: str, present: set[str]) -> None:
+        remove = self._remove_node if kind == NODES else self._remove_namespace
+        for name in self._names[kind] - present:
+            remove(name)
+
+    def _set_pod(self, pod: Pod) -> None:
+        if is_finished(pod):
+            self._remove_pod(pod.uid)
+            return
+        if is_bound(pod):
+            self._set_bound(pod)
+            return
+        self._unbound[pod.uid] = pod
+        self.highest_fence = max(self.highest_fence, fence_epoch(pod))
+        if pod.uid not in self._reservations:
+            self._count_nomination(pod)
+
+    def _set_bound(self, pod: Pod) -> None:
+        """The API shows the pod on a node: that is what counts, and only there (the Snapshot keeps the pod)."""
+        self._unbound.pop(pod.uid, None)
+        self._bound.add(pod.uid)
+        self._reservations.pop(pod.uid, None)
+        self.snapshot.end_nomination(pod.uid)
+        self.snapshot.place(pod, pod.spec.node_name)
+
+    def _remove_pod(self, uid: str) -> None:
+        self._unbound.pop(uid, None)
+        self._bound.discard(uid)
+        self._reservations.pop(uid, None)
+        self.snapshot.end_nomination(uid)
+        self.snapshot.remove_pod(uid)
+
+    def _count_nomination(self, pod: Pod) -> None:
+        if pod.status.nominated_node_name:
+            self.snapshot.nominate(pod, pod.status.nominated_node_name)
+        else:
+            self.snapshot.end_nomination(pod.uid)
+
+    def _set_node(self, node: Node) -> None:
+        self._names[NODES].add(node.metadata.name)
+        self.snapshot.set_node(node)
+
+    def _remove_node(self, name: str) -> None:
+        self._names[NODES].discard(name)
+        self.snapshot.remove_node(name)
+
+    def _set_namespace(self, namespace: Namespace) -> None:
+        self._names[NAMESPACES].add(namespace.metadata.name)
+        self.snapshot.set_namespace(namespace)
+
+    def _remove_namespace(self, name: str) -> None:
+        self._names[NAMESPACES].discard(name)
+        self.snapshot.remove_namespace(name)
+
+    # What is asked.
+
+    def pod(self, uid: str) -> Pod | None:
+        """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
+        return self._unbound.get(uid)
+
+    def node_shown(self, uid: str) -> str | None:
+        """The node on which the watch has shown the pod. A reservation is not shown."""
+        return self.snapshot.node_of(uid) if uid in self._bound else None
+
+    def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
+        """Every pod of these schedulers that has no node yet."""
+        names = frozenset(scheduler_names)
+        return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
+
+    def pods_beside(self, node: str, uid: str) -> int:
+        """How many pods are on the node, reserved ones included, nominated ones and the pod itself not."""
+        return self.snapshot.pods_on(node) - (self.snapshot.node_of(uid) == node)
+
+    # What is promised.
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """The room promised to a pod, until the API shows what became of it."""
+        return self._reservations.get(uid)
+
+    @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        """All promised room, by uid."""
+        return self._reservations
+
+    def reserve(self, pod: Pod, node: str) -> None:
+        """Promise the pod room on the node. There is one promise per uid: an earlier one is moved."""
+        if pod.uid in self._bound:
+            return  # The watch was faster: the pod is counted where it is.
+        self._reservations[pod.uid] = Reservation(pod=pod, node=node)
+        self.snapshot.end_nomination(pod.uid)
+        self.snapshot.place(pod, node)
+
+    def confirm(self, uid: str) -> None:
+        """The API has answered 201: the promise stands until a watch shows the pod."""
+        reservation = self._reservations.get(uid)
+        if reservation is not None:
+            reservation.answered = True
+
+    def release(self, uid: str) -> None:
+        """The attempt has failed for good: the room is free, and a nomination of the pod counts again."""
+        if self._reservations.pop(uid, None) is None:
+            return
+        self.snapshot.remove_pod(uid)
+        pod = self._unbound.get(uid)
+        if pod is not None:
+            self._count_nomination(pod)
+
+    def release_unanswered(self) -> None:
+        """Forget the promises of a former epoch that the API never confirmed.
+
+        Only once this epoch's fence stands and the watch has read it: no POST of theirs can land any more.
+        """
+        for uid in [uid for uid, reservation in self._reservations.items() if not reservation.answered]:
+            self.release(uid)

@@ -1,0 +1,107 @@
+"""The extension points after the choice of a node: Reserve, Permit, PreBind, Bind, PostBind.
+
+And Unreserve when it was for nothing. Pure: plugins answer, the binder acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from berth.api.pod import Pod
+from berth.framework.guard import PluginFailure, call, named
+from berth.framework.interface import Binding, Permission
+from berth.framework.profile import Profile
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Code, Status
+
+NO_DEADLINE = float("inf")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PluginSteps:
+    """One pod's way to one node through the plugins of its profile."""
+
+    profile: Profile
+    state: CycleState
+    pod: Pod
+    node: str
+    waits_until: float = field(default=NO_DEADLINE)
+    """When a permission that is still waited for counts as refused, on the clock that is handed in."""
+    _is_permitted: bool = field(default=False)
+    _is_reserved: bool = field(default=False)
+
+    def before_binding(self, now: float) -> Status:
+        """Everything that has to be so before the Binding. WAIT: ask again; a rejection: the node is not to be had.
+
+        Raises:
+            PluginFailure: a plugin could not answer.
+        """
+        for step in (self._reserve, self._permit, self._pre_bind):
+            status = step(now)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def binding(self) -> Binding:
+        """The request to send.
+
+        Raises:
+            PluginFailure: no plugin of the profile binds this pod, or one could not answer.
+        """
+        for plugin in self.profile.binds:
+            found = call(plugin, "Bind", plugin.bind, object, self.state, self.pod, self.node)
+            if isinstance(found, Binding):
+                return found
+        raise PluginFailure(
+            f"binding {self.pod.key!r}: no Bind plugin of profile {self.profile.scheduler_name!r} takes it"
+        )
+
+    def undo(self) -> None:
+        """It is not going there after all: every Reserve plugin hears of it, the last one first."""
+        if not self._is_reserved:
+            return
+        self._is_reserved = False
+        for plugin in reversed(self.profile.reserves):
+            plugin.unreserve(self.state, self.pod, self.node)
+
+    def after_binding(self) -> None:
+        """The API has said that the pod is bound."""
+        for plugin in self.profile.post_binds:
+            plugin.post_bind(self.state, self.pod, self.node)
+
+    def _reserve(self, _now: float) -> Status:
+        if self._is_reserved:
+            return SUCCESS
+        self._is_reserved = True
+        for plugin in self.profile.reserves:
+            answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
+            status = named(plugin, "Reserve", answer)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    def _permit(self, now: float) -> Status:
+        """Asked again as a whole while one says WAIT; the shortest deadline counts, from the first WAIT on."""
+        if self._is_permitted:
+            return SUCCESS
+        waits = SUCCESS
+        for plugin in self.profile.permits:
+            answer = call(plugin, "Permit", plugin.permit, Permission, self.state, self.pod, self.node)
+            status = named(plugin, "Permit", answer.status)
+            if status.code is Code.WAIT:
+                waits = status
+                self.waits_until = min(self.waits_until, now + answer.timeout_seconds)
+            elif not status.is_success:
+                return status
+        if waits.code is Code.WAIT and now >= self.waits_until:
+            return Status(Code.UNSCHEDULABLE, (f'rejected: "{waits.plugin}" gave no permission in time',), waits.plugin)
+        self._is_permitted = waits.is_success
+        return waits
+
+    def _pre_bind(self, _now: float) -> Status:
+        for plugin in self.profile.pre_binds:
+            answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
+            status = named(plugin, "PreBind", answer)
+            if not status.is_success:
+                return status
+        return SUCCESS

@@ -1,0 +1,87 @@
+"""The binder: reads the cluster all the time, and commits while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.errors import BerthError
+from berth.bus.port import Bus, Session
+from berth.kube.client import KubeClient
+from berth.service.configuration import profiles_of
+from berth.service.connections import kube_client, nats_bus
+from berth.service.leadership import NotLeadingError, lead
+from berth.service.logging import get_logger
+from berth.service.process import Process
+from berth.service.sessions import sessions
+from binder.budget import Budget
+from binder.leading import Leading, Parts
+from binder.ledger import Ledger
+from binder.reading import Reading
+from binder.settings import BinderSettings, binder_settings
+from binder.speaker import Speaker
+
+log = get_logger()
+
+AGAIN_SECONDS = 1.0
+"""Between a leadership that ended in an error and the next try."""
+LAST_WORDS_SECONDS = 1.0
+"""How long Events that still wait may take on stopping; they are the first thing to do without."""
+
+
+async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    """Run the binder on the clients that the settings name, until the process stops."""
+    settings = binder_settings(process.settings)
+    async with kube_client(process.settings, name="binder") as client:
+        await serve_on(nats_bus(process.settings), client, process, configuration, settings)
+
+
+async def serve_on(
+    bus: Bus, client: KubeClient, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
+) -> None:
+    """The same on given clients."""
+    ledger = Ledger()
+    parts = Parts(
+        process=process,
+        client=client,
+        ledger=ledger,
+        reading=Reading(client, ledger, process),
+        speaker=Speaker(client, process, Budget(settings.budget)),
+        profiles=dict(profiles_of(configuration)),
+        config=configuration.digest,
+        settings=settings,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        background = [tasks.create_task(parts.reading.run()), tasks.create_task(parts.speaker.run())]
+        await _lead_again_and_again(bus, parts)
+        await parts.speaker.finish(LAST_WORDS_SECONDS)
+        for task in background:
+            task.cancel()
+
+
+async def _lead_again_and_again(bus: Bus, parts: Parts) -> None:
+    process = parts.process
+    async for session in sessions(bus, name="binder", process=process):
+        try:
+            await _lead_once(session, parts)
+        except* NotLeadingError as errors:
+            log.info("not leading", cause=_causes(errors))
+        except* BerthError as errors:
+            log.warning("starting anew", cause=_causes(errors))
+            await process.sleep(AGAIN_SECONDS)
+
+
+def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
+    """The texts of all errors, however deep they lie in the group."""
+    parts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
+    return "; ".join(dict.fromkeys(parts))
+
+
+async def _lead_once(session: Session, parts: Parts) -> None:
+    process = parts.process
+    await session.register("binder", identity=process.identity, version=version("berth-binder"), stats=dict)
+    async with lead(
+        role="binder", session=session, client=parts.client, settings=process.settings, process=process
+    ) as leadership:
+        await Leading(parts, session, leadership).run()

@@ -1,0 +1,180 @@
+"""The binder's core on a bench: nodes and pods in a ledger, RANKED in, effects out, a clock that tests move."""
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from berth.api.identity import Attempt, Epoch, Term, Uid
+from berth.api.messages import Candidate, Decision, Ranked
+from berth.api.meta import ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from berth.kube.port import Deleted, Upserted
+from berth.service.configuration import profiles_of, read_configuration
+from binder.answers import NO_ANSWER, Answer, Reading
+from binder.committer import CommitSettings, Committer
+from binder.effects import Ack, Effect, Held, Post, Publish, Read
+from binder.ledger import NODES, PODS, Ledger
+from binder.pauses import Pauses
+from binder.verdict import Stand
+
+PROFILE = "berth"
+
+
+def make_node(name: str, *, cpu: str = "4", version: int = 1, pods: str = "110", **spec: Any) -> Node:
+    """A node with so much room."""
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "uid": f"node-{name}", "resourceVersion": str(version)},
+            "spec": spec,
+            "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": pods}},
+        },
+        Node,
+    )
+
+
+def make_pod(name: str, *, cpu: str = "1", version: int = 10, uid: str = "", node: str = "", **parts: Any) -> Pod:
+    """A pod of our profile that asks for so much; ``parts`` replace parts of its metadata, spec or status."""
+    metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "resource_version": str(version)}
+    spec = {"scheduler_name": PROFILE, "node_name": node, "containers": [_container(cpu)]}
+    return Pod(
+        metadata=ObjectMeta(**metadata, **parts.get("metadata", {})),
+        spec=PodSpec(**spec, **parts.get("spec", {})),
+        status=PodStatus(**parts.get("status", {})),
+    )
+
+
+def _container(cpu: str) -> Container:
+    return Container(name="main", resources=ResourceRequirements(requests={"cpu": cpu}))
+
+
+def at_version(pod: Pod, version: int) -> Pod:
+    """The same pod at another resourceVersion."""
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, resource_version=str(version)))
+
+
+def on_node(pod: Pod, node: str, version: int = 20) -> Pod:
+    """The same pod as the API shows it once it is bound."""
+    bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+    return at_version(bound, version)
+
+
+def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, **parts: Any) -> Ranked:
+    """RANKED for the pod with these nodes, best first, each with so many pods counted on it."""
+    attempt = Attempt(uid=Uid(pod.uid), term=Term(term), n=n)
+    candidates = [Candidate(node=node, total=100, pods=counted) for node in nodes]
+    whole = {"feasible": len(nodes), "evaluated": len(nodes), **parts}
+    return Ranked(attempt=str(attempt), profile=PROFILE, pod=pod, candidates=candidates, **whole)
+
+
+class Always(random.Random):
+    """Chance without any: pauses are never cut."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+PAUSES = Pauses(first=timedelta(seconds=1), longest=timedelta(seconds=5), chance=Always())
+
+
+@dataclass
+class Bench:
+    """A committer with everything round it. ``said`` are its Decisions, ``acked`` the messages that it let go."""
+
+    nodes: int = 3
+    cpu: str = "4"
+    settings: CommitSettings = field(default_factory=lambda: CommitSettings(best=3, pauses=PAUSES))
+    epoch: int = 7
+    now: float = 1000.0
+    said: list[Decision] = field(default_factory=list)
+    acked: list[int] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    _sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger()
+        for number in range(1, self.nodes + 1):
+            self.ledger.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
+        self.profiles = dict(profiles_of(read_configuration(None)))
+        self.core = self.new_epoch(self.epoch)
+
+    def new_epoch(self, epoch: int) -> Committer:
+        """A committer of another epoch on the same ledger."""
+        stand = Stand(epoch=Epoch(epoch), config="test")
+        self.core = Committer(ledger=self.ledger, profiles=self.profiles, stand=stand, settings=self.settings)
+        return self.core
+
+    # Events.
+
+    def show(self, pod: Pod) -> Pod:
+        """The watch shows the pod."""
+        self.ledger.observe(Upserted(kind=PODS, object=pod))
+        return pod
+
+    def delete(self, pod: Pod, version: int) -> None:
+        """The watch shows that the pod is deleted."""
+        self.ledger.observe(Deleted(kind=PODS, object=at_version(pod, version)))
+
+    def take(self, message: Ranked) -> list[Effect]:
+        """RANKED arrives, next in the stream; what can be started is."""
+        self._sequence += 1
+        return self.deliver(message, self._sequence)
+
+    def deliver(self, message: Ranked, sequence: int) -> list[Effect]:
+        """The same with a sequence of its own."""
+        held = Held(sequence=sequence, delivery=None)
+        return self.run([*self.core.take(message, held, self.now), *self.core.advance(self.now)])
+
+    def answer(self, pod: Pod, status: int, **parts: Any) -> list[Effect]:
+        """The API server answers the pod's Binding."""
+        effects = self.core.answered(pod.uid, Answer(status=status, **parts), self.now)
+        return self.run([*effects, *self.core.advance(self.now)])
+
+    def no_answer(self, pod: Pod) -> list[Effect]:
+        """It does not."""
+        return self.answer(pod, NO_ANSWER)
+
+    def reading(self, asked: Pod, pod: Pod | None, status: int | None = None) -> list[Effect]:
+        """The API server shows the pod, or that there is none (404), or does not answer."""
+        found = status if status is not None else (200 if pod is not None else 404)
+        effects = self.core.read(asked.uid, Reading(status=found, pod=pod), self.now)
+        return self.run([*effects, *self.core.advance(self.now)])
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Time passes."""
+        self.now += seconds
+        return self.run(self.core.advance(self.now))
+
+    def run(self, effects: list[Effect]) -> list[Effect]:
+        """Carry out what needs no API server: every Decision gets its PubAck at once. Returns all effects."""
+        done: list[Effect] = []
+        for effect in effects:
+            done.append(effect)
+            if isinstance(effect, Publish):
+                self.said.append(effect.decision)
+                done += self.run(self.core.published(effect.decision))
+            elif isinstance(effect, Ack):
+                self.acked.append(effect.held.sequence)
+        self.effects += [effect for effect in done if effect not in self.effects]
+        return done
+
+    # What came of it.
+
+    @property
+    def outcomes(self) -> list[str]:
+        """The outcomes said, in order."""
+        return [str(said.outcome) for said in self.said]
+
+
+def posts(effects: list[Effect]) -> list[tuple[str, str, str]]:
+    """The Bindings among effects: pod, node, resourceVersion."""
+    found = [each for each in effects if isinstance(each, Post)]
+    return [(each.pod.metadata.name, each.node, each.pod.metadata.resource_version) for each in found]
+
+
+def reads(effects: list[Effect]) -> list[str]:
+    """The pods that are to be read."""
+    return [each.pod.metadata.name for each in effects if isinstance(each, Read)]
