@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.faults import Compact
-from harness.control_plane import ControlPlane, assets_folder, control_plane
-from harness.kubernetes_api import KubernetesApi
+from berth.sim.faults import Compact, Reject
+from harness.control_plane import NOBODY, ControlPlane, assets_folder, control_plane
+from harness.kubernetes_api import KubernetesApi, bare_api
 from harness.kubernetes_api import kubernetes_api as connected
 from harness.left_out import require
 
@@ -41,3 +41,21 @@ async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[Kubern
 
         async with connected(cluster.url, forget) as api:
             yield api
+
+
+@pytest.fixture(params=["real", "simulated"])
+async def rightless_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    """Both API servers as `nobody` meets them, who has no rights at all."""
+    if request.param == "real":
+        plane = request.getfixturevalue("real_control_plane")
+        trust = ssl.create_default_context(cafile=str(plane.ca_path))
+        async with bare_api(plane.url, _nothing, token=NOBODY.token, trust=trust) as api:
+            yield api
+        return
+    async with SimulatedCluster(kubelet=None) as cluster, bare_api(cluster.url, _nothing) as api:
+        cluster.faults.inject(Reject(user=NOBODY.name, count=None))
+        yield api
+
+
+async def _nothing() -> None:
+    """Stand in for a compaction that no test of rights asks for."""

@@ -153,17 +153,25 @@ def pod(name: str, *, labels: dict | None = None, **spec: object) -> dict:
 
 
 @asynccontextmanager
-async def kubernetes_api(
+async def bare_api(
     url: str, compact: Callable[[], Awaitable[None]], *, token: str = "", trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[KubernetesApi]:
-    """Connect, make the test's namespace, and leave everything else to the server's end."""
+    """Connect; the namespace is not made."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     connector = aiohttp.TCPConnector(ssl=trust) if trust else aiohttp.TCPConnector()
     timeout = aiohttp.ClientTimeout(total=None, sock_read=ANSWER_SECONDS)
     async with aiohttp.ClientSession(url, headers=headers, connector=connector, timeout=timeout) as session:
-        api = KubernetesApi(session, compact)
+        yield KubernetesApi(session, compact)
+    await asyncio.sleep(0)  # closed TLS connections leave the loop one turn later
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def kubernetes_api(
+    url: str, compact: Callable[[], Awaitable[None]], *, token: str = "", trust: ssl.SSLContext | None = None
+) -> AsyncIterator[KubernetesApi]:
+    """Connect, make the test's namespace, and leave everything else to the server's end."""
+    async with bare_api(url, compact, token=token, trust=trust) as api:
         answer = await api.post("/api/v1/namespaces", {"metadata": {"name": api.namespace}})
         assert answer.code == 201, answer.body
         yield api
-    await asyncio.sleep(0)  # closed TLS connections leave the loop one turn later
-    await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from berth.sim.routes import Route
 from berth.sim.status import ApiError, JsonObject, bad_request
 from berth.sim.store import Store
 
@@ -131,16 +132,16 @@ class Faults:
         """Forget a watch."""
         del self._watches[cut]
 
-    async def strike(self, verb: Verb, resource: str) -> bool:
+    async def strike(self, verb: Verb, route: Route) -> bool:
         """Let the faults that meet a request happen; return whether its answer is to be lost.
 
         Raises:
             ApiError: the answer that a fault gives in place of the server's.
         """
         is_lost = False
-        for fault in [armed for armed in self._armed if armed.meets(verb, resource)]:
+        for fault in [armed for armed in self._armed if armed.meets(verb, route.resource)]:
             if self._use_up(fault):
-                is_lost |= await _happen(fault, verb, resource)
+                is_lost |= await _happen(fault, verb, route)
         return is_lost
 
     def _use_up(self, fault: Armed) -> bool:
@@ -153,21 +154,25 @@ class Faults:
         return True
 
 
-async def _happen(fault: Armed, verb: Verb, resource: str) -> bool:
+async def _happen(fault: Armed, verb: Verb, route: Route) -> bool:
     match fault:
         case Delay(seconds=seconds):
             await asyncio.sleep(seconds)
         case Fail(status=status, message=message):
             raise ApiError(status, _REASONS.get(status, ""), message)
         case Reject(user=user):
-            raise ApiError(
-                HTTPStatus.FORBIDDEN,
-                "Forbidden",
-                f'{resource} is forbidden: User "{user}" cannot {verb} resource "{resource}" in API group "" at the '
-                "cluster scope",
-                {"kind": resource},
-            )
+            raise _missing_right(user, verb, route)
     return isinstance(fault, LoseAnswer)
+
+
+def _missing_right(user: str, verb: Verb, route: Route) -> ApiError:
+    """403 in the words of RBAC."""
+    kind, name = route.kind, route.name
+    scope = f'in the namespace "{route.namespace}"' if route.namespace else "at the cluster scope"
+    subject = f'{kind.resource} "{name}"' if name else kind.resource
+    cannot = f'User "{user}" cannot {verb} resource "{route.resource}" in API group "{kind.group}" {scope}'
+    details = {**({"name": name} if name else {}), **({"group": kind.group} if kind.group else {}), "kind": kind.plural}
+    return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", f"{subject} is forbidden: {cannot}", details)
 
 
 def decode(body: bytes) -> list[Fault]:

@@ -59,7 +59,7 @@ class ApiServer:
         query: Mapping[str, str] = request.query if request.query_string else {}
         verb = _verb(request.method, route, query)
         body = b"" if request.method == "GET" else await request.read()
-        is_lost = await self._faults.strike(verb, route.resource)
+        is_lost = await self._faults.strike(verb, route)
         response = await self._serve(request, route, verb, query, body)
         if is_lost and request.transport is not None:
             request.transport.abort()
