@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -160,6 +161,15 @@ def test_command_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path):
         _, errors = process.communicate(timeout=20)
     assert (said["event"], said["nodes"], process.returncode, errors) == ("listening", 3, 0, "")
     assert json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == said["url"]
+
+
+def test_command_names_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "berth.sim", "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 3
+    assert ended.stderr.startswith(f"starting the simulated cluster on 127.0.0.1:{port}: ")
 
 
 def test_command_names_a_snapshot_that_is_not_there():
