@@ -1,0 +1,85 @@
+"""Where the pipeline puts many pods: as one scheduler would, whatever the number of scorers, beside others at work."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from harness.audit import audit, successful_bindings
+from harness.control_plane import ControlPlane
+from harness.outside import Outside, eventually, node_of
+from harness.pipeline import BerthUp, berth_up
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
+
+NODES = 60
+PODS = 240
+THEIRS = 15
+"""Pods that somebody else binds while ours are being bound, each of which fills a node of its own."""
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=["one scorer", "four scorers"])
+def scorers(
+    request: pytest.FixtureRequest, own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BerthUp]:
+    """A pipeline with so many scorers."""
+    folder = tmp_path_factory.mktemp("berth-up")
+    kubeconfig = own_control_plane.kubeconfig_path
+    with berth_up("--kubeconfig", kubeconfig, "--scorers", request.param, folder=folder) as berth:
+        berth.wait_until_ready()
+        assert sum(name.startswith("scorer") for name in berth.pids) == request.param
+        yield berth
+
+
+async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp, cluster_outside: Outside):
+    await cluster_outside.add_nodes(NODES)
+    before = await successful_bindings(cluster_outside)
+    async with audit(cluster_outside) as seen:
+        await cluster_outside.all_bound(await cluster_outside.add_pods(PODS))
+    assert seen.problems == []
+    assert set(seen.pods_per_node().values()) == {PODS // NODES}
+    assert await successful_bindings(cluster_outside) - before == PODS
+
+
+async def test_a_full_cluster_is_filled_to_the_last_place_and_no_further(scorers: BerthUp, cluster_outside: Outside):
+    await cluster_outside.add_nodes(20, cpu="1")
+    async with audit(cluster_outside) as seen:
+        await cluster_outside.add_pods(75, cpu="300m")  # 3 of them on a node, so 60 have room
+        await refused(cluster_outside, 15)
+    assert seen.problems == []
+    assert set(seen.pods_per_node().values()) == {3}
+
+
+async def refused(seen: Outside, count: int) -> None:
+    """Wait until all pods but so many are bound, and those have been told why not."""
+
+    async def settled() -> bool:
+        waiting = [pod for pod in (await seen.pods()).values() if not node_of(pod)]
+        return len(waiting) == count and all(pod["status"].get("conditions") for pod in waiting)
+
+    await eventually(settled, f"{count} pods to be refused and the others bound")
+
+
+async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_counted(
+    scorers: BerthUp, cluster_outside: Outside
+):
+    nodes = await cluster_outside.add_nodes(40, cpu="1")
+    theirs = await cluster_outside.add_pods(THEIRS, "theirs", cpu="1", scheduler="somebody-else")
+    taken = dict(zip(theirs, nodes, strict=False))
+    async with audit(cluster_outside) as seen:
+        adding = asyncio.create_task(cluster_outside.add_pods(60, "ours", cpu="250m"))
+        await bind_as_somebody_else(cluster_outside, taken)
+        await cluster_outside.all_bound([*await adding, *theirs])
+        too_full = list(seen.problems)  # somebody else does not ask whether there is room
+        placed = await cluster_outside.all_bound(await cluster_outside.add_pods(20, "later", cpu="250m"))
+    assert seen.problems == too_full
+    assert [problem for problem in too_full if "moved" in problem] == []
+    assert {name: placed[name] for name in theirs} == taken
+    assert {placed[f"later-{number}"] for number in range(20)} & set(taken.values()) == set()
+
+
+async def bind_as_somebody_else(seen: Outside, wanted: dict[str, str]) -> None:
+    """Bind without asking whether there is room."""
+    for name, node in wanted.items():
+        answer = await seen.bind(name, node)
+        assert answer.code == 201, answer.body

@@ -1,0 +1,95 @@
+"""`berth up` as a program: what it prints, what it restarts, and that its end is the end of everything."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.control_plane import ControlPlane
+from harness.outside import Outside, outside
+from harness.pipeline import BerthUp, berth_up
+
+pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
+
+CHILDREN = {"watcher", "binder", "scorer-1", "nats-server", "cluster"}
+ORPHANS_SECONDS = 5.0
+"""The kernel tells children of their parent's end at once; what is under way then ends."""
+
+
+async def test_says_ready_on_a_line_of_its_own_and_in_a_file_when_it_schedules(tmp_path: Path):
+    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        berth.wait_for(lambda: berth.printed, "the line")
+        assert berth.printed.splitlines() == ["ready"]
+        assert berth.ready_file.read_text() == "ready\n"
+        assert berth.pids.keys() == CHILDREN
+        async with outside(berth.kubeconfig) as seen:
+            await seen.api.post(seen.api.pods, made := seen.pod("first", spec={"nodeSelector": {}}))
+            await seen.all_bound([made["metadata"]["name"]], seconds=10)
+
+
+def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
+    with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        assert berth.interrupt() == 0
+        assert berth.living() == []
+        assert berth.files_left() == []
+        assert "Traceback" not in berth.said
+
+
+def test_interrupt_before_it_is_ready_ends_every_process_too(tmp_path: Path):
+    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+        berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
+        assert berth.interrupt() == 0
+        assert berth.living() == []
+        assert berth.files_left() == []
+
+
+def test_kill_of_the_parent_ends_every_child(tmp_path: Path):
+    with berth_up("--nodes", 3, "--scorers", 2, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        assert len(berth.living()) == len(CHILDREN) + 2  # a second scorer, and the parent
+        berth.kill_itself()
+        berth.wait_until_nothing_lives(ORPHANS_SECONDS)
+
+
+def test_next_run_removes_the_files_of_one_that_was_killed(tmp_path: Path):
+    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        berth.kill_itself()
+        berth.wait_until_nothing_lives(ORPHANS_SECONDS)
+        assert berth.files_left() != []
+    with berth_up("--nodes", 3, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        assert berth.interrupt() == 0
+        assert berth.files_left() == []
+
+
+@pytest.mark.parametrize("name", ["watcher", "binder", "scorer-1", "nats-server"])
+def test_child_that_dies_is_started_again_and_a_line_says_so(name: str, restarted: BerthUp):
+    before = restarted.said
+    pid = restarted.kill(name)
+    restarted.wait_for(lambda: restarted.pids.get(name, pid) != pid, f"{name} to be back")
+    assert f"berth: {name} ended (killed by SIGKILL); starting it again in" in restarted.said.removeprefix(before)
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory):
+    """A pipeline that loses its children one by one."""
+    with berth_up("--nodes", 3, folder=tmp_path_factory.mktemp("berth-up")) as berth:
+        berth.wait_until_ready()
+        yield berth
+
+
+@pytest.mark.requires("kubebuilder_assets")
+async def test_pods_that_waited_for_a_scheduler_get_the_room_by_priority(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    urgent = await cluster_outside.add_priority_class("urgent", 1_000)
+    await cluster_outside.add_nodes(1, pods=5)
+    await cluster_outside.add_pods(10, "any")
+    wanted = await cluster_outside.add_pods(5, "urgent", priority_class=urgent)
+    with berth_up("--kubeconfig", own_control_plane.kubeconfig_path, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        placed = await cluster_outside.all_bound(wanted)
+        assert placed.keys() == set(wanted)
+        assert berth.interrupt() == 0
