@@ -33,7 +33,7 @@ class Wanted:
 
     def says(self, entry: MirrorEntry) -> bool:
         """Whether that is what the key says already."""
-        return not self.watermark and entry.object == _encode(self.object) and entry.bound_at == self.bound_at
+        return not self.watermark and bytes(entry.object) == _encode(self.object) and entry.bound_at == self.bound_at
 
     def encoded(self, term: Term) -> bytes:
         """The value to write."""

@@ -1,0 +1,266 @@
+"""The watcher's core with a clock that tests move, in front of a bucket that answers as the real one does."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from berth.api.identity import Attempt, Term, Uid
+from berth.api.messages import Decision, Outcome
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import MirrorEntry, decode_entry, encode_entry
+from berth.api.namespace import Namespace
+from berth.api.node import Node, NodeStatus
+from berth.api.pod import Container, Pod, PodSchedulingGate, PodSpec, PodStatus, ResourceRequirements
+from berth.bus.port import Entry
+from berth.kube.port import Deleted, Listed, Upserted
+from berth.service.configuration import profiles_of, read_configuration
+from watcher.attempts import AttemptSettings
+from watcher.dispatcher import Dispatcher
+from watcher.effects import Effect, LookUpKey, PublishPending, PurgeKey, WriteKey
+from watcher.events import (
+    BucketComplete,
+    BucketRead,
+    DecisionHeard,
+    Event,
+    KeyLookedUp,
+    KeyRefused,
+    KeyWritten,
+    StagesRead,
+    Tick,
+)
+from watcher.store import ObjectStore
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+TERM = Term(7)
+KINDS = ("pod", "node", "namespace")
+
+
+def a_pod(
+    name: str,
+    *,
+    priority: int | None = None,
+    age_seconds: float = 0,
+    version: int = 1,
+    node: str = "",
+    phase: str = "",
+    cpu: str = "1",
+    gates: tuple[str, ...] = (),
+    labels: dict[str, str] | None = None,
+    scheduler: str = "berth",
+    uid: str = "",
+    deleted: bool = False,
+    nominated: str = "",
+) -> Pod:
+    """A pod that asks for one CPU, created so many seconds before the test began."""
+    created = (EPOCH - timedelta(seconds=age_seconds)).isoformat().replace("+00:00", "Z")
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=uid or f"uid-{name}",
+            resource_version=str(version),
+            creation_timestamp=created,
+            labels=labels,
+            deletion_timestamp="2026-01-01T00:00:00Z" if deleted else None,
+        ),
+        spec=PodSpec(
+            scheduler_name=scheduler,
+            priority=priority,
+            node_name=node,
+            containers=[Container(resources=ResourceRequirements(requests={"cpu": cpu}))],
+            scheduling_gates=[PodSchedulingGate(name=gate) for gate in gates] or None,
+        ),
+        status=PodStatus(phase=phase, nominated_node_name=nominated),
+    )
+
+
+def a_node(name: str, *, cpu: str = "4", version: int = 1, labels: dict[str, str] | None = None) -> Node:
+    """A node with so much CPU."""
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version), labels=labels),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": "8Gi", "pods": "110"}),
+    )
+
+
+def a_namespace(name: str) -> Namespace:
+    return Namespace(metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version="1"))
+
+
+def foreign_value(thing: msgspec.Struct, term: int = 1) -> bytes:
+    """What a watcher of another term would have written."""
+    return encode_entry(MirrorEntry(term=Term(term), object=msgspec.Raw(msgspec.json.encode(thing))))
+
+
+@dataclass
+class World:
+    """A leadership of the watcher. ``send`` hands events in, and answers writes unless ``bucket_is_slow``."""
+
+    settings: AttemptSettings = field(default_factory=AttemptSettings)
+    now: float = 1000.0
+    sequence: int = 0
+    bucket_is_slow: bool = False
+
+    def __post_init__(self) -> None:
+        self.store = ObjectStore(KINDS)
+        self.bucket: dict[str, Entry] = {}
+        self.waiting_writes: list[Effect] = []
+        self.published: list[PublishPending] = []
+        self.others: list[Effect] = []
+        self.decided = 0
+        self._unread: list[Entry] = []
+
+    # --- the beginning
+
+    def lists(self, *objects: Pod | Node | Namespace) -> None:
+        """The reflectors list these, in standby."""
+        for kind, event in _listed(objects).items():
+            assert kind in KINDS
+            self.store.apply(event)
+
+    def takes_over(self, term: Term = TERM) -> None:
+        """The leadership begins; the bus has not been read yet."""
+        self.dispatcher = Dispatcher(
+            term=term,
+            store=self.store,
+            profiles=profiles_of(read_configuration(None)),
+            settings=self.settings,
+            started=(1000.0, EPOCH),
+        )
+        self._do(self.dispatcher.begin(self.now))
+
+    def reads_bucket(self) -> None:
+        """The bucket is read to its end."""
+        for entry in list(self.bucket.values()):
+            self.send(BucketRead(entry=entry))
+        self.send(BucketComplete(position=self.sequence))
+
+    def leads(self, *objects: Pod | Node | Namespace, stages: StagesRead | None = None) -> "World":
+        """The whole takeover at once."""
+        self.lists(*objects)
+        self.takes_over()
+        self.reads_bucket()
+        self.send(stages or StagesRead())
+        return self
+
+    # --- what happens
+
+    def send(self, *events: Event) -> None:
+        self._do(self.dispatcher.handle_all(events, self.now))
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.send(Tick())
+
+    def shows(self, *objects: Pod | Node | Namespace) -> None:
+        """The watch shows objects, added or modified."""
+        self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in objects))
+
+    def deletes(self, thing: Pod | Node | Namespace) -> None:
+        self.send(Deleted(kind=_kind(thing), object=thing))
+
+    def decides(self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object) -> None:
+        """The binder says what became of a pod's latest attempt."""
+        self.send(self.decision(name, outcome, epoch=epoch, attempt=attempt, **more))
+
+    def decision(
+        self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object
+    ) -> DecisionHeard:
+        self.decided += 1
+        decision = Decision(
+            attempt=attempt or self.attempt_of(name),
+            epoch=epoch,
+            outcome=outcome,
+            profile="berth",
+            namespace="default",
+            pod=name,
+            uid=f"uid-{name}",
+            **more,
+        )
+        time = EPOCH + timedelta(seconds=self.now - 1000)
+        return DecisionHeard(decision=decision, sequence=self.decided, time=time)
+
+    # --- the bucket
+
+    def stores(self) -> None:
+        """The slow bucket answers what waits, and the watcher reads it back."""
+        waiting, self.waiting_writes = self.waiting_writes, []
+        for effect in waiting:
+            self.send(self._answer(effect))
+        self.reads_back()
+
+    def reads_back(self) -> None:
+        unread, self._unread = self._unread, []
+        for entry in unread:
+            self.send(BucketRead(entry=entry))
+
+    def puts(self, key: str, data: bytes | None) -> Entry:
+        """Whoever writes a key, without asking what is there."""
+        self.sequence += 1
+        entry = Entry(key=key, sequence=self.sequence, data=data, time=EPOCH)
+        self.bucket[key] = entry
+        self._unread.append(entry)
+        return entry
+
+    # --- what is seen
+
+    @property
+    def pods_published(self) -> list[str]:
+        return [each.message.pod.metadata.name for each in self.published]
+
+    def attempt_of(self, name: str) -> str:
+        return [each.message.attempt for each in self.published if each.message.pod.metadata.name == name][-1]
+
+    def published_since(self, count: int) -> list[str]:
+        return self.pods_published[count:]
+
+    def stage(self, name: str) -> str:
+        waiting = self.dispatcher.find(f"uid-{name}")
+        return str(waiting.stage) if waiting else "forgotten"
+
+    def of(self, kind: type) -> list:
+        return [effect for effect in self.others if isinstance(effect, kind)]
+
+    def mirrored(self, key: str) -> object:
+        """What a key of the bucket says; ``None`` when it is not there."""
+        entry = self.bucket.get(key)
+        if entry is None or entry.data is None:
+            return None
+        return msgspec.json.decode(decode_entry(entry.data).object)
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in list(effects):
+            if isinstance(effect, PublishPending):
+                self.published.append(effect)
+            elif isinstance(effect, WriteKey | PurgeKey | LookUpKey):
+                if self.bucket_is_slow:
+                    self.waiting_writes.append(effect)
+                else:
+                    self.send(self._answer(effect))
+            else:
+                self.others.append(effect)
+
+    def _answer(self, effect: Effect) -> Event:
+        there = self.bucket.get(effect.key)
+        if isinstance(effect, LookUpKey):
+            return KeyLookedUp(key=effect.key, entry=there)
+        if (there.sequence if there else 0) != effect.expected:
+            return KeyRefused(key=effect.key)
+        entry = self.puts(effect.key, effect.data if isinstance(effect, WriteKey) else None)
+        return KeyWritten(key=effect.key, sequence=entry.sequence)
+
+
+def attempt(name: str, term: int, n: int) -> Attempt:
+    return Attempt(uid=Uid(f"uid-{name}"), term=Term(term), n=n)
+
+
+def _kind(thing: object) -> str:
+    return {Pod: "pod", Node: "node", Namespace: "namespace"}[type(thing)]
+
+
+def _listed(objects: Iterable[Pod | Node | Namespace]) -> dict[str, Listed]:
+    by_kind: dict[str, list] = {kind: [] for kind in KINDS}
+    for thing in objects:
+        by_kind[_kind(thing)].append(thing)
+    return {kind: Listed(kind=kind, objects=things, resource_version="10") for kind, things in by_kind.items()}
