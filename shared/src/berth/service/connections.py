@@ -8,10 +8,7 @@ from contextlib import asynccontextmanager
 from berth.bus.nats import NatsBus
 from berth.bus.settings import BusSettings, Credentials, TlsSettings, TopologySettings
 from berth.kube.client import KubeClient
-from berth.kube.credentials import Credentials as KubeCredentials
-from berth.kube.credentials import source_for
-from berth.kube.rate_limit import TokenBucket
-from berth.service.settings import KubeSettings, NatsSettings, Settings
+from berth.service.settings import NatsSettings, Settings
 
 
 def nats_bus(settings: Settings) -> NatsBus:
@@ -45,19 +42,13 @@ def _tls(nats: NatsSettings) -> TlsSettings | None:
 
 @asynccontextmanager
 async def kube_client(settings: Settings, *, name: str) -> AsyncIterator[KubeClient]:
-    """A client of the API server that the settings name, closed at the end.
+    """A client of the API server that the settings name, closed at the end. The API server is not asked yet.
 
     Raises:
         KubeconfigError: there is no usable way to an API server; the text says what to do.
     """
     kube = settings.kube
-    source = source_for(str(kube.kubeconfig) if kube.kubeconfig else None)
-    credentials = await KubeCredentials.from_source(source)
-    async with KubeClient(credentials, user_agent=f"berth-{name}", rate_limit=_rate_limit(kube)) as client:
+    async with await KubeClient.connect(
+        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst
+    ) as client:
         yield client
-
-
-def _rate_limit(kube: KubeSettings) -> TokenBucket | None:
-    if kube.qps is None:
-        return None
-    return TokenBucket(qps=kube.qps, burst=kube.burst or max(1, round(kube.qps * 2)))

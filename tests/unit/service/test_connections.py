@@ -1,0 +1,61 @@
+"""Clients made from settings: nothing that was set is lost on the way."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.kube.errors import KubeconfigError
+from berth.service.connections import kube_client, nats_bus
+from berth.service.exits import Exit, exit_for
+from berth.service.sources import read_settings
+from berth.sim.cluster import kubeconfig
+
+
+def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
+    for name in ("ca", "cert", "key"):
+        (tmp_path / name).touch()
+    settings = read_settings(
+        environment={
+            "BERTH_NATS_URL": "nats://a:4222,tls://b:4222",
+            "BERTH_NATS_USER": "scorer",
+            "BERTH_NATS_PASSWORD": "hunter2",
+            "BERTH_NATS_CA_FILE": str(tmp_path / "ca"),
+            "BERTH_NATS_CERT_FILE": str(tmp_path / "cert"),
+            "BERTH_NATS_KEY_FILE": str(tmp_path / "key"),
+            "BERTH_NATS_REPLICAS": "3",
+            "BERTH_NATS_STORAGE": "memory",
+            "BERTH_NUMBERS_SCORER_ACK_WAIT": "4s",
+            "BERTH_NUMBERS_DUPLICATE_WINDOW": "3m",
+        }
+    )
+    made = nats_bus(settings).settings
+    assert made.servers == ("nats://a:4222", "tls://b:4222")
+    assert (made.credentials.user, made.credentials.password) == ("scorer", "hunter2")
+    assert made.tls.key_file == tmp_path / "key"
+    assert (made.topology.replicas, made.topology.storage) == (3, "memory")
+    assert made.topology.scorer_ack_wait == timedelta(seconds=4)
+    assert made.topology.duplicate_window == timedelta(minutes=3)
+
+
+def test_a_server_without_users_and_tls_is_met_without():
+    made = nats_bus(read_settings(environment={})).settings
+    assert made.tls is None
+    assert made.credentials.user is made.credentials.token is None
+
+
+async def test_the_kubeconfig_that_was_named_is_used(tmp_path: Path):
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig("http://127.0.0.1:9")))
+    settings = read_settings(flags={"kube.kubeconfig": str(path), "kube.qps": "50"}, environment={})
+    async with kube_client(settings, name="watcher") as client:
+        assert client.server == "http://127.0.0.1:9"
+
+
+async def test_a_kubeconfig_that_is_not_there_is_wrong_usage():
+    settings = read_settings(flags={"kube.kubeconfig": "/nowhere"}, environment={})
+    with pytest.raises(KubeconfigError, match="/nowhere") as caught:
+        async with kube_client(settings, name="watcher"):
+            pass
+    assert exit_for(caught.value) is Exit.USAGE

@@ -1,0 +1,58 @@
+"""From what was typed to a running service, and every error of settings and configuration at once."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.service.exits import Exit
+from berth.service.sources import SettingsError
+from berth.service.start import read_all, start
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "config.yaml"
+        path.write_text(HEAD + text)
+        return str(path)
+
+    return write
+
+
+def test_leader_election_of_the_file_is_used_and_a_flag_beats_it(written):
+    config = written("leaderElection: {leaseDuration: 20s, renewDeadline: 12s, resourceName: mine}\n")
+    settings, _ = read_all({"config": config, "leader_election.renew_deadline": "11s"}, {})
+    election = settings.leader_election
+    assert election.lease_duration == timedelta(seconds=20)
+    assert election.renew_deadline == timedelta(seconds=11)
+    assert election.resource_name == "mine"
+
+
+def test_the_file_may_be_named_by_a_variable(written):
+    _, configuration = read_all({}, {"BERTH_CONFIG": written("profiles: [{schedulerName: mine}]\n")})
+    assert [profile.scheduler_name for profile in configuration.profiles] == ["mine"]
+
+
+def test_errors_of_file_flags_and_variables_are_said_together(written):
+    config = written("clientConnection: {qps: fast}\n")
+    with pytest.raises(SettingsError) as caught:
+        read_all({"config": config, "log.verbosity": "loud"}, {"BERTH_HEALTH_PORT": "-1"})
+    text = "\n".join(caught.value.problems)
+    for path in ("clientConnection.qps", "log.verbosity", "health.port"):
+        assert f"{path}: want " in text
+
+
+def test_wrong_usage_is_exit_code_2_and_one_line_a_problem_before_anything_is_connected_to(capsys):
+    async def serve(process, configuration) -> None:
+        pytest.fail("nothing may be started")
+
+    code = start({"config": "/nowhere.yaml", "nats.url": "http://n"}, name="watcher", serve=serve, environment={})
+    assert code == Exit.USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("berth-watcher: ") for line in lines)
+    assert any("/nowhere.yaml" in line for line in lines)
+    assert any("nats.url" in line for line in lines)
