@@ -1,0 +1,133 @@
+"""The binder on a real NATS server, against the real API server and the simulated one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.api.messages import Outcome, Reason
+from harness.binder_world import BinderWorld, binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[BinderWorld]:
+    async with binder_world(cluster, nats_bus_under_test.bus) as world:
+        yield world
+
+
+async def test_a_ranked_pod_is_bound_told_and_acknowledged(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    await world.rank(pod, node)
+    said = await world.decision(pod)
+    assert (said.outcome, said.node) == (Outcome.BOUND, node)
+    assert (await world.pod("web")).spec.node_name == node
+    await world.nothing_ranked_is_left()
+    await world.until(lambda: world.events("web"))
+    (event,) = await world.events("web")
+    assert (event["reason"], event["type"]) == ("Scheduled", "Normal")
+    assert event["note"] == f"Successfully assigned {world.cluster.api.namespace}/web to {node}"
+    assert event["reportingController"] == "berth"
+
+
+async def test_an_unschedulable_pod_has_a_condition_and_one_event_that_counts(world):
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    for n in (1, 2, 3):
+        await world.rank(pod, n=n, message="0/1 nodes are available: 1 Insufficient cpu.")
+        assert (await world.decision(pod, n)).outcome is Outcome.UNSCHEDULABLE
+
+    async def counted() -> bool:
+        found = await world.events("web")
+        return bool(found) and (found[0].get("series") or {}).get("count") == 3
+
+    await world.until(counted)
+    (event,) = await world.events("web")
+    assert (event["reason"], event["action"]) == ("FailedScheduling", "Scheduling")
+    conditions = {each.type: each for each in (await world.pod("web")).status.conditions or ()}
+    assert conditions["PodScheduled"].reason == "Unschedulable"
+    assert conditions["PodScheduled"].message == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+async def test_a_pod_that_somebody_else_has_bound_is_gone_and_respected(world):
+    node, other = await world.add_node(), await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    assert (await world.cluster.api.bind("web", other)).code == 201
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.GONE
+    assert (await world.pod("web")).spec.node_name == other
+
+
+async def test_a_pod_that_was_written_meanwhile_is_bound_all_the_same(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    path = f"{world.cluster.api.pods}/web/status"
+    patch = {"status": {"conditions": [{"type": "example.com/odd", "status": "True"}]}}
+    answer, _ = await asyncio.gather(
+        world.cluster.api.patch(path, patch, "application/strategic-merge-patch+json"), world.rank(pod, node)
+    )
+    assert answer.code == 200
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+async def test_no_node_gets_more_than_it_has_however_fast_the_pods_come(world):
+    node, other = await world.add_node(cpu="2"), await world.add_node(cpu="2")
+    pods = [await world.add_pod(f"p{number}") for number in range(6)]
+    await world.leading_binder()
+    for pod in pods:
+        await world.rank(pod, node, other)
+    outcomes = [(await world.decision(pod)) for pod in pods]
+    assert sorted(said.outcome for said in outcomes) == [Outcome.BOUND] * 4 + [Outcome.CONFLICT] * 2
+    assert sorted(said.node for said in outcomes if said.node) == sorted([node, node, other, other])
+    assert {said.reason for said in outcomes if not said.node} == {Reason.NO_CANDIDATE}
+
+
+async def test_a_new_epoch_fences_what_is_ranked_before_it_binds(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.rank(pod, node)
+    await world.leading_binder()
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    conditions = {each.type: each.message for each in (await world.pod("web")).status.conditions or ()}
+    assert conditions["berth/fence"] == str((await world.decision(pod)).epoch)
+    stale = await world.cluster.api.bind("web", node, uid=pod.uid, resourceVersion=pod.metadata.resource_version)
+    assert stale.code == 409
+
+
+async def test_a_second_binder_goes_on_where_the_first_one_stopped(world):
+    node = await world.add_node()
+    first = await world.leading_binder()
+    pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(40)]
+    for pod in pods[:20]:
+        await world.rank(pod, node)
+    await first.kill()
+    for pod in pods[20:]:
+        await world.rank(pod, node)
+    await world.start_binder()
+    for pod in pods:
+        await world.until(lambda pod=pod: any(said.uid == pod.uid and said.outcome == "bound" for said in world.said))
+    await world.nothing_ranked_is_left()
+    epochs = {said.epoch for said in world.said}
+    assert len(epochs) <= 2
+    (consumer,) = await world.session.consumers("RANKED")
+    assert consumer == f"binder-{max(epochs)}"
+
+
+async def test_stopping_leaves_no_request_half_done_and_gives_the_lease_back(world):
+    node = await world.add_node()
+    pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(10)]
+    binder = await world.leading_binder()
+    for pod in pods:
+        await world.rank(pod, node)
+    await binder.stop()
+    bound = {pod.uid for pod in [await world.pod(pod.metadata.name) for pod in pods] if pod.spec.node_name}
+    await world.until(lambda: {said.uid for said in world.said if said.outcome == "bound"} == bound)
+    lease = await world.cluster.api.get(
+        f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
+    )
+    assert lease.body["spec"].get("holderIdentity", "") == ""

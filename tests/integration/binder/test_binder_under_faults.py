@@ -1,0 +1,174 @@
+"""The binder while the API server fails, loses answers and cuts watches, and while the bus brings odd things."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from berth.api.messages import DeadLetter, Outcome, decode, decoder
+from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
+from harness.binder_world import QUICK, BinderWorld, binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+
+BINDING = {"verb": "create", "resource": "pods/binding"}
+
+
+@pytest.fixture
+async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[BinderWorld]:
+    async with binder_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        yield world
+
+
+def inject(world: BinderWorld, *faults: object) -> None:
+    world.cluster.simulated.faults.inject(*faults)
+
+
+async def test_a_lost_answer_is_found_out_and_the_pod_bound_once(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    inject(world, LoseAnswer(**BINDING))
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_answers_that_leave_it_open_end_in_bound(world, status):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    inject(world, Fail(**BINDING, status=status, count=3))
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+async def test_a_refusal_is_an_error_with_the_apis_words_an_event_and_a_condition(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    inject(world, Fail(**BINDING, status=422, message="this pod is odd"))
+    await world.rank(pod, node)
+    said = await world.decision(pod)
+    assert said.outcome is Outcome.ERROR
+    assert "this pod is odd" in said.message
+    await world.until(lambda: world.events("web"))
+    assert "this pod is odd" in (await world.events("web"))[0]["note"]
+    conditions = {each.type: each.reason for each in (await world.pod("web")).status.conditions or ()}
+    assert conditions["PodScheduled"] == "SchedulerError"
+
+
+async def test_a_missing_right_names_the_rule_to_add(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    inject(world, Reject(**BINDING, user="system:serviceaccount:berth:binder"))
+    await world.rank(pod, node)
+    assert 'resources: ["pods/binding"]' in (await world.decision(pod)).message
+
+
+async def test_pods_behind_one_that_the_api_leaves_open_are_bound(world):
+    node = await world.add_node()
+    pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(20)]
+    await world.leading_binder(replace(QUICK, binding_timeout=timedelta(seconds=30)))
+    inject(world, Delay(**BINDING, seconds=3.0))
+    for pod in pods:
+        await world.rank(pod, node)
+    for pod in pods[1:]:
+        await world.decision(pod)
+    assert pods[0].uid not in {said.uid for said in world.said}
+    assert (await world.decision(pods[0])).outcome is Outcome.BOUND
+
+
+async def test_events_that_fail_are_in_nobodys_way(world):
+    node = await world.add_node()
+    pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(20)]
+    await world.leading_binder()
+    inject(world, Delay(verb="create", resource="events", count=None, seconds=60))
+    for pod in pods:
+        await world.rank(pod, node)
+    for pod in pods:
+        assert (await world.decision(pod)).outcome is Outcome.BOUND
+    inject(world, Clear())
+
+
+async def test_cut_watches_are_taken_up_again(world):
+    node = await world.add_node()
+    await world.leading_binder()
+    for number in range(5):
+        pod = await world.add_pod(f"p{number}", cpu="10m")
+        inject(world, CutWatches())
+        await world.rank(pod, node)
+        assert (await world.decision(pod)).outcome is Outcome.BOUND
+
+
+async def test_a_redelivered_message_is_said_once(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder(replace(QUICK, keep_alive=timedelta(seconds=60)))  # longer than the ack_wait of this bus
+    inject(world, Delay(**BINDING, seconds=1.5))
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    assert len(world.said) == 1
+
+
+async def test_garbage_is_put_aside_with_its_reason_and_the_next_pod_is_bound(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    await world.session.publish("berth.ranked.berth.default.odd", b"\x00garbage")
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    letter = await world.session.last("dead", "berth.dead.berth.default.odd")
+    assert "garbage" in decode(letter.data, decoder(DeadLetter)).payload
+
+
+async def test_an_attempt_of_another_pod_is_put_aside(world):
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    message = await world.rank(pod, "nowhere")
+    await world.decision(pod)
+    odd = msgspec.structs.replace(message, attempt="another.1.9")
+    await world.session.publish("berth.ranked.berth.default.web", msgspec.json.encode(odd))
+    await world.until(lambda: world.session.last("dead", "berth.dead.berth.default.web"))
+
+
+async def test_a_message_of_a_newer_schema_is_left_for_somebody_newer(world):
+    await world.leading_binder()
+    await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')
+    pod = await world.add_pod("web")
+    await world.rank(pod, message="no room")
+    await world.decision(pod)
+    left = [one.subject async for one in world.session.look_through("RANKED", "berth.ranked.>")]
+    assert left == ["berth.ranked.berth.default.new"]
+
+
+async def test_a_leader_that_reads_a_fence_of_a_higher_epoch_starts_anew_above_it(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
+    path = f"{world.cluster.api.pods}/web/status"
+    assert (await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")).code == 200
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
+    await world.cluster.api.patch(lease, {"metadata": {"annotations": {"berth/term": "50"}}})
+    await world.rank(await world.pod("web"), node)
+    said = await world.decision(pod)
+    assert said.epoch > 50
+    assert said.outcome is Outcome.BOUND
+
+
+async def test_a_binder_whose_consumer_is_gone_takes_over_anew(world):
+    node = await world.add_node()
+    await world.leading_binder()
+    (before,) = await world.session.consumers("RANKED")
+    await world.session.delete_consumer("RANKED", before)
+    pod = await world.add_pod("web")
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    (after,) = await world.session.consumers("RANKED")
+    assert int(after.removeprefix("binder-")) > int(before.removeprefix("binder-"))
