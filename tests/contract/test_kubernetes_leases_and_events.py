@@ -66,6 +66,14 @@ async def test_lease_update_of_a_missing_lease_creates_it(kubernetes_api: Kubern
     assert (created.code, created.body["spec"]["holderIdentity"]) == (201, "a")
 
 
+async def test_lease_that_was_deleted_is_not_made_again_by_its_holders_renewal(kubernetes_api: KubernetesApi):
+    held = await kubernetes_api.post(kubernetes_api.leases, lease("a"))
+    await kubernetes_api.delete(f"{kubernetes_api.leases}/berth-binder")
+    renewal = lease("a", resourceVersion=held.version, uid=held.body["metadata"]["uid"])
+    refused = await kubernetes_api.put(f"{kubernetes_api.leases}/berth-binder", renewal)
+    assert (refused.code, refused.body["reason"]) == (409, "Conflict")
+
+
 async def test_identical_renewal_moves_no_resource_version(kubernetes_api: KubernetesApi):
     read = (await kubernetes_api.post(kubernetes_api.leases, lease("a"))).version
     same = await kubernetes_api.put(f"{kubernetes_api.leases}/berth-binder", lease("a", resourceVersion=read))

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from berth.sim.kinds import Kind
 from berth.sim.status import ApiError, conflict
-from berth.sim.store import Stored
+from berth.sim.store import Key, Stored
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,17 +17,15 @@ class DeleteOptions:
     resource_version: str | None = None
 
 
-def check_uid(kind: Kind, before: Stored, uid: str | None) -> None:
-    """Refuse a PUT that means another object of the same name.
+def check_uid(kind: Kind, key: Key, before: Stored | None, uid: str | None) -> None:
+    """Refuse a PUT that means another object of the same name, or one that is not there any more.
 
     Raises:
         ApiError: 409.
     """
-    known = before.value["metadata"]["uid"]
+    known = before.value["metadata"]["uid"] if before is not None else ""
     if uid and uid != known:
-        raise conflict(
-            kind, before.key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}"
-        )
+        raise conflict(kind, key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}")
 
 
 def version_required(kind: Kind, name: str) -> ApiError:

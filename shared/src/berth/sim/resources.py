@@ -116,16 +116,16 @@ class Resources:
         if named != key[1]:
             raise bad_request(f"the name of the object ({named}) does not match the name on the URL ({key[1]})")
         before = self.store.table(kind).items.get(key)
+        if before is None and (part or not kind.creates_on_update):
+            raise not_found(kind, key[1])
+        check_uid(kind, key, before, value["metadata"].get("uid"))
         if before is None:
-            return self._create_by_update(kind, key, value, part), True
-        check_uid(kind, before, value["metadata"].get("uid"))
+            return self._create_by_update(kind, key, value), True
         if kind.updates_need_version and not value["metadata"].get("resourceVersion"):
             raise version_required(kind, key[1])
         return self.update(kind, before, value, part), False
 
-    def _create_by_update(self, kind: Kind, key: Key, value: JsonObject, part: Part) -> Stored:
-        if part or not kind.creates_on_update:
-            raise not_found(kind, key[1])
+    def _create_by_update(self, kind: Kind, key: Key, value: JsonObject) -> Stored:
         metadata = {member: entry for member, entry in value["metadata"].items() if member != "resourceVersion"}
         return self.create(kind, key[0], as_shown(kind, {**value, "metadata": metadata}))
 
