@@ -59,7 +59,7 @@ async def sessions(
         try:
             yield session
         finally:
-            waiting.say("waiting for a new connection to NATS")
+            process.health.condition("nats").waiting("waiting for a new connection to NATS")
             await session.close()
         if process.clock.now() - began < SHORT_LIFE_SECONDS:
             await process.sleep(LOOK_AGAIN_SECONDS / 2)
@@ -114,7 +114,7 @@ class _Looks:
             raise self._wait("refused", str(error), LOOK_AGAIN_SECONDS, every=ONCE) from error
         if not session.bus_id:
             # The bucket came after this client's first request: a new client reads the id that counts.
-            raise self._wait("missing", "waiting for bus.id", 0.0)
+            raise self._wait("missing", "waiting for bus.id", FIRST_WAIT_SECONDS)
 
     async def _missing(self, session: Session, error: MissingError) -> None:
         if not self._applies:
@@ -127,7 +127,7 @@ class _Looks:
             raise self._wait("unreachable", f"waiting for NATS: {lost}") from lost
         except BusRefusedError as refused:
             raise self._wait("refused", str(refused), LOOK_AGAIN_SECONDS, every=ONCE) from refused
-        raise self._wait("missing", "waiting for NATS: streams and buckets were just created", 0.0)
+        raise self._wait("missing", "waiting for NATS: streams and buckets were just created", FIRST_WAIT_SECONDS)
 
     def _wait(self, cause: str, sentence: str, again_in: float | None = None, *, every: float = 10.0) -> _NotReadyError:
         self._process.metrics.count("berth_bus_waits_total", cause=cause)
