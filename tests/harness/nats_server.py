@@ -8,7 +8,9 @@ It dies with the process that started it.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -58,6 +60,7 @@ class NatsServer:
         """End it as an operator does."""
         if self._process is None:
             return
+        self.go_on()
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -72,10 +75,16 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
-    def pause(self, signal_number: int) -> None:
-        """Send SIGSTOP or SIGCONT: a server that is there and does not answer."""
+    def pause(self) -> None:
+        """Make it a server that is there and does not answer (SIGSTOP); returns once it stands still."""
         if self._process is not None:
-            self._process.send_signal(signal_number)
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        """End the pause."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def lose_store(self) -> None:
         """Kill it and remove all that it had stored."""

@@ -24,7 +24,7 @@ def test_distinct_attempts_have_distinct_ids(one, other):
 
 @pytest.mark.parametrize("text", ["", ".", "u", "u.1", ".1.1", "u.1.", "u..1", "u.1.-1", "u.1.x", "u.1.²", "u. 1.1"])
 def test_what_is_no_attempt_is_refused(text):
-    with pytest.raises(DecodeError, match="want <uid>.<term>.<n>"):
+    with pytest.raises(DecodeError, match=r"want <uid>\.<term>\.<n>"):
         Attempt.parse(text)
 
 

@@ -105,11 +105,12 @@ def test_a_newer_schema_is_somebody_elses(data):
 
 
 def test_the_schema_before_is_read():
-    assert decode(b'{"schema":0,"attempt":"u.1.1","profile":"p","pod":{}}', PENDING).schema == 0
+    assert decode(b'{"schema":0,"attempt":"u.1.1","profile":"p","pod":{"metadata":{}}}', PENDING).schema == 0
 
 
 def test_fields_of_a_newer_version_are_passed_over():
-    assert decode(b'{"schema":1,"attempt":"u.1.1","profile":"p","pod":{},"new":1}', PENDING).attempt == "u.1.1"
+    data = b'{"schema":1,"attempt":"u.1.1","profile":"p","pod":{"metadata":{}},"new":1}'
+    assert decode(data, PENDING).attempt == "u.1.1"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +122,13 @@ def test_fields_of_a_newer_version_are_passed_over():
         b"[]",
         b"{",
         b"{}",
+        b"1" * 1000,
         b'{"schema":"1"}',
         b'{"schema":1,"attempt":3}',
-        b"1" * 1000,
-        b"[" * 100_000,
+        b'{"schema":1,"attempt":"\xff","profile":"p","pod":{"metadata":{}}}',
+        b'{"schema":1,"new":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
+    ids=range(11),
 )
 def test_garbage_is_refused_as_such(data):
     with pytest.raises(DecodeError) as caught:

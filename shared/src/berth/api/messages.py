@@ -49,7 +49,7 @@ def _schema() -> int:
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all messages carry. ``schema`` is always written (a factory's value is never omitted): readers look at it first."""
+    """What all messages carry. Readers look at ``schema`` first: a factory's value is always written."""
 
     schema: int = msgspec.field(default_factory=_schema)
     config: str = ""

@@ -93,6 +93,7 @@ class Connection:
             "servers": list(settings.servers),
             "name": self.name,
             "allow_reconnect": False,
+            "pending_size": 0,  # or a publish waits inside the library for a flush, also when nobody reads any more
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
             "connect_timeout": settings.connect_timeout.total_seconds(),
@@ -250,6 +251,7 @@ class Connection:
         writer = getattr(transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+            await asyncio.sleep(0)  # the turn in which the socket is closed
 
     async def _on_disconnected(self) -> None:
         self.lose(f"the server closed it ({self._last_error or 'no reason given'})")

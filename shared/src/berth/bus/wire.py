@@ -83,6 +83,8 @@ _KINDS: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
         10071: WrongLastSequenceError,
         10164: WrongLastSequenceError,  # the same without the number that it stands at
         10054: TooLargeError,
+        10052: BusRefusedError,  # stream configuration that the server cannot change, with code 500
+        10074: BusRefusedError,  # replicas on a single server, with code 500
     }
 )
 _SERVER_ERRORS: Final = 500
