@@ -196,6 +196,11 @@ class Ledger:
         names = frozenset(scheduler_names)
         return (pod for pod in self._unbound.values() if pod.spec.scheduler_name in names)
 
+    @property
+    def pod_count(self) -> int:
+        """How many pods the watch shows, bound or not."""
+        return len(self._unbound) + len(self._bound)
+
     def pods_beside(self, node: str, uid: str) -> int:
         """How many pods are on the node, reserved ones included, nominated ones and the pod itself not."""
         return self.snapshot.pods_on(node) - (self.snapshot.node_of(uid) == node)

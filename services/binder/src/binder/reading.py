@@ -23,7 +23,9 @@ log = get_logger()
 KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, POD)
 """What the profiles' plugins read."""
 CURRENT_SECONDS: Final = 2.0
-"""How long a reflector may take to come up to the present before its kind is listed anew."""
+"""How long a reflector of many objects may take to come up to the present before its kind is listed anew."""
+QUICKLY_LISTED: Final = 5_000
+"""Objects that are listed in some tenths of a second: sooner than one waits for a bookmark."""
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,15 +71,18 @@ class Reading:
         """Wait until everything of the kind up to there has been read."""
         await self._reflectors[kind.name].reached(resource_version)
 
-    async def become_current(self, kind: Kind[Any]) -> None:
+    async def become_current(self, kind: Kind[Any], size: int) -> None:
         """Come up to what the API server holds now. A quiet kind, whose watch would long not say so, is listed anew.
+
+        ``size`` is about how many objects there are.
 
         Raises:
             ApiUnreachableError, ApiRefusedError: the API server did not say where it stands.
         """
         present = await self._present(kind)
+        patience = CURRENT_SECONDS if size > QUICKLY_LISTED else 0.0
         try:
-            async with asyncio.timeout(CURRENT_SECONDS):
+            async with asyncio.timeout(patience):
                 await self.reached(kind, present)
         except TimeoutError:
             await self._list_anew(kind)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from typing import Final
 
 from berth.api.errors import DecodeError
@@ -96,7 +97,7 @@ class Takeover:
 
     async def _fence(self) -> int:
         """Fence, and read on until nothing of a former epoch is unseen; returns how many pods were fenced."""
-        pods = pods_to_fence([*await self._named(), *await self._unnamed()], self.epoch)
+        pods = pods_to_fence([*await self._named(), *await self._unnamed()], self.epoch) or self._any_that_waits()
         self.leadership.report_higher(self.ledger.highest_fence, seen_in="a fence")
         places = asyncio.Semaphore(AT_ONCE)
         versions = await asyncio.gather(*(self._fence_one(pod, places) for pod in pods))
@@ -104,9 +105,16 @@ class Takeover:
         if highest:
             await self.reading.reached(POD, str(highest))
         else:
-            await self.reading.become_current(POD)
+            await self._become_current()
         self.ledger.release_unanswered()
         return len(pods)
+
+    def _any_that_waits(self) -> list[Pod]:
+        """With nothing to fence there would be no version to reach: any pod that waits gives one."""
+        return pods_to_fence(islice(self.ledger.unbound_pods(self.schedulers), 1), self.epoch)
+
+    async def _become_current(self) -> None:
+        await self.reading.become_current(POD, self.ledger.pod_count)
 
     async def _named(self) -> list[Pod]:
         """The unbound pods that RANKED names, as they are known newest."""
@@ -131,7 +139,7 @@ class Takeover:
         """
         left = [reservation.pod for reservation in self.ledger.reservations.values() if not reservation.answered]
         if await self._is_first_here():
-            await self.reading.become_current(POD)
+            await self._become_current()
             left += self.ledger.unbound_pods(self.schedulers)
         return left
 
