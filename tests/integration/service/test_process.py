@@ -165,14 +165,22 @@ def test_a_service_that_does_not_finish_is_cancelled_while_there_is_time_to_clos
     assert took < 2
 
 
-def test_a_second_signal_ends_it_at_once(service):
+def test_a_second_interrupt_ends_it_at_once(service):
     hanging = service("never_ends")
     hanging.wait_until_ready()
     hanging.process.send_signal(signal.SIGINT)
     wait_for(lambda: any(line["msg"] == "stopping" for line in hanging.lines))
-    code, took = hanging.stop()
-    assert code == 1
-    assert took < 1
+    hanging.process.send_signal(signal.SIGINT)
+    assert hanging.process.wait(timeout=1) == 1
+
+
+def test_ctrl_c_and_the_word_of_whoever_started_it_are_one_wish(service):
+    slow = service("finishes_when_cancelled", BERTH_STOP_DEADLINE="2s")
+    slow.wait_until_ready()
+    slow.process.send_signal(signal.SIGINT)
+    wait_for(lambda: any(line["msg"] == "stopping" for line in slow.lines))
+    code, _ = slow.stop()
+    assert (code, slow.process.stdout.read()) == (0, b"closed\n")
 
 
 def test_an_exception_that_nobody_foresaw_is_one_line_with_its_cause_and_exit_code_1(service):

@@ -19,6 +19,8 @@ from berth.service.watchdog import main_thread_stands
 log = get_logger()
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+IMPATIENT: Final = 2
+"""So many SIGINTs end the process without waiting for anything."""
 MARGIN_SECONDS: Final = 0.5
 """The process ends this much before its deadline: whoever measures 10 s starts earlier and looks later."""
 BACKSTOP_SECONDS: Final = 0.3
@@ -52,7 +54,11 @@ class Deadline:
 
 
 class StopThread:
-    """Waits for the first SIGTERM or SIGINT. A second one ends the process at once."""
+    """Waits for the first SIGTERM or SIGINT. A second SIGINT, of somebody who will not wait, ends it at once.
+
+    One SIGTERM beside one SIGINT is one wish: Ctrl-C reaches every process of a terminal, and whoever started them tells
+    them too.
+    """
 
     def __init__(self, deadline: Deadline) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -63,15 +69,16 @@ class StopThread:
         threading.Thread(target=self._wait, args=(loop, tell), name="stop", daemon=True).start()
 
     def _wait(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
-        heard = signal.Signals(signal.sigwait(SIGNALS))
+        heard = [signal.Signals(signal.sigwait(SIGNALS))]
         self._deadline.begin(loop)
-        log.info("stopping", signal=heard.name)
+        log.info("stopping", signal=heard[0].name)
         try:
             loop.call_soon_threadsafe(tell)
         except RuntimeError:
             log.info("the main loop has ended already")
-        heard = signal.Signals(signal.sigwait(SIGNALS))
-        log.error("ending at once: told to stop a second time", signal=heard.name)
+        while heard.count(signal.SIGINT) < IMPATIENT:
+            heard.append(signal.Signals(signal.sigwait(SIGNALS)))
+        log.error("ending at once: interrupted a second time")
         os._exit(Exit.NO)
 
 
