@@ -91,7 +91,7 @@ def test_a_silent_attempt_is_looked_up_after_ten_seconds_and_every_ten_from_then
     world.passes(10)
 
     assert [str(effect.attempt) for effect in world.of(LookUpAttempt)] == ["uid-web.7.1"] * 2
-    assert str(world.of(LookUpAttempt)[0].subject) == "berth.pending.berth.default.web"
+    assert str(world.of(LookUpAttempt)[0].subject("pending")) == "berth.pending.berth.default.web"
     assert len(world.published) == 1
 
 

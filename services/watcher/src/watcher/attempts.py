@@ -145,7 +145,12 @@ class Attempts:
         """Do what is due."""
         for waiting in self._queue.due(now):
             if waiting.stage is Stage.IN_FLIGHT and waiting.attempt is not None:
-                self._emit(LookUpAttempt(attempt=waiting.attempt, subject=waiting.subject("pending")))
+                meta = waiting.pod.metadata
+                self._emit(
+                    LookUpAttempt(
+                        attempt=waiting.attempt, profile=waiting.profile, namespace=meta.namespace, pod=meta.name
+                    )
+                )
                 self._queue.remind(waiting, now + self._settings.silent_seconds)
             elif waiting.stage is Stage.PARKED:
                 self._ask(waiting, now)
@@ -173,8 +178,7 @@ class Attempts:
         )
 
     def _enter(self, pod: Pod, now: float) -> None:
-        seen_at = self._wall_clock(now)
-        waiting = WaitingPod(pod=pod, since=_created(pod) or seen_at, seen_at=seen_at)
+        waiting = WaitingPod(pod=pod, since=_created(pod) or self._wall_clock(now))
         self._queue.add(waiting)
         self._admit(waiting)
 
@@ -214,7 +218,7 @@ class Attempts:
         waiting.attempt, waiting.published, waiting.epoch = attempt, waiting.pod, 0
         waiting.after, waiting.first = Positions(), False
         self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
-        self._emit(PublishPending(message=message, seen_at=waiting.seen_at))
+        self._emit(PublishPending(message=message))
 
     def _conclude(
         self, waiting: WaitingPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0

@@ -58,6 +58,8 @@ class Figures:
     """Places of the window that are taken."""
     window: int
     """Places that there are."""
+    objects: Mapping[str, int]
+    """Objects known, by kind."""
     mirror_behind: int
     """Keys of ``cluster`` that are not yet as they should be."""
 
@@ -77,7 +79,7 @@ class Dispatcher:
         """``started``: one moment by the monotonic clock and by the wall's, so that one can be told from the other."""
         self._store = store
         self._effects: list[Effect] = []
-        interest = Interest(profiles)
+        self._interest = interest = Interest(profiles)
         self._mirror = Mirror(term)
         self._queue = SchedulingQueue(profiles, interest)
         self._watermarks = Watermarks(store.kinds)
@@ -107,6 +109,8 @@ class Dispatcher:
                     self._attempts.saw(thing, now)
             self._requeue.reached(kind, self._store.versions[kind], listed=True)
             self._watermarks.reached(kind, str(self._store.versions[kind]), self._mirror.changes)
+        for thing in self._store.left_out.values():
+            self._effects += self._bad_input.take(thing)
         self._requeue.log.begin(self._mirror.changes, 0)
         return self._taken()
 
@@ -134,6 +138,12 @@ class Dispatcher:
         """The pods of which the takeover must find out where they stand."""
         return [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]
 
+    def live_buckets(self) -> list[str]:
+        """The buckets of live data whose news a plugin listens to."""
+        return [
+            bucket for bucket, resource in LIVE_RESOURCES.items() if self._interest.anybody_listens(_update(resource))
+        ]
+
     def find(self, uid: str) -> WaitingPod | None:
         """A waiting pod, for people and tests."""
         return self._queue.get(uid)
@@ -145,6 +155,7 @@ class Dispatcher:
             pending=self._queue.counts(),
             in_flight=window.taken,
             window=window.size(now),
+            objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
             mirror_behind=self._mirror.under_way,
         )
 
@@ -211,13 +222,17 @@ class Dispatcher:
         self._early.clear()
 
     def _on_live_data(self, event: LiveDataHeard, now: float) -> None:
-        happened = ClusterEvent(LIVE_RESOURCES[event.bucket], Action.UPDATE)
+        happened = _update(LIVE_RESOURCES[event.bucket])
         self._attempts.woken(self._requeue.heard_live(event.bucket, happened, event.sequence), now)
 
     def _taken(self) -> list[Effect]:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
+
+
+def _update(resource: Resource) -> ClusterEvent:
+    return ClusterEvent(resource, Action.UPDATE)
 
 
 def _wall_clock(started: tuple[float, datetime]) -> Callable[[float], datetime]:

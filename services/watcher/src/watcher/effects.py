@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from berth.api.identity import Attempt, Uid
 from berth.api.messages import DeadLetter, Pending
@@ -16,8 +15,6 @@ class PublishPending:
     """Publish an attempt. Not answered: one that is lost is found by the look-up."""
 
     message: Pending
-    seen_at: datetime
-    """When the pod was first seen: where its trace begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,13 @@ class LookUpAttempt:
     """Look for a silent attempt in PENDING, then RANKED, then DECISIONS, in this order; answered by LookedUp."""
 
     attempt: Attempt
-    subject: PodSubject
+    profile: str
+    namespace: str
+    pod: str
+
+    def subject(self, stage: str) -> PodSubject:
+        """The pod's subject at a stage of its way."""
+        return PodSubject(stage=stage, profile=self.profile, namespace=self.namespace, pod=self.pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,15 +32,10 @@ class ObjectStore:
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._objects: dict[str, dict[str, KubernetesObject]] = {kind: {} for kind in kinds}
-        self.listed: set[str] = set()
-        """The kinds of which a LIST has been taken in."""
         self.versions: dict[str, int] = dict.fromkeys(self._objects, 0)
         """How far each kind has come, in resourceVersions."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every kind has been listed."""
-        return len(self.listed) == len(self._objects)
+        self.left_out: dict[tuple[str, str, str], Undecodable] = {}
+        """What is there and cannot be read, by kind, namespace and name."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -55,18 +50,29 @@ class ObjectStore:
         """Take an event in; what it changed, in order."""
         reached = version_of(event)
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
+        if isinstance(event, Undecodable):
+            return self._leave_out(event)
         if isinstance(event, Upserted):
             return [self._set(event.kind, event.object)]
         if isinstance(event, Deleted):
             return self._remove(event.kind, name_of(event.kind, event.object), event.object)
         if isinstance(event, Listed):
             return self._replace(event)
-        if isinstance(event, Undecodable) and event.deleted:
-            return self._remove(event.kind, event.name if event.kind in BY_NAME else event.uid, None)
         return []
+
+    def _leave_out(self, event: Undecodable) -> list[Change]:
+        """What could be read before stays as it was: no news of it is better than its absence."""
+        key = (event.kind, event.namespace, event.name)
+        if not event.deleted:
+            self.left_out[key] = event
+            return []
+        self.left_out.pop(key, None)
+        return self._remove(event.kind, event.name if event.kind in BY_NAME else event.uid, None)
 
     def _set(self, kind: str, thing: KubernetesObject) -> Change:
         objects, name = self._objects[kind], name_of(kind, thing)
+        if self.left_out:
+            self.left_out.pop((kind, thing.metadata.namespace, thing.metadata.name), None)
         old = objects.get(name)
         objects[name] = thing
         return Change(kind=kind, name=name, old=old, new=thing)
@@ -78,7 +84,7 @@ class ObjectStore:
         return [Change(kind=kind, name=name, old=last or old, new=None)]
 
     def _replace(self, event: Listed[KubernetesObject]) -> list[Change]:
-        self.listed.add(event.kind)
+        self.left_out = {key: thing for key, thing in self.left_out.items() if thing.kind != event.kind}
         there = {name_of(event.kind, thing) for thing in event.objects}
         left = [name for name in self._objects[event.kind] if name not in there]
         removed = [change for name in left for change in self._remove(event.kind, name, None)]

@@ -55,8 +55,6 @@ class WaitingPod:
     """Its newest state at the API."""
     since: datetime
     """When it began to wait: created, or refused last. Its age in the queue."""
-    seen_at: datetime
-    """When this watcher saw it first."""
     stage: Stage = Stage.HELD
     ticket: int = 0
     """Changes with each stage, so that what an earlier stage left in a heap is known to be stale."""
