@@ -109,8 +109,8 @@ class Dispatcher:
                     self._attempts.saw(thing, now)
             self._requeue.reached(kind, self._store.versions[kind], listed=True)
             self._watermarks.reached(kind, str(self._store.versions[kind]), self._mirror.changes)
-        for thing in self._store.left_out.values():
-            self._effects += self._bad_input.take(thing)
+        for left_out in self._store.left_out.values():
+            self._effects += self._bad_input.take(left_out)
         self._requeue.log.begin(self._mirror.changes, 0)
         return self._taken()
 

@@ -113,7 +113,7 @@ class Leading:
         """Where every pod stands, once the mirror's differences are on their way; then the queue runs."""
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
-        subjects = {waiting.uid: waiting.subject("decision") for waiting in core.held()}
+        subjects = {str(waiting.uid): waiting.subject("decision") for waiting in core.held()}
         found = await look_through(self._session, subjects, at_once=self._parts.settings.look_ups_at_once)
         self._inbox.put(found)
         log.info("taken over", term=self._leadership.number, pending=len(subjects), in_flight=len(found.in_flight))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from berth.kube.client import KubeClient
@@ -15,12 +16,25 @@ from berth.kube.kinds import NAMESPACE, NODE, POD, Kind
 from berth.kube.port import Listed, ReflectorEvent
 from berth.kube.reflector import Reflector
 from berth.service.process import Process
+from berth.service.until import run_until
 from watcher.store import ObjectStore
 
 KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, POD)
 """What is mirrored. Nodes first: a pod that is shown on a node that is not there yet is an odd sight."""
 
 Listener = Callable[[Any], None]
+
+
+class _Round:
+    """One LIST of every kind and what follows it."""
+
+    def __init__(self) -> None:
+        self.listed = {kind.name: asyncio.Event() for kind in KINDS}
+        self.over = asyncio.Event()
+
+    async def complete(self) -> None:
+        for listed in self.listed.values():
+            await listed.wait()
 
 
 class Reading:
@@ -30,45 +44,47 @@ class Reading:
         self._client = client
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._listener: Listener | None = None
-        self._listed: dict[str, asyncio.Event] = {kind.name: asyncio.Event() for kind in KINDS}
-        self._again = asyncio.Event()
+        self._round = _Round()
         self.store = ObjectStore(kind.name for kind in KINDS)
         """Right while nobody listens, and for the one who has just begun to."""
 
     async def run(self) -> None:
         """Read until cancelled; from the beginning each time that it is asked for."""
         while True:
-            self._again.clear()
-            for listed in self._listed.values():
-                listed.clear()
+            this = self._round
             async with asyncio.TaskGroup() as tasks:
-                reading = [tasks.create_task(self._reflect(kind), name=f"reflect {kind.name}") for kind in KINDS]
-                await self._again.wait()
+                reading = [tasks.create_task(self._reflect(kind, this), name=f"reflect {kind.name}") for kind in KINDS]
+                await self._see_through(this)
                 for task in reading:
                     task.cancel()
 
     async def list_anew(self) -> None:
         """Wait until every kind has been listed anew: what a standby has seen may be half a minute old."""
+        former, self._round = self._round, _Round()
         self._listener = None
-        self._again.set()
-        while self._again.is_set():
-            await asyncio.sleep(0)
-        for listed in self._listed.values():
-            await listed.wait()
+        former.over.set()
+        await self._round.complete()
 
     def listen(self, listener: Listener | None) -> None:
         """From now on everything goes to the listener, who keeps the store from then on; ``None``: nobody leads."""
         self._listener = listener
 
-    async def _reflect(self, kind: Kind[Any]) -> None:
-        await Reflector(self._client, kind, self._take).run()
+    async def _see_through(self, this: _Round) -> None:
+        """Say when a round is complete; it may be over before that."""
+        await run_until(this.complete(), this.over)
+        if not this.over.is_set():
+            self._condition.ready()
+        await this.over.wait()
 
-    def _take(self, event: ReflectorEvent[Any]) -> None:
+    async def _reflect(self, kind: Kind[Any], this: _Round) -> None:
+        await Reflector(self._client, kind, partial(self._take, this)).run()
+
+    def _take(self, this: _Round, event: ReflectorEvent[Any]) -> None:
+        if this is not self._round:
+            return
         if self._listener is not None:
             self._listener(event)
         else:
             self.store.apply(event)
         if isinstance(event, Listed):
-            self._listed[event.kind].set()
-            if all(listed.is_set() for listed in self._listed.values()):
-                self._condition.ready()
+            this.listed[event.kind].set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from berth.api.errors import DecodeError
 from berth.api.identity import Attempt
@@ -19,9 +19,9 @@ from berth.bus.port import Session, Stored
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from watcher.events import FoundDecision, FoundInFlight, StagesRead
 
-M = TypeVar("M", Pending, Ranked)
-
 DECISION_DECODER: Final = decoder(Decision)
+_PENDING: Final = decoder(Pending)
+_RANKED: Final = decoder(Ranked)
 
 
 async def look_through(session: Session, subjects: Mapping[str, PodSubject], *, at_once: int) -> StagesRead:
@@ -32,9 +32,9 @@ async def look_through(session: Session, subjects: Mapping[str, PodSubject], *, 
     """
     in_flight: dict[str, FoundInFlight] = {}
     async for stored in session.look_through(PENDING, all_of("pending")):
-        _keep_newest(in_flight, _found(stored, Pending))
+        _keep_newest(in_flight, _found(stored))
     async for stored in session.look_through(RANKED, all_of("ranked")):
-        _keep_newest(in_flight, _found(stored, Ranked))
+        _keep_newest(in_flight, _found(stored))
     decisions = await _last_decisions(session, subjects, at_once)
     return StagesRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)
 
@@ -53,14 +53,15 @@ async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision
 async def holds(session: Session, stream: str, subject: PodSubject, attempt: Attempt) -> bool:
     """Whether a work queue has this attempt."""
     stored = await session.last(stream, str(subject))
-    found = _found(stored, Pending if stream == PENDING else Ranked) if stored else None
+    found = _found(stored) if stored else None
     return found is not None and found.attempt == attempt
 
 
-def _found(stored: Stored, kind: type[M]) -> FoundInFlight | None:
+def _found(stored: Stored) -> FoundInFlight | None:
     """The attempt of a message; ``None`` for what cannot be read: whoever takes it from the queue puts it aside."""
     try:
-        message = decode(stored.data, decoder(kind))
+        is_pending = PodSubject.parse(stored.subject).stage == "pending"
+        message: Pending | Ranked = decode(stored.data, _PENDING) if is_pending else decode(stored.data, _RANKED)
         return FoundInFlight(attempt=Attempt.parse(message.attempt), pod=message.pod)
     except DecodeError:
         return None
