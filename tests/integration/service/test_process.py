@@ -14,6 +14,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, sys, time
+import numpy  # its library has threads that were there before anybody thought of signals
 from berth.api.errors import TemporaryError
 from berth.service.process import run
 from berth.service.sources import SettingsError, read_settings

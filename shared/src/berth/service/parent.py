@@ -24,10 +24,10 @@ class OrphanedError(BerthError):
 def end_with_parent(parent_pid: int) -> None:
     """Get SIGTERM as soon as the parent is gone, which then takes the usual way of stopping.
 
-    On Linux the kernel tells, elsewhere a thread looks. SIGTERM, so that the Lease is given back and the next leader need
-    not wait for it to run out; a parent that asked the kernel for SIGKILL is overruled from here on: the stop deadline
-    ends what hangs. The parent's *thread* that starts this process has to live as long as the parent: the kernel tells of
-    its end already.
+    On Linux the kernel tells, elsewhere a thread looks. SIGTERM, so that the Lease is given back and the next leader
+    need not wait for it to run out; a parent that asked the kernel for SIGKILL is overruled from here on: the stop
+    deadline ends what hangs. The parent's *thread* that starts this process has to live as long as the parent: the
+    kernel tells of its end already.
 
     Raises:
         OrphanedError: the parent is gone already, or is not the one named.

@@ -19,7 +19,6 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import stamina
@@ -90,19 +89,19 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
     """Run a service until it returns, fails or is told to stop; returns the exit code. Once, in the main thread."""
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
-    stop_thread = StopThread(deadline)  # before any other thread: they inherit whose business the signals are
+    stop_thread = StopThread(deadline)
     stamina.instrumentation.set_on_retry_hooks([])  # whoever waits says so itself, not on each try
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        loop, stopping = runner.get_loop(), asyncio.Event()
-        stop_thread.start(loop, stopping.set)
-        return int(runner.run(_live(service_main, settings, name, stopping, partial(deadline.begin, loop))))
+        return int(runner.run(_live(service_main, settings, name, stop_thread, deadline)))
 
 
 async def _live(
-    service_main: ServiceMain, settings: Settings, name: str, stopping: asyncio.Event, ending: Callable[[], None]
+    service_main: ServiceMain, settings: Settings, name: str, stop_thread: StopThread, deadline: Deadline
 ) -> Exit:
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    stop_thread.start(loop, stopping.set)
     meter = PrometheusMeter()
     tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
     process = Process(name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping)
@@ -110,7 +109,9 @@ async def _live(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
             await _surround(process, meter, stack)
-            stack.callback(ending)  # from here on closing things has its time, also when nobody asked for the end
+            stack.callback(
+                deadline.begin, loop
+            )  # from here on closing things has its time, also when nobody asked for the end
             await _serve(service_main, process)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
         return _told(error)

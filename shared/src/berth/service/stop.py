@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -54,32 +55,46 @@ class Deadline:
 
 
 class StopThread:
-    """Waits for the first SIGTERM or SIGINT. A second SIGINT, of somebody who will not wait, ends it at once.
+    """Hears SIGTERM and SIGINT. A second SIGINT, of one who will not wait, ends the process at once.
 
-    One SIGTERM beside one SIGINT is one wish: Ctrl-C reaches every process of a terminal, and whoever started them tells
-    them too.
+    One SIGTERM beside one SIGINT is one wish: Ctrl-C reaches every process of a terminal, and whoever started them
+    tells them too. The interpreter writes each signal's number to a socket, in whichever thread the kernel chose to
+    interrupt; so a main thread that hangs keeps none from being heard. (To block signals and ``sigwait`` is not enough:
+    the threads that NumPy's library started on import do not block them.)
     """
 
     def __init__(self, deadline: Deadline) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self._deadline = deadline
+        self._numbers, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._early: list[int] = []
+        for number in SIGNALS:
+            signal.signal(number, lambda heard, _frame: self._early.append(heard))
 
     def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
-        """Call ``tell`` in the loop when the first signal comes."""
+        """Call ``tell`` in the loop when the first signal comes, or has come. From within the loop: it listens too."""
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._writer.send(bytes(self._early))
         threading.Thread(target=self._wait, args=(loop, tell), name="stop", daemon=True).start()
 
     def _wait(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
-        heard = [signal.Signals(signal.sigwait(SIGNALS))]
+        first = self._next()
         self._deadline.begin(loop)
-        log.info("stopping", signal=heard[0].name)
+        log.info("stopping", signal=first.name)
         try:
             loop.call_soon_threadsafe(tell)
         except RuntimeError:
             log.info("the main loop has ended already")
+        heard = [first]
         while heard.count(signal.SIGINT) < IMPATIENT:
-            heard.append(signal.Signals(signal.sigwait(SIGNALS)))
+            heard.append(self._next())
         log.error("ending at once: interrupted a second time")
         os._exit(Exit.NO)
+
+    def _next(self) -> signal.Signals:
+        while (number := self._numbers.recv(1)[0]) not in SIGNALS:
+            pass  # a signal that somebody else asked for
+        return signal.Signals(number)
 
 
 def _under_way(loop: asyncio.AbstractEventLoop) -> list[str]:
