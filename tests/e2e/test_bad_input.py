@@ -13,7 +13,8 @@ import nats
 import pytest
 
 from berth.sim.workload import make_node
-from harness.control_plane import ControlPlane, free_ports, kubeconfig
+from harness.child_processes import free_ports
+from harness.control_plane import ControlPlane, kubeconfig
 from harness.outside import Outside, eventually, outside
 from harness.pipeline import BerthUp, berth_up
 

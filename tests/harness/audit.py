@@ -16,11 +16,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import aiohttp
-
 from harness.outside import Outside, eventually, node_of
 
-NEVER_IDLE = aiohttp.ClientTimeout(total=None, sock_read=None)
 _SUFFIX = {"": 1.0, "m": 0.001, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _BINDINGS = re.compile(
     r'^apiserver_request_total\{(?=[^}]*code="201")(?=[^}]*resource="pods")(?=[^}]*subresource="binding")[^}]*\} (\S+)',
@@ -131,19 +128,13 @@ async def _caught_up(seen: Outside, found: Audit, watching: asyncio.Task[None]) 
 
 async def _watch(seen: Outside, version: str, found: Audit) -> None:
     while True:
-        query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "600"}
-        async with seen.api._session.get("/api/v1/pods", params=query, timeout=NEVER_IDLE) as response:
-            assert response.status == 200, await response.text()
-            try:
-                async for line in response.content:
-                    event = json.loads(line)
-                    assert event["type"] != "ERROR", event
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] != "BOOKMARK":
-                        found.take(event["type"], event["object"])
-            finally:
-                if response.connection is not None and response.connection.transport is not None:
-                    response.connection.transport.abort()  # closing TLS in order would outlive the test's event loop
+        async with seen.changes("/api/v1/pods", version) as lines:
+            async for line in lines:
+                event = json.loads(line)
+                assert event["type"] != "ERROR", event
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    found.take(event["type"], event["object"])
 
 
 async def successful_bindings(seen: Outside) -> int:

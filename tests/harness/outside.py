@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import aiohttp
+
 from berth.sim.workload import make_node, make_pod
 from harness.kubernetes_api import STRATEGIC_PATCH, Answer, KubernetesApi, kubernetes_api
 
@@ -20,6 +22,7 @@ AT_ONCE = 16
 BOUND_SECONDS = 30.0
 LABEL = "berth.test/of"
 NO_GRACE = {"gracePeriodSeconds": 0}
+NEVER_IDLE = aiohttp.ClientTimeout(total=None, sock_read=None)
 
 
 class Outside:
@@ -128,9 +131,22 @@ class Outside:
         answer = await self.api.delete(f"{self.api.pods}/{name}", NO_GRACE)
         assert answer.code in {200, 404}, answer.body
 
+    @asynccontextmanager
+    async def changes(self, path: str, version: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Watch from this resourceVersion on, for minutes without a word if need be; each line is an event."""
+        query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "600"}
+        async with self.api._session.get(path, params=query, timeout=NEVER_IDLE) as response:
+            assert response.status == 200, await response.text()
+            try:
+                yield response.content
+            finally:
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()  # closing TLS in order would outlive the test's event loop
+
     async def close(self) -> None:
         """Remove what the test made: the next one must find the cluster empty."""
-        await self.api.delete(self.api.pods, NO_GRACE)
+        for path in (self.api.pods, self.api.new_events):
+            await self.api.delete(path, NO_GRACE)
         paths = [f"/api/v1/nodes/{name}" for name in self.nodes]
         paths += [f"{_PRIORITY_CLASSES}/{name}" for name in self.priority_classes]
         for start in range(0, len(paths), AT_ONCE):

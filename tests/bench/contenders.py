@@ -1,0 +1,81 @@
+"""The schedulers that are measured: each started when pods wait, each ended before the next one begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.child_processes import spawn, stop
+from harness.control_plane import ControlPlane, assets_folder
+from harness.pipeline import BerthUp, berth_up
+
+KUBE_SCHEDULER = "kube-scheduler"
+UNLIMITED = 10_000
+"""Requests per second: its own default of 50 holds it at 56 pods/s, which would measure nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Berth:
+    """`berth up` with its embedded NATS, as anybody starts it."""
+
+    scorers: int = 1
+    flags: tuple[str, ...] = ()
+    """Further flags of `berth up`."""
+    name: str = "berth"
+    scheduler_name: str = "berth"
+
+    @contextmanager
+    def run(self, plane: ControlPlane, folder: Path) -> Iterator[BerthUp]:
+        """Run it for as long as the block lasts."""
+        arguments = ("--kubeconfig", plane.kubeconfig_path, "--scorers", self.scorers, *self.flags)
+        with berth_up(*arguments, folder=folder) as berth:
+            yield berth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneProcess:
+    """A scheduler that is a single process."""
+
+    pids: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeScheduler:
+    """kube-scheduler of the same release as the API server, its default profile, alone and without a Lease."""
+
+    program: Path
+    name: str = KUBE_SCHEDULER
+    scheduler_name: str = "default-scheduler"
+
+    @contextmanager
+    def run(self, plane: ControlPlane, folder: Path) -> Iterator[OneProcess]:
+        """Run it for as long as the block lasts."""
+        config = folder / "kube-scheduler.json"
+        config.write_text(json.dumps(_configuration(plane.kubeconfig_path)))
+        process = spawn([str(self.program), f"--config={config}", "--secure-port=0"], folder / "kube-scheduler.log")
+        try:
+            yield OneProcess(pids={KUBE_SCHEDULER: process.pid})
+        finally:
+            stop([process])
+
+
+Contender = Berth | KubeScheduler
+
+
+def kube_scheduler() -> KubeScheduler | None:
+    """The peer to measure against, where its program lies beside the control plane's."""
+    folder = assets_folder()
+    program = None if folder is None else folder / KUBE_SCHEDULER
+    return KubeScheduler(program=program) if program is not None and program.is_file() else None
+
+
+def _configuration(kubeconfig: Path) -> dict:
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": UNLIMITED, "burst": UNLIMITED},
+    }

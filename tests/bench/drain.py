@@ -1,0 +1,174 @@
+"""One measurement: pods wait, a scheduler is started, and a watch from outside tells when each pod got its node.
+
+The clock is that of the observer, and everything is what the API server shows:
+
+- `bound`: from the first pod seen bound to the last, so that starting a process counts for nobody;
+- `with_events`: from the same instant until the last pod's Event `Scheduled` exists;
+- `from_start`: from the start of the process to the last pod bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bench.contenders import Contender
+from bench.processes import Cost, children, costs
+from berth.sim.workload import make_pod
+from harness.control_plane import ControlPlane
+from harness.outside import Outside, eventually
+
+DRAIN_SECONDS = 300.0
+EVENTS_SECONDS = 30.0
+"""After the last Binding. A scheduler that drops Events under load would keep us for ever."""
+CPU = "100m"
+MEMORY = "500Mi"
+
+
+class _Metadata(msgspec.Struct):
+    resourceVersion: str  # noqa: N815 - as on the wire
+    name: str = ""
+
+
+class _Spec(msgspec.Struct):
+    nodeName: str = ""  # noqa: N815 - as on the wire
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: _Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """What one scheduler did with so many waiting pods. Rates are pods per second, costs per 1,000 pods."""
+
+    scheduler: str
+    pods: int
+    bound_per_second: float
+    with_events_per_second: float | None
+    from_start_seconds: float
+    events: int
+    pods_per_node: str
+    cpu_seconds_per_1000: dict[str, float]
+    peak_mebibytes: dict[str, float]
+    watch_resumed: int
+    """How often the observer's own watch was ended and resumed: each time its clock stood for some ms."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Instants at which pods were first seen with a node, and the nodes."""
+
+    times: list[float] = field(default_factory=list)
+    nodes: dict[str, str] = field(default_factory=dict)
+    version: str = ""
+    resumed: int = 0
+
+    def take(self, line: bytes) -> None:
+        pod = _CHANGES.decode(line).object
+        self.version = pod.metadata.resourceVersion
+        if pod.spec.nodeName and pod.metadata.name not in self.nodes:
+            self.nodes[pod.metadata.name] = pod.spec.nodeName
+            self.times.append(time.monotonic())
+
+
+_CHANGES = msgspec.json.Decoder(_Change)
+
+
+async def drain(contender: Contender, seen: Outside, plane: ControlPlane, folder: Path, pods: int) -> Drain:
+    """Let the pods wait, start the scheduler, and see it place them."""
+    namespace = seen.namespace
+    made = (_waiting(f"web-{number}", namespace, contender.scheduler_name) for number in range(pods))
+    await seen.create(made)
+    version = (await seen.api.get(seen.api.pods, limit=1)).version
+    watched = _Watched()
+    watching = asyncio.create_task(_watch(seen, version, watched))
+    try:
+        began = time.monotonic()
+        with contender.run(plane, folder) as running:
+            await _count_of(watched, 1, watching)
+            before = costs(_pids(running.pids))
+            await _count_of(watched, pods, watching)
+            events_at = await _events_there(seen, pods)
+            after = costs(_pids(running.pids))
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    first, last = watched.times[0], watched.times[-1]
+    return Drain(
+        scheduler=contender.name,
+        pods=pods,
+        bound_per_second=(pods - 1) / (last - first),
+        with_events_per_second=None if events_at is None else (pods - 1) / (events_at - first),
+        from_start_seconds=last - began,
+        events=await _count_events(seen),
+        pods_per_node=_spread(watched),
+        cpu_seconds_per_1000=_spent(before, after, pods),
+        peak_mebibytes={name: round(cost.peak_mebibytes) for name, cost in after.items()},
+        watch_resumed=watched.resumed,
+    )
+
+
+def _waiting(name: str, namespace: str, scheduler: str) -> dict:
+    return make_pod(name, namespace=namespace, cpu=CPU, memory=MEMORY, scheduler=scheduler)
+
+
+def _pids(scheduler: Mapping[str, int]) -> dict[str, int]:
+    return {**scheduler, **children("etcd", "kube-apiserver")}
+
+
+async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None]) -> None:
+    async def reached() -> bool:
+        if watching.done():
+            watching.result()
+        return len(watched.times) >= count
+
+    await eventually(reached, f"{count} pods to be bound", DRAIN_SECONDS)
+
+
+async def _watch(seen: Outside, version: str, watched: _Watched) -> None:
+    """The API server ends a watch whose reader was late for a moment; it goes on from where it was."""
+    watched.version = version
+    while True:
+        async with seen.changes(seen.api.pods, watched.version) as lines:
+            async for line in lines:
+                watched.take(line)
+        watched.resumed += 1
+
+
+async def _events_there(seen: Outside, count: int) -> float | None:
+    """When the last Event existed; None when it did not come in time."""
+    deadline = time.monotonic() + EVENTS_SECONDS
+    while time.monotonic() < deadline:
+        answer = await seen.api.get(seen.api.new_events, limit=1)
+        if len(answer.body["items"]) + answer.body["metadata"].get("remainingItemCount", 0) >= count:
+            return time.monotonic()
+        await asyncio.sleep(0.02)
+    return None
+
+
+async def _count_events(seen: Outside) -> int:
+    return len({event["regarding"]["name"] for event in await seen.events("Scheduled")})
+
+
+def _spread(watched: _Watched) -> str:
+    counts = Counter(watched.nodes.values())
+    return f"{min(counts.values())}..{max(counts.values())} on {len(counts)}"
+
+
+def _spent(before: dict[str, Cost], after: dict[str, Cost], pods: int) -> dict[str, float]:
+    """Between the first pod bound and the last Event, per 1,000 pods."""
+    spent = {name: after[name].cpu_seconds - before[name].cpu_seconds for name in after if name in before}
+    return {name: round(seconds / pods * 1000, 3) for name, seconds in spent.items()}

@@ -1,0 +1,158 @@
+"""Throughput on a real API server: berth and, where its program is there, kube-scheduler, in turn on one cluster.
+
+    make bench ARGS="--nodes 5000 --pods 2000 --rounds 3 --scorers 2"
+
+Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver; with kube-scheduler in the same folder the two are compared.
+What the figures mean is said in `bench.drain`. Every round has pods of its own; nodes stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
+from bench.drain import Drain, drain
+from harness.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
+from harness.outside import outside
+
+RESULTS = Path(__file__).parent / "results"
+UNREACHABLE = 3
+
+console = Console(highlight=False)
+
+
+def main(
+    nodes: Annotated[int, typer.Option(min=1, help="Equal nodes of 4 CPU, 16 GiB and 110 pods.")] = 1000,
+    pods: Annotated[int, typer.Option(min=2, help="Pods that wait when a scheduler is started.")] = 2000,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each scheduler is measured.")] = 3,
+    scorers: Annotated[int, typer.Option(min=1, help="Scorers of berth.")] = 1,
+    only: Annotated[str, typer.Option(help="berth or kube-scheduler, in place of both.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
+) -> None:
+    """Measure, print a table, write the figures."""
+    assets = assets_folder()
+    if assets is None:
+        sys.stderr.write(f"{HOW_TO_GET_IT}\n")
+        raise typer.Exit(UNREACHABLE)
+    present: list[Contender] = [Berth(scorers=scorers), *filter(None, [kube_scheduler()])]
+    contenders = [each for each in present if only in {"", each.name}]
+    if not contenders:
+        raise typer.BadParameter(f"--only {only!r}: want one of {', '.join(each.name for each in present)}")
+    with control_plane(assets) as plane:
+        drains = asyncio.run(measure(contenders, plane, nodes=nodes, pods=pods, rounds=rounds))
+    show(drains, nodes=nodes, pods=pods)
+    path = write(drains, out, {"nodes": nodes, "pods": pods, "rounds": rounds, "scorers": scorers})
+    console.print(f"written to {path}")
+
+
+async def measure(
+    contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, rounds: int
+) -> list[Drain]:
+    """Run each of them in turn, as often as asked."""
+    drains = []
+    async with outside(plane.kubeconfig_path) as cluster:
+        await cluster.add_nodes(nodes)
+        for number in range(rounds):
+            for contender in contenders:
+                drains.append(done := await _round(contender, plane, pods))
+                console.print(f"round {number + 1}: {_sentence(done)}")
+        cluster.nodes.clear()  # they end with their API server
+    return drains
+
+
+async def _round(contender: Contender, plane: ControlPlane, pods: int) -> Drain:
+    async with outside(plane.kubeconfig_path) as seen:
+        with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
+            return await drain(contender, seen, plane, Path(folder), pods)
+
+
+def _sentence(done: Drain) -> str:
+    return (
+        f"{done.scheduler} bound {done.pods} pods at {done.bound_per_second:.0f}/s, Events included "
+        f"{_rate(done.with_events_per_second)}/s, {done.from_start_seconds:.1f} s from its start to the last; "
+        f"{done.events} Events, pods per node {done.pods_per_node}"
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.0f}"
+
+
+def show(drains: Sequence[Drain], *, nodes: int, pods: int) -> None:
+    """Print medians, and the ratio to the peer."""
+    table = Table("scheduler", "bound/s", "with Events/s", "start to last, s", "CPU s per 1,000 pods", "peak MiB")
+    table.title = f"{pods} waiting pods on {nodes} nodes, medians of {_rounds(drains)}"
+    for name in dict.fromkeys(each.scheduler for each in drains):
+        mine = [each for each in drains if each.scheduler == name]
+        events = _median([each.with_events_per_second for each in mine])
+        table.add_row(
+            name,
+            f"{_median([each.bound_per_second for each in mine]):.0f}",
+            _rate(events),
+            f"{_median([each.from_start_seconds for each in mine]):.1f}",
+            _parts([each.cpu_seconds_per_1000 for each in mine], ".2f"),
+            _parts([each.peak_mebibytes for each in mine], ".0f"),
+        )
+    console.print(table)
+    for what, ratio in ratios(drains).items():
+        console.print(f"berth / {KUBE_SCHEDULER}, {what}: {ratio:.2f}")
+
+
+def ratios(drains: Sequence[Drain]) -> dict[str, float]:
+    """Medians of berth by those of its peer; empty without a peer."""
+    figures = {}
+    for what in ("bound_per_second", "with_events_per_second"):
+        ours, theirs = (
+            _median([getattr(each, what) for each in drains if (each.scheduler == KUBE_SCHEDULER) is peers])
+            for peers in (False, True)
+        )
+        if ours and theirs:
+            figures[what] = round(ours / theirs, 3)
+    return figures
+
+
+def _rounds(drains: Sequence[Drain]) -> int:
+    return sum(each.scheduler == drains[0].scheduler for each in drains)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+def _parts(costs: Sequence[dict[str, float]], form: str) -> str:
+    """The median of each process, one a line."""
+    names = sorted({name for cost in costs for name in cost})
+    medians = {name: statistics.median(cost[name] for cost in costs if name in cost) for name in names}
+    return "\n".join(f"{name} {value:{form}}" for name, value in medians.items())
+
+
+def write(drains: Sequence[Drain], folder: Path, asked: dict[str, int]) -> Path:
+    """Write everything that was measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.now(UTC)
+    path = folder / f"drain-{asked['nodes']}-nodes-{now:%Y%m%dT%H%M%SZ}.json"
+    machine = {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
+    rounds = [dataclasses.asdict(each) for each in drains]
+    told = {"at": now.isoformat(), "machine": machine, **asked, "ratios": ratios(drains), "rounds_measured": rounds}
+    path.write_text(json.dumps(told, indent=2) + "\n")
+    return path
+
+
+if __name__ == "__main__":
+    typer.run(main)
