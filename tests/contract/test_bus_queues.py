@@ -341,3 +341,24 @@ async def test_the_last_message_of_a_subject(on):
     assert last is not None
     assert (last.sequence, last.data, dict(last.headers)) == (2, b"bound", {"Nats-Msg-Id": "d"})
     assert await session.last("DECISIONS", "berth.decision.berth.default.other") is None
+
+
+@pytest.mark.parametrize("subject", ["", "berth.pending.a b", "berth.pending.\r\nPUB x 0"])
+async def test_what_is_no_subject_is_refused(on, subject):
+    session = await on.session()
+    with pytest.raises(BusRefusedError):
+        await session.publish(subject, b"")
+
+
+async def test_a_delivery_is_settled_also_after_its_consumption_was_left(on):
+    session = await on.session()
+    await session.publish(pending("web-0"), b"")
+    async with session.consume("PENDING", "scorer", hold=1) as consumption:
+        (delivery,) = await take(consumption, 1)
+    delivery.ack()
+    await session.publish(pending("web-1"), b"")
+    await on.pass_time(SHORT_ACK_WAIT * 1.5)
+    async with session.consume("PENDING", "scorer", hold=2) as consumption:
+        (other,) = await take(consumption, 1)
+        assert (other.sequence, other.delivered) == (2, 1)
+        await nothing_comes(on, consumption)

@@ -323,7 +323,7 @@ PASSWORD = "secret-of-a-test"  # noqa: S105 - of a throw-away server
 USERS = """
 authorization { users: [
   { user: scorer, password: secret-of-a-test, permissions: {
-      publish: ["$JS.API.>", "$KV.>", "berth.ranked.>", "_INBOX.>"], subscribe: ["_INBOX.>", "berth.>"] } }
+      publish: ["$JS.API.>", "$KV.>", "berth.ranked.>", "_INBOX.>"], subscribe: ["_INBOX.>", "berth.ranked.>"] } }
 ] }
 """
 
@@ -341,6 +341,9 @@ async def test_a_user_and_password_are_asked_for_and_used():
         await session.apply()
         with pytest.raises(BusRefusedError, match="give this user the permission"):
             await session.publish("berth.pending.berth.default.Web-0", b"")
+        with pytest.raises(BusRefusedError, match="give this user the permission"):
+            await session.subscribe("berth.pending.>", print)
+        await session.subscribe("berth.ranked.>", print)
         await session.publish("berth.ranked.berth.default.web-0", b"")
         await session.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -14,17 +14,17 @@ from berth.bus.port import BusRefusedError, MissingError, WrongLastSequenceError
 from berth.bus.topology import BUS_ID_KEY, CONTROL, SharedConsumer, Stream, declared_consumer, shared_consumers, streams
 from berth.bus.wire import (
     API,
+    A,
     ApiAnswer,
     ConsumerAnswer,
     ConsumerNames,
     StreamAnswer,
     consumer_config,
     differences,
-    error_from,
+    read_answer,
     stream_config,
 )
 
-A = TypeVar("A", bound=ApiAnswer)
 HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
 
 
@@ -32,10 +32,7 @@ async def ask(connection: Connection, subject: str, request: object, kind: type[
     """One request to JetStream's API. Raises what ``error_from`` makes of a refusal."""
     data = b"" if request is None else msgspec.json.encode(request)
     msg = await connection.request(f"{API}.{subject}", data)
-    answer = msgspec.json.decode(msg.data, type=kind)
-    if answer.error is not None:
-        raise error_from(f"asking for {subject}", answer.error)
-    return answer
+    return read_answer(f"asking for {subject}", msg.data, msgspec.json.Decoder(kind))
 
 
 async def stream_of(connection: Connection, name: str) -> StreamAnswer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import ssl
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
-from berth.bus.settings import BusSettings, TlsSettings
+from berth.bus.securing import SecureClient, check_files, tls_context, wants_tls
+from berth.bus.settings import BusSettings
 
 SWEEP_SECONDS: Final = 0.25
 CLOSE_SECONDS: Final = 0.4
 NO_RESPONDERS: Final = "503"
 STATUS: Final = "Status"
 DESCRIPTION: Final = "Description"
-_FORBIDDEN_PUBLISH: Final = 'permissions violation for publish to "'
+_FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,11 @@ class Connection:
         self.settings: Final = settings
         self.name: Final = name
         self.lost: Final = asyncio.Event()
-        self._client = Client()
+        self._client = SecureClient() if wants_tls(settings) else Client()
         self._loop = asyncio.get_running_loop()
         self._cause = "closed"
         self._last_error: Exception | None = None
+        self._forbidden: dict[str, str] = {}
         self._inbox = ""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -73,22 +75,28 @@ class Connection:
             BusLostError: no server can be reached.
             BusRefusedError: the credentials cannot be read.
         """
+        options = self._options()
         try:
             async with asyncio.timeout(self.settings.connect_timeout.total_seconds()):
-                await self._client.connect(**self._options())
+                await self._client.connect(**options)
+        except nats.errors.SecureConnRequiredError as exc:
+            await self._abandon()
+            raise BusRefusedError(f"{self._unreachable(exc)}: TLS is asked for, the server has none") from exc
         except (TimeoutError, OSError, nats.errors.Error) as exc:
             await self._abandon()
             raise BusLostError(self._unreachable(exc)) from exc
-        except (ModuleNotFoundError, ValueError) as exc:
-            await self._abandon()
-            raise BusRefusedError(f"connecting to {self._servers()} as {self.name!r}: {exc}") from exc
         self._inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._hear_answer)
+        await self.subscribe(f"{self._inbox}.*", self._hear_answer)
         self._tasks = [self._loop.create_task(run()) for run in (self._pulse, self._sweep, self._send_posts)]
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
         who = settings.credentials
+        try:
+            check_files(settings)
+            tls = tls_context(settings.tls)
+        except (OSError, ValueError) as exc:
+            raise BusRefusedError(f"connecting to NATS as {self.name!r}: {exc}") from exc
         return {
             "servers": list(settings.servers),
             "name": self.name,
@@ -99,7 +107,7 @@ class Connection:
             "connect_timeout": settings.connect_timeout.total_seconds(),
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
-            "tls": _tls_context(settings.tls),
+            "tls": tls,
             "tls_hostname": settings.tls.host_name if settings.tls else None,
             "user": who.user,
             "password": who.password,
@@ -164,14 +172,24 @@ class Connection:
             self._posted.set()
 
     async def subscribe(self, subject: str, listener: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Hear a subject. Callbacks run one after another and must not wait."""
+        """Hear a subject; the server has the subscription when this returns. Listeners are called one after another.
+
+        Raises:
+            BusRefusedError: this client may not hear it.
+        """
         if self.lost.is_set():
             raise self.loss()
         try:
-            return await self._client.subscribe(subject, cb=listener)
+            subscription = await self._client.subscribe(subject, cb=listener)
         except (nats.errors.Error, OSError) as exc:
             self.lose(f"subscribing to {subject!r}: {exc}")
             raise self.loss() from exc
+        await self.settle(self.settings.answer_timeout)
+        if (error := self._forbidden.pop(subject.lower(), None)) is not None:
+            raise BusRefusedError(
+                f"subscribing to {subject!r} as {self.name!r}: {error}: give this user the permission"
+            )
+        return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Hear no more. On a lost connection there is nothing to do."""
@@ -266,10 +284,15 @@ class Connection:
             self._refuse_forbidden(str(error))
 
     def _refuse_forbidden(self, error: str) -> None:
-        """A publish that the server forbids gets no answer but this error, with the subject in small letters."""
-        _, forbidden, rest = error.partition(_FORBIDDEN_PUBLISH)
-        subject = rest.partition('"')[0]
-        for waiting in self._waiting.values() if forbidden else ():
+        """What the server forbids gets no answer but this error, with the subject in small letters."""
+        found = _FORBIDDEN.search(error)
+        if found is None:
+            return
+        doing, subject = found.groups()
+        if doing == "subscription":
+            self._forbidden[subject] = error
+            return
+        for waiting in self._waiting.values():
             if waiting.subject.lower() == subject and not waiting.answer.done():
                 text = f"publishing to {waiting.subject!r} as {self.name!r}: {error}: give this user the permission"
                 waiting.answer.set_exception(BusRefusedError(text))
@@ -310,12 +333,3 @@ class Connection:
         while self._posts:
             subject, data, reply = self._posts.popleft()
             await self.publish(subject, data, reply=reply)
-
-
-def _tls_context(tls: TlsSettings | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    context = ssl.create_default_context(cafile=tls.authority_file)
-    if tls.certificate_file is not None:
-        context.load_cert_chain(tls.certificate_file, tls.key_file)
-    return context

@@ -48,6 +48,7 @@ class Pull:
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
         self._asking = False
+        self._closed = False
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Pull]:
@@ -59,6 +60,7 @@ class Pull:
             yield self
         finally:
             off()
+            self._closed = True
             await self._connection.unsubscribe(subscription)
 
     @property
@@ -94,8 +96,7 @@ class Pull:
 
     def _ask(self) -> None:
         self._asking = False
-        batch = self.credit.take()
-        if not batch or self.failure:
+        if self._closed or self.failure or not (batch := self.credit.take()):
             return
         if self.credit.outstanding == batch:
             self._heard = self._loop.time()  # nothing was asked before: the silence begins now

@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 
+def is_subject(text: str) -> bool:
+    """Whether a client may publish to it: it is not empty and has no white space."""
+    return bool(text) and not set(text) & set(" \t\r\n")
+
+
 @lru_cache(maxsize=256)
 def takes(one: str) -> Callable[[str], bool]:
     """The test for one filter."""

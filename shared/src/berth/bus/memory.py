@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 from berth.api.errors import BerthError
 from berth.bus import kv
 from berth.bus.clock import Clock, LoopClock
-from berth.bus.filters import takes
+from berth.bus.filters import is_subject, takes
 from berth.bus.memory_following import MemoryFollowing
 from berth.bus.memory_queue import MemoryConsumption, WorkQueue
 from berth.bus.memory_stream import MemoryStream
@@ -129,6 +129,8 @@ class MemoryBus(Bus):
 
     def store(self, subject: str, data: bytes, headers: Mapping[str, str]) -> PubAck:
         """Hand a message to the stream that takes it, and to everybody who listens."""
+        if not is_subject(subject):
+            raise BusRefusedError(f"publishing to {subject!r}: no subject: it is empty or has white space")
         stream = next((one for one in self._streams.values() if one.accepts(subject)), None)
         for session in self.sessions:
             session.hear(subject, data, headers)

@@ -139,8 +139,10 @@ class MemoryConsumer:
 
     def _take(self) -> Stored | None:
         while self._again:
-            if (stored := self.messages.get(self._again.popleft())) is not None:
+            sequence = self._again.popleft()
+            if (stored := self.messages.get(sequence)) is not None:
                 return stored
+            self._counts.pop(sequence, None)
         while self._next <= self.messages.last_sequence:
             self._next += 1
             if (stored := self.messages.get(self._next - 1)) is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -15,8 +16,10 @@ from berth.bus.connection import Connection
 from berth.bus.consuming import NatsConsumption
 from berth.bus.delivered import NO_HEADERS
 from berth.bus.following import EVERYTHING, NatsFollowing
-from berth.bus.port import Bus, BusRefusedError, Entry, PubAck, Session, Stored
+from berth.bus.port import Bus, BusLostError, BusRefusedError, Entry, PubAck, Session, Stored, UnansweredError
 from berth.bus.settings import BusSettings
+
+log = logging.getLogger(__name__)
 
 Listener = Callable[[str, bytes, Mapping[str, str]], None]
 
@@ -40,6 +43,9 @@ class NatsBus(Bus):
         await connection.open()
         try:
             return NatsSession(connection, await admin.read_bus_id(connection))
+        except UnansweredError as exc:
+            await connection.close()
+            raise BusLostError(f"connecting as {name!r}: {exc}") from exc
         except BaseException:
             await connection.close()
             raise
@@ -108,10 +114,12 @@ class NatsSession(Session):
 
     async def subscribe(self, subject: str, listener: Listener) -> None:
         async def hear(msg: Msg) -> None:
-            listener(msg.subject, msg.data, msg.headers or NO_HEADERS)
+            try:
+                listener(msg.subject, msg.data, msg.headers or NO_HEADERS)
+            except Exception:  # a listener's mistake costs one message, not the subscription
+                log.exception("hearing %r failed", msg.subject)
 
         await self._connection.subscribe(subject, hear)
-        await self._connection.settle(self._connection.settings.answer_timeout)
 
     async def apply(self) -> None:
         self._bus_id = await admin.apply(self._connection)

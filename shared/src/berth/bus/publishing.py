@@ -9,7 +9,7 @@ import msgspec
 
 from berth.bus.connection import Connection
 from berth.bus.port import PubAck
-from berth.bus.wire import PublishAnswer, error_from
+from berth.bus.wire import PublishAnswer, read_answer
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -30,7 +30,5 @@ async def publish(
     if message_id is not None:
         all_headers[MESSAGE_ID] = message_id
     msg = await connection.request(subject, data, all_headers)
-    answer = _answers.decode(msg.data)
-    if answer.error is not None:
-        raise error_from(f"publishing to {subject!r}", answer.error)
+    answer = read_answer(f"publishing to {subject!r}", msg.data, _answers)
     return PubAck(stream=answer.stream, sequence=answer.seq, duplicate=answer.duplicate)

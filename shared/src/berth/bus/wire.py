@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from berth.api.errors import BerthError, TemporaryError
+from berth.api.messages import MALFORMED
 from berth.bus.port import (
     BusRefusedError,
     MissingError,
@@ -73,6 +74,7 @@ class ConsumerNames(ApiAnswer, frozen=True, kw_only=True):
     total: int = 0
 
 
+A = TypeVar("A", bound=ApiAnswer)
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _TAKEN: Final = frozenset({10099, 10100})
 _KINDS: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
@@ -100,6 +102,21 @@ def error_from(doing: str, error: ApiError) -> BerthError:
     if error.err_code in _TAKEN:  # a work queue hands every message to one consumer
         return BusRefusedError(f"{text}: delete the consumer that takes the stream first")
     return TemporaryError(text) if error.code >= _SERVER_ERRORS else BusRefusedError(text)
+
+
+def read_answer(doing: str, data: bytes, using: msgspec.json.Decoder[A]) -> A:
+    """An answer of the server's.
+
+    Raises:
+        BerthError: it refuses (see :func:`error_from`), or says what nobody can read (TemporaryError).
+    """
+    try:
+        answer = using.decode(data)
+    except MALFORMED as exc:
+        raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {exc}") from exc
+    if answer.error is not None:
+        raise error_from(doing, answer.error)
+    return answer
 
 
 def stream_config(stream: Stream, settings: TopologySettings) -> dict[str, object]:

