@@ -33,6 +33,9 @@ log = get_logger()
 DECISIONS_BEFORE: Final = timedelta(seconds=10)
 """How far back DECISIONS is followed from: longer than clocks of this machine and of NATS may differ. What was said
 before is found by subject."""
+TAKEOVER: Final = "takeover"
+"""The condition that says whether a leader has taken over. It is there from the start: one that has not yet begun to
+wait for its Lease is not working."""
 
 
 class NoLongerLeadingError(TemporaryError):
@@ -60,7 +63,7 @@ class Leading:
         self._now = parts.process.clock.now
         self._inbox = Inbox()
         self._figures_due = self._now()
-        self._condition = parts.process.health.condition("takeover", "waiting to lead")
+        self._condition = parts.process.health.condition(TAKEOVER)
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.

@@ -16,7 +16,7 @@ from berth.service.leadership import NotLeadingError, lead
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.sessions import sessions
-from watcher.leading import Leading, Parts
+from watcher.leading import TAKEOVER, Leading, Parts
 from watcher.reading import Reading
 from watcher.settings import WatcherSettings, watcher_settings
 
@@ -37,6 +37,8 @@ async def serve_on(
     bus: Bus, client: KubeClient, process: Process, configuration: KubeSchedulerConfiguration, settings: WatcherSettings
 ) -> None:
     """The same on given clients."""
+    process.health.condition("leadership", "waiting to lead as watcher")
+    process.health.condition(TAKEOVER).standby("not leading")
     parts = Parts(
         process=process,
         client=client,

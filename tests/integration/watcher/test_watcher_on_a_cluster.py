@@ -1,0 +1,121 @@
+"""The watcher on a real NATS server, against the real API server and the simulated one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from berth.api.messages import Outcome
+from berth.api.mirror import decode_entry
+from berth.service.settings import Numbers
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+from harness.watcher_service import WatcherWorld, watcher_world
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[WatcherWorld]:
+    async with watcher_world(cluster, nats_bus_under_test.bus) as world:
+        if cluster.simulated is None and (await cluster.api.get("/api/v1/nodes/n1")).code == 404:
+            await world.add_node("n1")
+        yield world
+
+
+async def mirrored(world: WatcherWorld, kind: str) -> dict[str, dict]:
+    """What the mirror holds of a kind, by key."""
+    session = await world.session()
+    async with session.follow_bucket("cluster", filters=(f"{kind}.>",)) as following:
+        async for batch in following.batches():
+            found = {entry.key: entry for entry in batch}
+            if following.caught_up.is_set():
+                break
+    await session.close()
+    return {
+        key: msgspec.json.decode(decode_entry(entry.data).object)
+        for key, entry in found.items()
+        if entry.data is not None
+    }
+
+
+async def test_every_pending_pod_is_released_once_and_bound(world):
+    await world.leading_watcher()
+
+    names = await world.add_pods("web", 100)
+    await world.until(world.all_bound)
+
+    assert sorted(world.names) == sorted(names)
+    assert all(attempt.endswith(".1") for attempt in world.attempts)
+
+
+async def test_the_mirror_holds_nodes_and_bound_pods_and_loses_what_goes(world):
+    await world.leading_watcher()
+    await world.add_pods("web", 3)
+    await world.until(world.all_bound)
+
+    async def all_three() -> bool:
+        return [pod["spec"]["nodeName"] for pod in (await mirrored(world, "pod")).values()] == ["n1"] * 3
+
+    await world.until(all_three)
+    assert "node.n1" in await mirrored(world, "node")
+    assert "namespace.default" in await mirrored(world, "namespace")
+    assert (await world.cluster.api.delete(f"{world.cluster.api.pods}/web-0", {"gracePeriodSeconds": 0})).code == 200
+
+    async def two_left() -> bool:
+        return len(await mirrored(world, "pod")) == 2
+
+    await world.until(two_left)
+
+
+async def test_a_second_watcher_stands_by_and_goes_on_where_the_first_stopped(world):
+    first = await world.leading_watcher()
+    second = await world.start_watcher()
+    await world.until(lambda: second.process.health.is_ready)
+    assert not second.leads
+
+    await world.add_pods("before", 20)
+    await first.stop()
+    await world.add_pods("after", 20)
+    await world.until(world.all_bound)
+
+    assert second.leads
+    assert len(world.names) == 40
+
+
+async def test_a_watcher_killed_in_the_middle_of_its_work_loses_nothing(world):
+    first = await world.leading_watcher()
+    adding = asyncio.create_task(world.add_pods("web", 100))
+    await world.until(lambda: len(world.names) > 20)
+
+    await first.kill()
+    await adding
+    await world.leading_watcher()
+    await world.until(world.all_bound)
+
+    assert set(world.names) == {f"web-{number}" for number in range(100)}
+
+
+async def test_messages_that_get_lost_behind_pending_are_found_missing_and_published_again(world):
+    world.answer = lambda pending: None if pending.attempt.endswith(".1") else Outcome.BOUND
+    await world.leading_watcher(numbers=Numbers(silent_attempt=timedelta(seconds=1)))
+
+    await world.add_pods("web", 5)
+    await world.until(world.all_bound)
+
+    assert sorted(attempt.rsplit(".", 1)[1] for attempt in world.attempts) == ["1"] * 5 + ["2"] * 5
+
+
+async def test_pods_of_others_are_left_alone_and_gated_ones_wait(world):
+    await world.leading_watcher()
+    await world.add_pod("other", schedulerName="somebody-else")
+    await world.add_pod("gated", schedulingGates=[{"name": "example.com/quota"}])
+    await world.add_pods("web", 3)
+    await world.until(lambda: len(world.names) == 3)
+
+    patch = {"spec": {"schedulingGates": None}}
+    path = f"{world.cluster.api.pods}/gated"
+    assert (await world.cluster.api.patch(path, patch)).code == 200
+    await world.until(lambda: "gated" in world.names)
+
+    assert "other" not in world.names

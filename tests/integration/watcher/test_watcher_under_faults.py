@@ -1,0 +1,50 @@
+"""The watcher when NATS is killed, comes back, or has lost its store: every pod is bound all the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.bus.nats import NatsBus
+from berth.bus.settings import BusSettings
+from harness.fixtures_bus import TEST_TOPOLOGY
+from harness.fixtures_kube import Cluster
+from harness.nats_server import NatsServer
+from harness.watcher_service import WatcherWorld, watcher_world
+
+
+@pytest.fixture
+async def world(simulated_cluster: Cluster, own_nats_server: NatsServer) -> AsyncIterator[WatcherWorld]:
+    bus = NatsBus(BusSettings(servers=(own_nats_server.address,), topology=TEST_TOPOLOGY))
+    async with watcher_world(simulated_cluster, bus) as world:
+        await world.add_node("n1")
+        yield world
+
+
+async def test_nats_killed_and_restarted_costs_no_pod(world, own_nats_server):
+    await world.leading_watcher()
+    adding = asyncio.create_task(world.add_pods("web", 60))
+    await world.until(lambda: len(world.names) > 10)
+
+    own_nats_server.kill()
+    await adding
+    own_nats_server.start()
+
+    await world.until(world.all_bound)
+
+
+async def test_nats_that_has_lost_its_store_is_filled_again_and_costs_no_pod(world, own_nats_server):
+    watcher = await world.leading_watcher()
+    adding = asyncio.create_task(world.add_pods("web", 60))
+    await world.until(lambda: len(world.names) > 10)
+
+    own_nats_server.kill()
+    await adding
+    own_nats_server.lose_store()
+    own_nats_server.start()
+
+    await world.until(world.all_bound)
+    await world.until(lambda: watcher.leads)
+    session = await world.session()
+    assert (await session.get("cluster", "node.n1")) is not None
+    await session.close()
