@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+CANCEL_AGAIN_SECONDS: Final = 3.0
+"""After which work that has not ended is cancelled once more: longer than giving a Lease back takes. Before Python 3.12
+``asyncio.wait_for``, which libraries use, loses a cancellation that comes together with its result."""
 
 
 async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | None:
@@ -26,6 +30,8 @@ async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | N
 
 
 async def _ended(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)

@@ -1,0 +1,24 @@
+"""Work that ends with something else."""
+
+import asyncio
+
+from berth.service import until
+
+
+async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
+    monkeypatch.setattr(until, "CANCEL_AGAIN_SECONDS", 0.01)
+    lost = []
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if lost:
+                    raise
+                lost.append(True)
+
+    end = asyncio.Event()
+    end.set()
+    assert await until.run_until(work(), end) is None
+    assert lost == [True]
