@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from berth.api.errors import BerthError
-from berth.bus.port import Entry, Session
+from berth.bus.port import BusLostError, Entry, Session
 from berth.bus.topology import BUS_ID_KEY
 from berth.kube.leadership import Leadership as LeaseHeld
 from berth.service.process import Process
 from berth.service.terms import CONTROL, Role, number_of, number_on, term_key
+
+LOST: Final = "the connection to NATS was lost"
 
 
 class Ends(Protocol):
@@ -49,7 +51,7 @@ class Following:
 
     async def _connection(self) -> None:
         await self._session.lost.wait()
-        self._leadership.end("the connection to NATS was lost")
+        self._leadership.end(LOST)
 
     async def _lease_lost(self) -> None:
         await self._lease.lost.wait()
@@ -71,6 +73,8 @@ class Following:
                 async for batch in following.batches():
                     for entry in batch:
                         self._look_at(entry)
+        except BusLostError:
+            self._leadership.end(LOST)
         except BerthError as error:
             self._leadership.end(f"following {CONTROL}: {error}")
 

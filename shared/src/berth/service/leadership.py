@@ -20,11 +20,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from berth.api.errors import TemporaryError
-from berth.bus.port import Session
+from berth.bus.port import BusLostError, BusRefusedError, MissingError, Session
 from berth.kube.client import KubeClient
 from berth.kube.leadership import Leadership as LeaseHeld
 from berth.service.candidacy import Candidacy, Taken
 from berth.service.following import Following
+from berth.service.health import Condition
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.settings import Settings
@@ -35,13 +36,13 @@ log = get_logger()
 
 
 class NotLeadingError(TemporaryError):
-    """Nobody leads here: the session was lost or the process is stopping before leading began."""
+    """Nobody leads here: the session was lost or the process told to stop before leading began."""
 
 
 class Leadership:
     """A leadership that has begun. ``number`` is the watcher's term or the binder's epoch."""
 
-    def __init__(self, *, role: Role, number: int, lease: LeaseHeld) -> None:
+    def __init__(self, *, role: Role, number: int, lease: LeaseHeld, condition: Condition) -> None:
         self.role: Role = role
         self.number = number
         self.lost = asyncio.Event()
@@ -49,6 +50,7 @@ class Leadership:
         self.reason = ""
         """Why it is over; empty while it is not."""
         self._lease = lease
+        self._condition = condition
 
     def expired(self) -> bool:
         """Whether leading is over, by this process's own clock. Ask before each thing that only a leader does."""
@@ -63,6 +65,7 @@ class Leadership:
         """Stop leading, for a reason that a person can read; only the first one counts."""
         if not self.lost.is_set():
             self.reason = reason
+            self._condition.waiting(f"leads no longer as {self.role}: {reason}")
             self.lost.set()
 
 
@@ -76,23 +79,33 @@ async def lead(
     /readyz say what is waited for. ``leadership.lost`` does not cancel the block: watch it.
 
     Raises:
-        NotLeadingError: the session was lost, or the process is stopping, before leading began.
+        NotLeadingError: before leading began the session was lost, the bus was not any more what it was when the session
+            was verified, or the process was told to stop.
     """
     candidacy = Candidacy(role=role, session=session, client=client, settings=settings, process=process)
     try:
-        taken = await run_until(candidacy.take(), session.lost, process.stopping)
-        if taken is None:
-            why = "the process is stopping" if process.stopping.is_set() else "the connection to NATS was lost"
-            raise NotLeadingError(f"waiting to lead as {role}: {why}")
+        taken = await _taken(candidacy, role, session, process)
         async with _begun(taken, role, session, process) as leadership:
             yield leadership
     finally:
         await candidacy.close()
 
 
+async def _taken(candidacy: Candidacy, role: Role, session: Session, process: Process) -> Taken:
+    try:
+        taken = await run_until(candidacy.take(), session.lost, process.stopping)
+    except (BusLostError, MissingError, BusRefusedError) as error:
+        raise NotLeadingError(f"waiting to lead as {role}: {error}") from error
+    if taken is None:
+        why = "the process is stopping" if process.stopping.is_set() else "the connection to NATS was lost"
+        raise NotLeadingError(f"waiting to lead as {role}: {why}")
+    return taken
+
+
 @asynccontextmanager
 async def _begun(taken: Taken, role: Role, session: Session, process: Process) -> AsyncIterator[Leadership]:
-    leadership = Leadership(role=role, number=taken.number, lease=taken.lease)
+    condition = process.health.condition("leadership")
+    leadership = Leadership(role=role, number=taken.number, lease=taken.lease, condition=condition)
     taken.waiting.over(f"leading as {role} {taken.number}")
     log.info("leading", role=role, number=taken.number, lease=taken.lease_name)
     _count(process, leadership, taken.lease_name, leads=True)
@@ -105,7 +118,6 @@ async def _begun(taken: Taken, role: Role, session: Session, process: Process) -
         following.cancel()
         await asyncio.wait([following])
         leadership.end("it was given up")
-        process.health.condition("leadership").waiting(f"leads no longer as {role}: {leadership.reason}")
         log.info("leading no longer", role=role, number=taken.number, reason=leadership.reason)
         _count(process, leadership, taken.lease_name, leads=False)
 
