@@ -79,7 +79,7 @@ async def lead(
     /readyz say what is waited for. ``leadership.lost`` does not cancel the block: watch it.
 
     Raises:
-        NotLeadingError: before leading began the session was lost, the bus was not any more what it was when the session
+        NotLeadingError: before leading began the session was lost, the bus was no longer what it was when the session
             was verified, or the process was told to stop.
     """
     candidacy = Candidacy(role=role, session=session, client=client, settings=settings, process=process)
