@@ -70,6 +70,8 @@ class Commitment:
     """How many times it was said for the foremost attempt."""
     decision: Decision | None = None
     """The final one, while its PubAck is awaited."""
+    decided: Attempt | None = None
+    """Whose it is: a later attempt may join meanwhile."""
 
     @property
     def uid(self) -> str:
@@ -92,9 +94,9 @@ class Commitment:
 
     def claims_decided(self) -> list[Claim]:
         """The messages that the Decision settles: those of its attempt and of earlier ones."""
-        if self.decision is None:
+        if self.decided is None:
             return []
-        order = Attempt.parse(self.decision.attempt).order
+        order = self.decided.order
         return [claim for claim in self.claims if claim.attempt.order <= order]
 
     def claims_left(self) -> list[Claim]:

@@ -105,10 +105,10 @@ class Committer:
     def published(self, said: Decision) -> list[Effect]:
         """The Decision has its PubAck: what it settles is acknowledged, and people are told."""
         commitment = self._open.get(said.uid)
-        if commitment is None or commitment.decision is not said:
+        if commitment is None or commitment.decision is not said or commitment.decided is None:
             return []
         del self._open[said.uid]
-        self._given.remember(Attempt.parse(said.attempt))
+        self._given.remember(commitment.decided)
         for claim in commitment.claims_left():
             self._queue.push(claim)
         done: list[Effect] = [Ack(held=claim.held) for claim in commitment.claims_decided()]
@@ -356,6 +356,7 @@ class Committer:
         self._troubled.pop(uid, None)
         commitment.phase = Phase.DECIDING
         commitment.decision = self._decision(commitment, verdict)
+        commitment.decided = commitment.foremost.attempt
         return [Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)]
 
     def _undo(self, commitment: Commitment) -> None:

@@ -1,0 +1,204 @@
+"""The core against an API server that fails by chance: whatever happens, each pod has one node and each message an end.
+
+Watches are late, answers are lost before or after the Binding is carried out, pods are written, deleted and recreated
+meanwhile, messages come twice. Deterministic: a seed gives a run.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from berth.api.pod import Pod
+from berth.kube.port import Deleted, Listed, Upserted
+from binder.answers import Answer, Reading
+from binder.committer import CommitSettings
+from binder.effects import Ack, Effect, Held, Nak, Post, Publish, Read
+from binder.ledger import PODS
+from harness.binder_bench import PAUSES, Bench, at_version, make_pod, on_node, ranked
+
+NODES = 4
+ROOM = 4
+PODS_MADE = 24
+
+
+@dataclass
+class World:
+    """An API server with pods, a watch that lags, requests under way, and a bus that repeats itself."""
+
+    chance: random.Random
+    bench: Bench = field(default_factory=lambda: Bench(nodes=NODES, cpu=str(ROOM), settings=SETTINGS))
+    version: int = 100
+    pods: dict[str, Pod] = field(default_factory=dict)
+    bound_to: dict[str, list[str]] = field(default_factory=dict)
+    lag: list[object] = field(default_factory=list)
+    under_way: list[Effect] = field(default_factory=list)
+    late_posts: list[Post] = field(default_factory=list)
+    unsettled: dict[int, object] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    sequence: int = 0
+
+    # The API server.
+
+    def create(self, name: str) -> None:
+        self.version += 1
+        uid = f"{name}-{self.version}"
+        self._store(make_pod(name, uid=uid, version=self.version))
+
+    def _store(self, pod: Pod) -> None:
+        self.pods[pod.metadata.name] = pod
+        self.lag.append(Upserted(kind=PODS, object=pod))
+
+    def write(self, name: str) -> None:
+        pod = self.pods[name]
+        self.version += 1
+        self._store(at_version(pod, self.version))
+
+    def delete(self, name: str) -> None:
+        pod = self.pods.pop(name)
+        self.version += 1
+        self.lag.append(Deleted(kind=PODS, object=at_version(pod, self.version)))
+
+    def bind(self, post: Post) -> int:
+        pod = self.pods.get(post.pod.metadata.name)
+        if pod is None:
+            return 404
+        same = (pod.uid, pod.metadata.resource_version) == (post.pod.uid, post.pod.metadata.resource_version)
+        if not same or pod.spec.node_name:
+            return 409
+        self.version += 1
+        self.bound_to.setdefault(pod.uid, []).append(post.node)
+        self._store(on_node(pod, post.node, self.version))
+        return 201
+
+    # Steps.
+
+    def rank(self) -> None:
+        waiting = [pod for pod in self.pods.values() if not pod.spec.node_name]
+        if not waiting:
+            return
+        pod = self.chance.choice(waiting)
+        self.attempts[pod.uid] = n = self.attempts.get(pod.uid, 0) + 1
+        nodes = self.chance.sample([f"n{number}" for number in range(1, NODES + 1)], 3)
+        self.sequence += 1
+        self.unsettled[self.sequence] = ranked(pod, *nodes, n=n, counted=self.chance.randrange(3))
+        self.deliver(self.sequence)
+
+    def deliver(self, sequence: int) -> None:
+        held = Held(sequence=sequence, delivery=None)
+        core, now = self.bench.core, self.bench.now
+        self.carry_out([*core.take(self.unsettled[sequence], held, now), *core.advance(now)])
+
+    def redeliver(self) -> None:
+        if self.unsettled:
+            self.deliver(self.chance.choice(sorted(self.unsettled)))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ack() | Nak():
+                    self.unsettled.pop(effect.held.sequence, None)
+                case Publish():
+                    self.bench.said.append(effect.decision)
+                    self.carry_out(self.bench.core.published(effect.decision))
+                case Post() | Read():
+                    self.under_way.append(effect)
+
+    def answer(self) -> None:
+        if not self.under_way:
+            return
+        effect = self.under_way.pop(self.chance.randrange(len(self.under_way)))
+        done = self._answer_post(effect) if isinstance(effect, Post) else self._answer_read(effect)
+        self.carry_out([*done, *self.bench.core.advance(self.bench.now)])
+
+    def _answer_post(self, post: Post) -> list[Effect]:
+        fate = self.chance.random()
+        if fate < 0.15:
+            status = 0
+            self.late_posts.append(post)
+        elif fate < 0.3:
+            self.bind(post)
+            status = 0
+        elif fate < 0.4:
+            status = self.chance.choice([429, 500, 503])
+        else:
+            status = self.bind(post)
+        return self.bench.core.answered(post.pod.uid, Answer(status=status), self.bench.now)
+
+    def _answer_read(self, read: Read) -> list[Effect]:
+        pod = self.pods.get(read.pod.metadata.name)
+        if self.chance.random() < 0.2:
+            reading = Reading(status=0)
+        else:
+            reading = Reading(status=404 if pod is None else 200, pod=pod)
+        return self.bench.core.read(read.pod.uid, reading, self.bench.now)
+
+    def land_late(self) -> None:
+        if self.late_posts:
+            self.bind(self.late_posts.pop(0))
+
+    def watch(self) -> None:
+        if self.lag:
+            self.bench.ledger.observe(self.lag.pop(0))
+
+    def break_watch(self) -> None:
+        self.lag.clear()
+        self.bench.ledger.observe(
+            Listed(kind=PODS, objects=list(self.pods.values()), resource_version=str(self.version))
+        )
+
+    def pass_time(self) -> None:
+        self.bench.now += self.chance.choice([0.1, 1.0, 12.0])
+        self.carry_out(self.bench.core.advance(self.bench.now))
+
+    def meddle(self) -> None:
+        name = self.chance.choice(sorted(self.pods))
+        if self.chance.random() < 0.7:
+            self.write(name)
+        else:
+            self.delete(name)
+            self.create(name)
+
+    def step(self) -> None:
+        steps = [self.rank, self.answer, self.watch, self.redeliver, self.land_late, self.pass_time, self.meddle]
+        weights = [5, 10, 8, 2, 1, 2, 1]
+        self.chance.choices([*steps, self.break_watch], [*weights, 0.3])[0]()
+
+    def come_to_rest(self) -> None:
+        for _ in range(2000):
+            self.watch()
+            self.land_late()
+            self.answer()
+            if not self.under_way:
+                self.pass_time()
+            if not (self.lag or self.under_way or self.unsettled or self.late_posts):
+                return
+
+    # What must hold.
+
+    def load(self, node: str) -> int:
+        return sum(pod.spec.node_name == node for pod in self.pods.values())
+
+
+SETTINGS = CommitSettings(max_in_flight=4, best=3, pauses=PAUSES)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_one_node_a_pod_room_on_every_node_and_an_end_for_every_message(seed):
+    world = World(chance=random.Random(seed))
+    for number in range(PODS_MADE):
+        world.create(f"p{number}")
+    for _ in range(600):
+        world.step()
+        assert all(world.load(f"n{number}") <= ROOM for number in range(1, NODES + 1))
+        assert len([one for one in world.under_way if isinstance(one, Post)]) <= SETTINGS.max_in_flight
+    world.come_to_rest()
+    assert all(len(nodes) == 1 for nodes in world.bound_to.values())
+    assert world.unsettled == {}
+    assert list(world.bench.core.held()) == []
+    assert not world.bench.ledger.reservations
+    finals = [said.attempt for said in world.bench.said if said.outcome.final]
+    assert len(finals) == len(set(finals)), "an attempt was decided twice"
+    for said in world.bench.said:
+        if said.outcome == "bound":
+            assert world.bound_to[said.uid] == [said.node]
