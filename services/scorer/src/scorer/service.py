@@ -44,8 +44,8 @@ async def serve(process: Process, bus: Bus, answering: Answering) -> None:
     condition = process.health.condition("scorer", "waiting for NATS")
     async for session in sessions(bus, name="scorer", process=process):
         scorer = Scorer(session, answering, process)
-        await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
         try:
+            await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
             await run_until(scorer.run(condition), process.stopping, session.lost)
             await scorer.finish()
         except* TemporaryError as lost:
