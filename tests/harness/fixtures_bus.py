@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
 import pytest
 
+from berth.bus.admin import ask
 from berth.bus.clock import ManualClock
 from berth.bus.memory import MemoryBus
 from berth.bus.nats import NatsBus
-from berth.bus.port import Bus, Session
+from berth.bus.port import Bus, MissingError, Session
 from berth.bus.settings import BusSettings, TopologySettings
+from berth.bus.topology import streams
+from berth.bus.wire import ApiAnswer
 from harness.left_out import require
 from harness.nats_server import NatsServer, nats_server
 
@@ -112,6 +116,7 @@ def on(request: pytest.FixtureRequest) -> BusUnderTest:
 async def remove_all_streams(settings: BusSettings) -> None:
     """Leave a server as if nobody had ever used it."""
     session = await NatsBus(settings).connect(name="clean")
-    for stream in ("PENDING", "RANKED", "DECISIONS", "dead", "KV_cluster", "KV_bandwidth", "KV_facts", "KV_control"):
-        await session._connection.client.request(f"$JS.API.STREAM.DELETE.{stream}", b"")
+    for stream in streams(settings.topology):
+        with suppress(MissingError):
+            await ask(session._connection, f"STREAM.DELETE.{stream.name}", None, ApiAnswer)
     await session.close()

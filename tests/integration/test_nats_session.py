@@ -218,24 +218,46 @@ async def test_a_subject_that_breaks_the_protocol_is_refused_and_the_session_sta
     assert not session.lost.is_set()
 
 
-async def test_garbage_in_headers_is_delivered_like_anything_else(session, own_nats_server):
-    reader, writer = await asyncio.open_connection("127.0.0.1", own_nats_server.settings.port)
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"xx",
+        b"NATS/1.0",
+        b"\r\n\r\n",
+        b"NATS/1.0 503\r\n\r\n",
+        b"NATS/1.0 404 \xff\xfe\r\n\r\n",
+        b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: x\r\n\r\n",
+        b"NATS/1.0\r\n\xff\xfe: \xff\r\nno colon\r\n: empty\r\nNats-Time-Stamp: never\r\nNats-Sequence: x\r\n\r\n",
+    ],
+    ids=range(7),
+)
+async def test_garbage_in_headers_is_read_like_anything_else(session, own_nats_server, head):
+    heard = asyncio.Event()
+    await session.subscribe("berth.pending.>", lambda *_: heard.set())
+    await publish_raw(own_nats_server, PENDING, head, b"data")
+    await session.publish(f"{PENDING}-1", b"more")
+    async with asyncio.timeout(LONG):
+        await heard.wait()
+        found = [stored.data async for stored in session.look_through("PENDING", "berth.pending.>")]
+        async with session.consume("PENDING", "scorer", hold=2) as consumption:
+            found += [(await anext(aiter(consumption))).data for _ in range(2)]
+        assert (await session.last("PENDING", PENDING)).data == b"data"
+    assert found == [b"data", b"more", b"data", b"more"]
+    assert not session.lost.is_set()
+
+
+async def publish_raw(server: NatsServer, subject: str, head: bytes, data: bytes) -> None:
+    """Publish with headers that no client would write."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
     await reader.readline()
-    head = b"NATS/1.0\r\n\xff\xfe: \xff\r\nno colon\r\n: empty\r\nNats-Time-Stamp: never\r\nB: \xff\r\n\r\n"
-    subject = PENDING.encode()
-    command = b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, len(head), len(head) + 4, head, b"data")
+    sizes = b"%d %d" % (len(head), len(head) + len(data))
+    command = b"HPUB %b %b\r\n%b%b\r\n" % (subject.encode(), sizes, head, data)
     writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + command + b"PING\r\n")
     async with asyncio.timeout(LONG):
         while await reader.readline() != b"PONG\r\n":
             pass
         writer.close()
         await writer.wait_closed()
-        async with session.consume("PENDING", "scorer", hold=1) as consumption:
-            delivery = await anext(aiter(consumption))
-            assert delivery.data == b"data"
-        found = [stored.data async for stored in session.look_through("PENDING", "berth.pending.>")]
-    assert found == [b"data"]
-    assert not session.lost.is_set()
 
 
 async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session):

@@ -22,8 +22,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from berth.bus.client import GuardedClient
 from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
-from berth.bus.securing import SecureClient, check_files, tls_context, wants_tls
+from berth.bus.securing import check_files, tls_context, wants_tls
 from berth.bus.settings import BusSettings
 
 SWEEP_SECONDS: Final = 0.25
@@ -50,7 +51,7 @@ class Connection:
         self.settings: Final = settings
         self.name: Final = name
         self.lost: Final = asyncio.Event()
-        self._client = SecureClient() if wants_tls(settings) else Client()
+        self._client = GuardedClient(only_tls=wants_tls(settings))
         self._loop = asyncio.get_running_loop()
         self._cause = "closed"
         self._last_error: Exception | None = None
@@ -261,15 +262,12 @@ class Connection:
         await self._abandon()
 
     async def _abandon(self) -> None:
-        """Close the socket even when the other side does not take what is buffered (nats-py would wait for that)."""
-        transport = self._client._transport  # noqa: SLF001 - the library has no way to abort
+        """Close the socket, also when the other side does not take what is buffered."""
         with contextlib.suppress(TimeoutError, OSError, nats.errors.Error, RuntimeError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._client.close()
-        writer = getattr(transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-            await asyncio.sleep(0)  # the turn in which the socket is closed
+        self._client.abort()
+        await asyncio.sleep(0)  # the turn in which the socket is closed
 
     async def _on_disconnected(self) -> None:
         self.lose(f"the server closed it ({self._last_error or 'no reason given'})")
@@ -307,6 +305,8 @@ class Connection:
                 await self.settle(self.settings.ping_timeout)
             except UnansweredError as exc:
                 self.lose(str(exc))
+            if not self._client.is_reading:
+                self.lose("the client reads no more")
 
     async def _sweep(self) -> None:
         """End the requests whose time is over; one timer for all of them is what makes thousands a second cheap."""

@@ -1,4 +1,4 @@
-"""TLS and credentials: what must be there before anybody connects, and that nothing secret goes out in the clear."""
+"""TLS and credentials: whether they are wanted, and that their files are there before anybody connects."""
 
 from __future__ import annotations
 
@@ -6,24 +6,7 @@ import importlib.util
 import ssl
 from pathlib import Path
 
-import nats.errors
-from nats.aio.client import Client
-
 from berth.bus.settings import BusSettings, Credentials, TlsSettings
-
-
-class SecureClient(Client):
-    """Never introduces itself on a connection without TLS.
-
-    nats-py turns to TLS only when the server asks for it: somebody in between who leaves that out would be told the
-    password.
-    """
-
-    def _connect_command(self) -> bytes:
-        info = self._server_info
-        if not (info.get("tls_required") or info.get("tls_available")):
-            raise nats.errors.SecureConnRequiredError
-        return super()._connect_command()
 
 
 def wants_tls(settings: BusSettings) -> bool:

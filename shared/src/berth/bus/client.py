@@ -1,0 +1,46 @@
+"""nats-py's client with two holes closed: secrets on a plain connection, and headers that end its reading for good."""
+
+from __future__ import annotations
+
+import nats.errors
+from nats.aio.client import Client
+
+
+class GuardedClient(Client):
+    """Overrides what nats-py has no setting for."""
+
+    def __init__(self, *, only_tls: bool) -> None:
+        """``only_tls``: never introduce oneself on a connection without TLS.
+
+        nats-py turns to TLS only when the server asks for it: somebody in between who leaves that out would be told
+        the password.
+        """
+        super().__init__()
+        self._only_tls = only_tls
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the task that reads from the server still runs; without it even a flush seems to succeed."""
+        return self._reading_task is not None and not self._reading_task.done()
+
+    def abort(self) -> None:
+        """Close the socket at once; the library only closes it after all that is buffered was taken."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    def _connect_command(self) -> bytes:
+        info = self._server_info
+        if self._only_tls and not (info.get("tls_required") or info.get("tls_available")):
+            raise nats.errors.SecureConnRequiredError
+        return super()._connect_command()
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        """A header block without its first line, or with a status that is no text, would end the reading task.
+
+        Anybody who may publish could do that to every reader, again at each redelivery. What can be read of it is read.
+        """
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, IndexError):
+            return self._parse_header_lines(headers) or None
