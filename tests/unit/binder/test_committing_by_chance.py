@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from berth.api.messages import Ranked
 from berth.api.pod import Pod
 from berth.kube.port import Deleted, Listed, Upserted
 from binder.answers import Answer, Reading
 from binder.committer import CommitSettings
 from binder.effects import Ack, Effect, Held, Nak, Post, Publish, Read
 from binder.ledger import PODS
-from harness.binder_bench import PAUSES, Bench, at_version, make_pod, on_node, ranked
+from harness.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, ranked
 
 NODES = 4
 ROOM = 4
@@ -34,7 +35,8 @@ class World:
     lag: list[object] = field(default_factory=list)
     under_way: list[Effect] = field(default_factory=list)
     late_posts: list[Post] = field(default_factory=list)
-    unsettled: dict[int, object] = field(default_factory=dict)
+    messages: dict[int, Ranked] = field(default_factory=dict)
+    unsettled: set[int] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)
     sequence: int = 0
 
@@ -81,23 +83,31 @@ class World:
         self.attempts[pod.uid] = n = self.attempts.get(pod.uid, 0) + 1
         nodes = self.chance.sample([f"n{number}" for number in range(1, NODES + 1)], 3)
         self.sequence += 1
-        self.unsettled[self.sequence] = ranked(pod, *nodes, n=n, counted=self.chance.randrange(3))
+        self.messages[self.sequence] = ranked(pod, *nodes, n=n, counted=self.chance.randrange(3))
         self.deliver(self.sequence)
 
     def deliver(self, sequence: int) -> None:
+        self.unsettled.add(sequence)
         held = Held(sequence=sequence, delivery=None)
         core, now = self.bench.core, self.bench.now
-        self.carry_out([*core.take(self.unsettled[sequence], held, now), *core.advance(now)])
+        self.carry_out([*core.take(self.messages[sequence], held, now), *core.advance(now)])
 
     def redeliver(self) -> None:
-        if self.unsettled:
-            self.deliver(self.chance.choice(sorted(self.unsettled)))
+        """One of the last messages comes again, also one whose ack was lost."""
+        if self.messages:
+            self.deliver(self.chance.choice(sorted(self.messages)[-8:]))
+
+    def cordon(self) -> None:
+        self.version += 1
+        name, is_cordoned = f"n{self.chance.randrange(NODES) + 1}", self.chance.random() < 0.5
+        node = make_node(name, cpu=str(ROOM), version=self.version, unschedulable=is_cordoned)
+        self.bench.ledger.observe(Upserted(kind="node", object=node))
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Ack() | Nak():
-                    self.unsettled.pop(effect.held.sequence, None)
+                    self.unsettled.discard(effect.held.sequence)
                 case Publish():
                     self.bench.said.append(effect.decision)
                     self.carry_out(self.bench.core.published(effect.decision))
@@ -160,9 +170,9 @@ class World:
             self.create(name)
 
     def step(self) -> None:
-        steps = [self.rank, self.answer, self.watch, self.redeliver, self.land_late, self.pass_time, self.meddle]
-        weights = [5, 10, 8, 2, 1, 2, 1]
-        self.chance.choices([*steps, self.break_watch], [*weights, 0.3])[0]()
+        often = {self.rank: 5, self.answer: 10, self.watch: 8, self.redeliver: 2, self.pass_time: 2}
+        seldom = {self.land_late: 1, self.meddle: 1, self.cordon: 1, self.break_watch: 0.3}
+        self.chance.choices([*often, *seldom], [*often.values(), *seldom.values()])[0]()
 
     def come_to_rest(self) -> None:
         for _ in range(2000):
@@ -194,7 +204,7 @@ def test_one_node_a_pod_room_on_every_node_and_an_end_for_every_message(seed):
         assert len([one for one in world.under_way if isinstance(one, Post)]) <= SETTINGS.max_in_flight
     world.come_to_rest()
     assert all(len(nodes) == 1 for nodes in world.bound_to.values())
-    assert world.unsettled == {}
+    assert world.unsettled == set()
     assert list(world.bench.core.held()) == []
     assert not world.bench.ledger.reservations
     finals = [said.attempt for said in world.bench.said if said.outcome.final]
