@@ -11,12 +11,16 @@ from berth.cluster.podgroups import PodGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A pod that takes up room on a row."""
+    """A pod that takes up room on a row.
+
+    ``bound_at``: Unix seconds since when it is bound; ``None`` for one that is proposed or reserved: its time is now.
+    """
 
     pod: Pod
     row: int
     pod_class: PodClass
     group: PodGroup
+    bound_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

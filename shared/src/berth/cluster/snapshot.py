@@ -20,6 +20,7 @@ from berth.api.pod import Pod
 from berth.cluster.changes import NODE, PODS, Changed, ChangeLog
 from berth.cluster.columns import NodeColumns
 from berth.cluster.labels import LabelColumn
+from berth.cluster.live import LiveData
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.placement import Nominated, Placed
 from berth.cluster.podclass import PodClass, PodClasses
@@ -36,6 +37,7 @@ class Snapshot:
         columns: the numbers of all nodes, by row.
         rows: which node has which row.
         groups: how many pods of which labels are on which row.
+        live: what is known of nodes beside their objects, where somebody reads it.
         oddities: the last sentences about what could not be read.
     """
 
@@ -43,6 +45,7 @@ class Snapshot:
         self.columns = NodeColumns()
         self.rows = Rows()
         self.groups = PodGroups()
+        self.live = LiveData(self.rows, self.columns)
         self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
         self._changes = ChangeLog()
         self._classes = PodClasses()
@@ -80,15 +83,19 @@ class Snapshot:
         """The namespace is gone."""
         self._namespaces.pop(name, None)
 
-    def place(self, pod: Pod, node: str) -> None:
-        """Count the pod on the node, known or not yet; an earlier place of its uid is left first."""
+    def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
+        """Count the pod on the node, known or not yet; an earlier place of its uid is left first.
+
+        ``bound_at`` is since when it is bound (Unix seconds), ``None`` when it only may come to be.
+        """
         pod_class = self._classes.of(pod, placed=True)
         group = self.groups.of(pod)
         before = self._placed.get(pod.uid)
         if before is not None and before.row != self.rows.of(node):
             self.remove_pod(pod.uid)
             before = None
-        placed = Placed(pod=_sharing(pod, pod_class), row=self._claim(node), pod_class=pod_class, group=group)
+        row = self._claim(node)
+        placed = Placed(pod=_sharing(pod, pod_class), row=row, pod_class=pod_class, group=group, bound_at=bound_at)
         if before is None:
             self._add(placed)
             for problem in pod_class.requests.problems:

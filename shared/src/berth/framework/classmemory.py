@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
+from berth.cluster.changes import Changed
 from berth.cluster.nodes import Nodes, RowIndex
 from berth.cluster.podclass import PodClass
 from berth.cluster.snapshot import Snapshot
@@ -32,9 +33,12 @@ from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status
 from berth.framework.verdicts import Codes, Mask, Verdicts
 
+Plug = TypeVar("Plug", bound=Plugin)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 """What all remembered classes may hold together."""
 _MIN_CLASSES: Final = 4
+_MAX_STATUSES: Final = 1024
+"""How many different answers of a filter are kept beyond one a row: reasons with numbers in them pile up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class WeightedScore:
 
 
 class FilterColumn:
-    """One filter's verdict on every row: ``codes`` int16[capacity], index into ``statuses``."""
+    """One filter's verdict on every row: ``codes`` int32[capacity], index into ``statuses``."""
 
     def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
         self.plugin = plugin
@@ -57,7 +61,7 @@ class FilterColumn:
 
     def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
         """Keep verdicts, one a row."""
-        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int16)
+        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
         self.codes[rows] = ids[verdicts.codes]
 
     def _intern(self, status: Status) -> int:
@@ -102,7 +106,7 @@ class ClassView:
         self._filters = [f for f in memory.local_filters if not self._skips(f)]
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
-        self._codes: npt.NDArray[np.int16]
+        self._codes: npt.NDArray[np.int32]
         self._fits: Mask
         self._columns: dict[str, FilterColumn]
         self._score_columns: dict[str, ScoreColumn]
@@ -126,13 +130,15 @@ class ClassView:
     def refresh_filters(self) -> None:
         """Ask the filters again about rows that changed since the last time."""
         snapshot = self._memory.snapshot
-        if self._capacity != snapshot.columns.capacity:
+        worn = any(len(column.statuses) > _MAX_STATUSES + snapshot.size for column in self._columns.values())
+        if worn or self._capacity != snapshot.columns.capacity:
             self._forget()
         changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
         if changed is None:
             self._evaluate_filters(None, self._filters)
-        elif changed.nodes or changed.pods:
-            self._evaluate_some_filters(changed.nodes, changed.pods)
+        else:
+            for rows, filters in _concerned(changed, self._filters):
+                self._evaluate_filters(rows, filters)
         self._filtered = snapshot.version
 
     def refresh_scores(self) -> None:
@@ -142,16 +148,17 @@ class ClassView:
         if self._scores is None:
             self._pre_score()
         columns = list(self._score_columns.values())
-        if changed is None or changed.nodes:
-            self._evaluate_scores(None if changed is None else changed.nodes | changed.pods, columns)
-        elif changed.pods:
-            self._evaluate_scores(changed.pods, [c for c in columns if Reads.PODS in c.plugin.reads])
+        if changed is None:
+            self._evaluate_scores(None, columns)
+        else:
+            for rows, plugins in _concerned(changed, [column.plugin for column in columns]):
+                self._evaluate_scores(rows, [self._score_columns[plugin.name] for plugin in plugins])
         self._scored = snapshot.version
 
     def _forget(self) -> None:
         self._capacity = self._memory.snapshot.columns.capacity
         self._filtered = self._scored = -1
-        self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int16)
+        self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
         self._columns = {f.name: FilterColumn(f, self._codes[i]) for i, f in enumerate(self._filters)}
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
@@ -175,12 +182,6 @@ class ClassView:
         self._scores = [entry for entry in self._memory.local_scores if entry.plugin.name not in skipped]
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores}
 
-    def _evaluate_some_filters(self, nodes: frozenset[int], pods: frozenset[int]) -> None:
-        if nodes:
-            self._evaluate_filters(nodes | pods, self._filters)
-        else:
-            self._evaluate_filters(pods, [f for f in self._filters if Reads.PODS in f.reads])
-
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
         index, nodes = self._view(changed)
         for plugin in filters:
@@ -198,6 +199,14 @@ class ClassView:
             return slice(0, snapshot.size), Nodes(snapshot)
         rows = np.fromiter(changed, dtype=np.intp, count=len(changed))
         return rows, Nodes(snapshot, rows)
+
+
+def _concerned(changed: Changed, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
+    """Which plugins are to be asked about which rows: all where the node changed, some where only its pods did."""
+    of_pods = [plugin for plugin in plugins if Reads.PODS in plugin.reads]
+    others = [plugin for plugin in plugins if Reads.PODS not in plugin.reads]
+    asked = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
+    return [(rows, concerned) for rows, concerned in asked if rows and (concerned or rows is changed.nodes)]
 
 
 class ClassMemory:
@@ -224,7 +233,7 @@ class ClassMemory:
     @property
     def bound(self) -> int:
         """How many classes are remembered."""
-        row_bytes = 1 + 2 * len(self.local_filters) + 8 * len(self.local_scores)
+        row_bytes = 1 + 4 * len(self.local_filters) + 8 * len(self.local_scores)
         return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
 
     def view_of(self, pod: Pod) -> ClassView:

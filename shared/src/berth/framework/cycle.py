@@ -20,7 +20,7 @@ from berth.framework.filtering import (
     pre_filter,
 )
 from berth.framework.guard import PluginFailure, call
-from berth.framework.interface import Nomination, PostFilterResult
+from berth.framework.interface import ExplainingPlugin, Nomination, PostFilterResult
 from berth.framework.order import best_first
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
@@ -107,7 +107,11 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
     itself = cycle.snapshot.placed(cycle.pod.uid)
     return tuple(
         Candidate(
-            node=names[row], total=total, scores=scores, pods=int(pods) - (itself is not None and itself.row == row)
+            node=names[row],
+            total=total,
+            scores=scores,
+            pods=int(pods) - (itself is not None and itself.row == row),
+            details=_details(cycle, row, scores),
         )
         for row, total, scores, pods in zip(
             nodes.rows[positions].tolist(),
@@ -117,6 +121,17 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
             strict=True,
         )
     )
+
+
+def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
+    """What plugins add to the points that they gave the node."""
+    info = cycle.snapshot.info_of_row(row)
+    plugins = (entry.plugin for entry in cycle.profile.scores if entry.plugin.name in scores)
+    return {
+        plugin.name: call(plugin, "Explain", plugin.explain, str, cycle.found.state, cycle.pod, info)
+        for plugin in plugins
+        if isinstance(plugin, ExplainingPlugin) and info is not None
+    }
 
 
 def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:

@@ -6,7 +6,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
-from berth.framework.guard import call, checked_scores, checked_verdicts
+from berth.framework.guard import call, checked_scores, checked_verdicts, whole_numbers
 from berth.framework.interface import FilterPlugin, ScorePlugin, Scores, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
@@ -37,7 +37,7 @@ def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Node
     if isinstance(plugin, VectorScorePlugin):
         scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
         return checked_scores(plugin, scores, len(nodes))
-    return np.array(
-        [0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()],
-        dtype=np.int64,
-    )
+    given = [
+        0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
+    ]
+    return whole_numbers(plugin, given)

@@ -147,7 +147,7 @@ class Filtering:
     def _ask(self, plugin: FilterPlugin, remaining: Mask) -> tuple[Codes, Sequence[Status]]:
         rows = np.flatnonzero(remaining)
         verdicts = evaluate_filter(plugin, self._found.state, self._pod, Nodes(self._snapshot, rows))
-        codes: Codes = np.zeros(len(remaining), dtype=np.int16)
+        codes: Codes = np.zeros(len(remaining), dtype=np.int32)
         codes[rows] = verdicts.codes
         return codes, [SUCCESS, *(Status(s.code, s.reasons, plugin.name) for s in verdicts.statuses[1:])]
 

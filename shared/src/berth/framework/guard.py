@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -68,7 +68,8 @@ def checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdict
     fine = codes.shape == (length,) and (not length or (codes.min() >= 0 and codes.max() < len(verdicts.statuses)))
     if not fine:
         raise PluginFailure(
-            f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, got {codes!r:.80}'
+            f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, '
+            f"got {codes!r:.80}"
         )
     return verdicts
 
@@ -84,6 +85,21 @@ def checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
     return scores.astype(np.int64, copy=False)
 
 
+def whole_numbers(plugin: Plugin, scores: Sequence[int]) -> Scores:
+    """Scores given one by one.
+
+    Raises:
+        PluginFailure: one does not fit into 64 bits.
+    """
+    try:
+        return np.array(scores, dtype=np.int64)
+    except OverflowError as exc:
+        largest = max(scores, key=abs)
+        raise PluginFailure(
+            f'running Score plugin "{plugin.name}": want whole numbers of 64 bits, got {largest}'
+        ) from exc
+
+
 def check_range(plugin: Plugin, scores: Scores) -> None:
     """See that normalized scores are within 0..100.
 
@@ -96,5 +112,6 @@ def check_range(plugin: Plugin, scores: Scores) -> None:
     if low < MIN_SCORE or high > MAX_SCORE:
         raise PluginFailure(
             f'applying score defaultWeights on Score plugins: plugin "{plugin.name}" returns an invalid score '
-            f"{low if low < MIN_SCORE else high}, it should in the range of [{MIN_SCORE}, {MAX_SCORE}] after normalizing"
+            f"{low if low < MIN_SCORE else high}, "
+            f"it should in the range of [{MIN_SCORE}, {MAX_SCORE}] after normalizing"
         )

@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
+from berth.cluster.livesource import LiveSource
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
@@ -57,9 +58,9 @@ MAX_SCORE = 100
 
 
 class Reads(Flag):
-    """What a plugin's PreFilter, Filter, PreScore and Score look at: what must be computed again when something changes.
+    """What a plugin's PreFilter, Filter, PreScore and Score look at: what makes it necessary to ask them again.
 
-    A plugin that looks at nothing but the pod's spec (volumes left out) and the very row it is asked about is *row-local*:
+    A plugin that looks only at the pod's spec (without volumes) and at the row that it is asked about is *row-local*:
     its answers are kept for the whole class of pods, and only rows that changed are asked again. Then its PreFilter and
     PreScore run once a class and may not look at the Snapshot.
     """
@@ -75,10 +76,12 @@ class Reads(Flag):
 
 
 class Plugin(ABC):
-    """What every plugin has. ``reads`` is ANYTHING unless the plugin says otherwise: always right, never the fastest."""
+    """What every plugin has. ``reads`` is ANYTHING unless the plugin says otherwise: always right, never fastest."""
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
+    live_sources: frozenset[LiveSource] = frozenset()
+    """What the plugin reads of ``Snapshot.live``: only what is declared here is there. Such a plugin reads ANYTHING."""
 
     @cached_property
     def is_row_local(self) -> bool:
@@ -103,7 +106,7 @@ class QueueSortPlugin(Plugin):
 
 
 class EnqueueExtensions(Plugin):
-    """Which events may help a pod that this plugin refused. A plugin without it is taken to be helped by every event."""
+    """Which events may help a pod that this plugin refused. A plugin without it counts as helped by every event."""
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:
@@ -216,6 +219,14 @@ class NormalizePlugin(ScorePlugin):
     @abstractmethod
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """0..100 for each of the feasible nodes, from their raw scores; ``scores`` is not to be changed."""
+
+
+class ExplainingPlugin(ScorePlugin):
+    """A Score whose points alone do not tell a person why: it adds a line to each of the best nodes."""
+
+    @abstractmethod
+    def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
+        """What the points were made of; called after NormalizeScore for the few nodes that are named in the ranking."""
 
 
 class ReservePlugin(Plugin):

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
+from berth.cluster.livesource import LiveSource
 from berth.cluster.snapshot import Snapshot
 from berth.framework.classmemory import ClassMemory, WeightedScore
 from berth.framework.events import ClusterEvent, EventHint
@@ -102,6 +103,18 @@ class Profile:
     def weights(self) -> Mapping[str, int]:
         """The weight of each score plugin."""
         return {score.plugin.name: score.weight for score in self.scores}
+
+    @property
+    def live_sources(self) -> frozenset[LiveSource]:
+        """What the plugins of the scheduling cycle read beside the cluster's objects: a scorer's business."""
+        scoring: tuple[Plugin, ...] = (*self.pre_scores, *(score.plugin for score in self.scores), *self.post_filters)
+        return self.live_sources_of_filters.union(*(plugin.live_sources for plugin in scoring))
+
+    @property
+    def live_sources_of_filters(self) -> frozenset[LiveSource]:
+        """What the plugins read that are asked again before each commit: a binder's business."""
+        asked: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
+        return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in asked))
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
         """The smaller, the sooner the pod is tried; ``since`` is when it began to wait."""

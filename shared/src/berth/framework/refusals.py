@@ -86,11 +86,11 @@ def unavailable(node_count: int, reasons: Iterable[str]) -> str:
 
 
 def _rejection(plugin: str, reason: str, refusals: Sequence[Refusal], names: Sequence[str]) -> Rejection:
-    examples = [names[row] for refusal in refusals for row in refusal.rows[:EXAMPLES].tolist()]
+    first = sorted(row for refusal in refusals for row in refusal.rows[:EXAMPLES].tolist())[:EXAMPLES]
     return Rejection(
         plugin=plugin,
         reason=reason,
         nodes=sum(len(refusal.rows) for refusal in refusals),
-        examples=examples[:EXAMPLES],
+        examples=[names[row] for row in first],
         resolvable=any(refusal.status.code is Code.UNSCHEDULABLE for refusal in refusals),
     )

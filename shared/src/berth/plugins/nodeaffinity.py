@@ -14,8 +14,8 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import NodeAffinity as Affinity
-from berth.api.pod import NodeSelectorTerm, Pod
-from berth.api.selectors import compile_node_selector, compile_preferred, is_valid_term, named_nodes
+from berth.api.pod import Pod
+from berth.api.selectors import compile_node_selector, compile_preferred, named_nodes
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.podclass import PodClass
@@ -36,19 +36,14 @@ from berth.framework.normalize import default_normalize
 from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status
 from berth.framework.verdicts import Mask, Verdicts
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import PluginFactory
 from berth.plugins.matching import term_mask, terms_mask
+from berth.plugins.nodeaffinityargs import NodeAffinityArgs, validate
 
 NAME: Final = "NodeAffinity"
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
-
-
-class NodeAffinityArgs(Args, frozen=True, kw_only=True):
-    """``addedAffinity``: a node affinity that every pod of the profile has beside its own."""
-
-    added_affinity: Affinity | None = None
 
 
 class NodeAffinity(
@@ -84,7 +79,7 @@ class NodeAffinity(
         """The same for all nodes."""
         fits = _mask(state.pod_class, nodes)
         added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
-        codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int16)
+        codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
         return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
@@ -136,30 +131,6 @@ def _mask(pod_class: PodClass, nodes: Nodes) -> Mask:
     if pod_class.required_nodes is not None:
         fits &= terms_mask(pod_class.required_nodes, nodes)
     return fits
-
-
-def validate(args: NodeAffinityArgs, path: str) -> list[str]:
-    """Every term of addedAffinity must be one that can be compiled, every weight 1..100."""
-    added = args.added_affinity or Affinity()
-    required = added.required_during_scheduling_ignored_during_execution
-    preferred = added.preferred_during_scheduling_ignored_during_execution or []
-    where = f"{path}.addedAffinity"
-    terms: list[tuple[str, NodeSelectorTerm]] = [
-        (f"{where}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{i}]", term)
-        for i, term in enumerate((required.node_selector_terms if required else None) or [])
-    ]
-    terms += [
-        (f"{where}.preferredDuringSchedulingIgnoredDuringExecution[{i}].preference", term.preference)
-        for i, term in enumerate(preferred)
-    ]
-    problems = [
-        f"{place}: want expressions with valid operators and values" for place, t in terms if not is_valid_term(t)
-    ]
-    return problems + [
-        f"{where}.preferredDuringSchedulingIgnoredDuringExecution[{i}].weight: want 1..100, got {term.weight}"
-        for i, term in enumerate(preferred)
-        if not 1 <= term.weight <= 100  # noqa: PLR2004 - the range stands in the message
-    ]
 
 
 def _build(args: Any) -> NodeAffinity:

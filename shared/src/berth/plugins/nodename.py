@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -36,7 +34,7 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
         if not pod.spec.node_name:
-            return Verdicts(np.zeros(len(nodes), dtype=np.int16))
+            return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)
 
     def events(self) -> Sequence[EventHint]:

@@ -7,30 +7,19 @@ resource is a reason of its own. Score: see scoringstrategy. As kube-scheduler 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.config.types import Point
-from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.resources import (
-    CPU,
-    EPHEMERAL_STORAGE,
-    MEMORY,
-    PODS,
-    Requests,
-    is_extended,
-    is_scalar,
-    pod_requests,
-    read_amounts,
-)
+from berth.api.resources import CPU, MEMORY, Requests, is_scalar
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.events import EventHint
 from berth.framework.interface import (
     EnqueueExtensions,
     PreFilterPlugin,
@@ -45,22 +34,14 @@ from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 from berth.plugins.factory import PluginFactory
 from berth.plugins.noderesourcesargs import NodeResourcesFitArgs, strategy_of, validate, weights_of
+from berth.plugins.noderesourcesneeds import Needs, Wanted, events_of
 
 NAME: Final = "NodeResourcesFit"
 TOO_MANY_PODS: Final = "Too many pods"
 INSUFFICIENT: Final = "Insufficient {}"
-_FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
-_MAX_TABLE_BITS: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What must be free: (resource, amount), each amount more than 0."""
-
-    amounts: tuple[tuple[str, int], ...]
-
-
 WANTED: Final = StateKey[Wanted]("NodeResourcesFit.wanted")
+_MAX_BITS: Final = 60
+"""More reasons than that do not fit into the bits of an int64."""
 
 
 class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):
@@ -70,15 +51,14 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
     reads = Reads.NODE | Reads.PODS
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
-        self._ignored = frozenset(args.ignored_resources or ())
-        self._ignored_groups = frozenset(args.ignored_resource_groups or ())
+        self._needs = Needs(args)
         self._weights = weights_of(args.scoring_strategy)
         self._strategy = strategy_of(args.scoring_strategy)
         self.packs = self._strategy.packs
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """What counts of the requests; never Skip, since there may be too many pods."""
-        state.write(WANTED, self._wanted(state.pod_class.requests))
+        state.write(WANTED, self._needs.of(state.pod_class.requests))
         return PreFilterResult()
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
@@ -95,15 +75,16 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes: one bit for each reason, then one status for each set of bits that occurs."""
         wanted = state.read(WANTED).amounts
+        if len(wanted) > _MAX_BITS:
+            return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
         bits = (nodes.pods + 1 > nodes.allowed_pods).astype(np.int64)
         beyond = np.zeros(len(nodes), dtype=np.bool_)
         for place, (resource, amount) in enumerate(wanted, start=1):
             allocatable = nodes.allocatable(resource)
             bits |= (amount > allocatable - nodes.requested(resource)).astype(np.int64) << place
             beyond |= amount > allocatable
-        if not bits.any():
-            return Verdicts(bits.astype(np.int16))
-        return _verdicts(bits | (beyond.astype(np.int64) << (len(wanted) + 1)), [resource for resource, _ in wanted])
+        bits |= beyond.astype(np.int64) << (len(wanted) + 1)
+        return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """By the strategy, over the resources that it counts."""
@@ -126,47 +107,13 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         )
 
     def events(self) -> Sequence[EventHint]:
-        """A pod goes or shrinks; a node is added or has more to give."""
-        return (
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN), self._pod_frees),
-            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE), self._node_offers),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
-        )
-
-    def _wanted(self, requests: Requests) -> Wanted:
-        names = [*_FIRST, *sorted(name for name in requests.amounts if is_scalar(name) and not self._ignores(name))]
-        amounts = ((name, requests.amounts.get(name, 0)) for name in names)
-        return Wanted(tuple((name, amount) for name, amount in amounts if amount > 0))
-
-    def _ignores(self, resource: str) -> bool:
-        group = resource.split("/", maxsplit=1)[0]
-        return is_extended(resource) and (resource in self._ignored or group in self._ignored_groups)
+        """A pod goes or shrinks, room kept for one is free again; a node is added or has more to give."""
+        return events_of(self._needs)
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
         """(resource, weight, amount) of what scores count: scalars only when the pod asks for them."""
         given = ((name, weight, requests.amounts.get(name, 0)) for name, weight in self._weights)
         return [entry for entry in given if entry[2] or not is_scalar(entry[0])]
-
-    def _pod_frees(self, pod: Pod, old: object, new: object) -> bool:
-        if not isinstance(old, Pod):
-            return True
-        if not isinstance(new, Pod):
-            return bool(old.spec.node_name or old.status.nominated_node_name)
-        if new.uid != pod.uid and not new.spec.node_name:
-            return False
-        before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
-        wanted = self._wanted(pod_requests(pod.spec))
-        return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted.amounts)
-
-    def _node_offers(self, pod: Pod, old: object, new: object) -> bool:
-        wanted = self._wanted(pod_requests(pod.spec)).amounts
-        if not isinstance(new, Node):
-            return False
-        now = _allocatable(new)
-        if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
-            return False
-        before = _allocatable(old) if isinstance(old, Node) else {}
-        return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
 
 
 def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
@@ -175,25 +122,11 @@ def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
     return Status.unresolvable(*missing) if unresolvable else Status.unschedulable(*missing)
 
 
-def _verdicts(bits: npt.NDArray[np.int64], resources: Sequence[str]) -> Verdicts:
-    """Statuses from bits: the lowest for too many pods, one for each resource, the highest for beyond allocatable."""
+def _status_of(resources: Sequence[str], bits: int) -> Status:
+    """The lowest bit: too many pods; one for each resource; the highest: more is asked for than the node has at all."""
     reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
-    if len(reasons) >= _MAX_TABLE_BITS:
-        present, inverse = np.unique(np.append(0, bits), return_inverse=True)
-        codes = inverse[1:]
-    else:
-        present = np.flatnonzero(np.bincount(np.append(0, bits)))
-        table = np.zeros(int(present[-1]) + 1, dtype=np.intp)
-        table[present] = np.arange(len(present))
-        codes = table[bits]
-    statuses = (
-        _status(
-            [reason for place, reason in enumerate(reasons) if combination >> place & 1],
-            unresolvable=bool(combination >> len(reasons)),
-        )
-        for combination in present.tolist()
-    )
-    return Verdicts(codes.astype(np.int16), tuple(statuses))
+    missing = [reason for place, reason in enumerate(reasons) if bits >> place & 1]
+    return _status(missing, unresolvable=bool(bits >> len(reasons)))
 
 
 def _used(resource: str, amount: int, requests: Requests, nodes: Nodes) -> npt.NDArray[np.float64]:
@@ -202,10 +135,6 @@ def _used(resource: str, amount: int, requests: Requests, nodes: Nodes) -> npt.N
     if resource == MEMORY:
         return nodes.nonzero_memory + requests.nonzero_memory
     return nodes.requested(resource) + amount
-
-
-def _allocatable(node: Node) -> dict[str, int]:
-    return read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
 
 
 def _build(args: Any) -> NodeResourcesFit:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
@@ -39,7 +37,7 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
         if is_tolerated(UNSCHEDULABLE, state.pod_class.tolerations):
-            return Verdicts(np.zeros(len(nodes), dtype=np.int16))
+            return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)
 
     def events(self) -> Sequence[EventHint]:

@@ -1,0 +1,140 @@
+"""Random nodes, pods and events, small enough that everything meets everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from berth.api.meta import ObjectMeta, SelectorRequirement
+from berth.api.node import Node, NodeSpec, NodeStatus, Taint
+from berth.api.pod import (
+    Affinity,
+    Container,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    PreferredNodeTerm,
+    ResourceRequirements,
+    Toleration,
+)
+from berth.cluster.snapshot import Snapshot
+
+NODE_NAMES = [f"n{i}" for i in range(6)]
+UIDS = [f"u{i}" for i in range(8)]
+_EFFECTS = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
+_GPU = "example.com/gpu"
+
+cpu = st.sampled_from(["0", "100m", "1", "1500m", "2", "64"])
+memory = st.sampled_from(["0", "128Mi", "1Gi", "3G", "1e9", "256Gi"])
+labels = st.dictionaries(st.sampled_from(["zone", "disk", "tier"]), st.sampled_from(["a", "b", "1", "5", "x9"]))
+taints = st.lists(
+    st.builds(
+        Taint, key=st.sampled_from(["k", "l"]), value=st.sampled_from(["", "v"]), effect=st.sampled_from(_EFFECTS)
+    ),
+    max_size=2,
+)
+tolerations = st.lists(
+    st.builds(
+        Toleration,
+        key=st.sampled_from(["", "k", "l", "node.kubernetes.io/unschedulable"]),
+        operator=st.sampled_from(["", "Equal", "Exists"]),
+        value=st.sampled_from(["", "v"]),
+        effect=st.sampled_from(["", *_EFFECTS]),
+    ),
+    max_size=2,
+)
+
+
+def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some resources, each there or not."""
+    optional = {"cpu": cpu, "memory": memory, "ephemeral-storage": memory, _GPU: st.sampled_from(["0", "1", "4"])}
+    return st.fixed_dictionaries({}, optional={**optional, **more})
+
+
+nodes = st.builds(
+    lambda name, given, taint_list, cordoned, allocatable: Node(
+        metadata=ObjectMeta(name=name, labels=given),
+        spec=NodeSpec(unschedulable=cordoned, taints=taint_list or None),
+        status=NodeStatus(allocatable=allocatable),
+    ),
+    st.sampled_from(NODE_NAMES),
+    labels,
+    taints,
+    st.sampled_from([False, False, False, True]),
+    quantities(pods=st.sampled_from(["0", "2", "110"])) | st.just({"cpu": "abc", "pods": "3"}) | st.none(),
+)
+expressions = st.builds(
+    SelectorRequirement,
+    key=st.sampled_from(["zone", "disk", "tier", "nowhere"]),
+    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"]),
+    values=st.none() | st.lists(st.sampled_from(["a", "b", "1", "3", "x9"]), max_size=2),
+)
+fields = st.builds(
+    SelectorRequirement,
+    key=st.just("metadata.name"),
+    operator=st.sampled_from(["In", "NotIn"]),
+    values=st.lists(st.sampled_from(NODE_NAMES), min_size=1, max_size=1),
+)
+terms = st.builds(
+    NodeSelectorTerm,
+    match_expressions=st.none() | st.lists(expressions, max_size=2),
+    match_fields=st.none() | st.lists(fields, max_size=1),
+)
+node_affinities = st.builds(
+    NodeAffinity,
+    required_during_scheduling_ignored_during_execution=st.none()
+    | st.builds(NodeSelector, node_selector_terms=st.lists(terms, max_size=2)),
+    preferred_during_scheduling_ignored_during_execution=st.none()
+    | st.lists(st.builds(PreferredNodeTerm, weight=st.sampled_from([1, 7, 100]), preference=terms), max_size=2),
+)
+containers = st.builds(
+    lambda requests, policy: Container(
+        name="c", resources=ResourceRequirements(requests=requests), restart_policy=policy
+    ),
+    quantities(),
+    st.sampled_from([None, None, "Always"]),
+)
+specs = st.builds(
+    PodSpec,
+    scheduler_name=st.just("berth"),
+    node_name=st.sampled_from(["", "", "", "n1"]),
+    priority=st.sampled_from([None, 0, 10]),
+    containers=st.lists(containers, min_size=1, max_size=2),
+    init_containers=st.none() | st.lists(containers, max_size=2),
+    node_selector=st.none() | labels,
+    affinity=st.none() | st.builds(Affinity, node_affinity=node_affinities),
+    tolerations=st.none() | tolerations,
+)
+pods = st.builds(
+    lambda uid, given, spec: Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid, labels=given), spec=spec),
+    st.sampled_from(UIDS),
+    st.none() | labels,
+    specs,
+)
+
+Event = Callable[[Snapshot], None]
+_names = st.sampled_from(NODE_NAMES)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(lambda node: lambda snapshot: snapshot.set_node(node), nodes),
+    st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
+    st.builds(lambda pod, name: lambda snapshot: snapshot.place(pod, name), pods, _names),
+    st.builds(lambda pod, name: lambda snapshot: snapshot.place(pod, name), pods, _names),
+    st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
+    st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
+    st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """A state after some nodes were added and some events happened."""
+    snapshot = Snapshot()
+    for node in draw(st.lists(nodes, min_size=1, max_size=6)):
+        snapshot.set_node(node)
+    for event in draw(st.lists(events, max_size=8)):
+        event(snapshot)
+    return snapshot

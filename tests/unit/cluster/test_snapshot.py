@@ -1,0 +1,219 @@
+"""The state of a cluster, event by event."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from berth.api.meta import ObjectMeta
+from berth.api.namespace import Namespace
+from berth.api.node import Node, NodeStatus
+from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from harness.objects import a_container, a_node, a_pod, asking
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n0", labels={"zone": "a"}))
+    return snapshot
+
+
+def used(snapshot: Snapshot, node: str = "n0") -> tuple[int, int, int]:
+    info = snapshot.node_info(node)
+    return info.pods, info.requested("cpu"), info.nonzero_memory
+
+
+def test_a_node_is_read_in_millicores_and_bytes(snapshot):
+    info = snapshot.node_info("n0")
+    assert (info.allocatable("cpu"), info.allocatable("memory"), info.allowed_pods) == (4000, 8 * 1024**3, 110)
+    assert (info.allocatable("example.com/gpu"), info.labels, info.name) == (0, {"zone": "a"}, "n0")
+
+
+def test_a_placed_pod_takes_room_until_it_is_removed(snapshot):
+    pod = asking(cpu="1", memory="1Gi")
+    snapshot.place(pod, "n0")
+    assert (used(snapshot), snapshot.node_of(pod.uid), snapshot.pods_on("n0")) == ((1, 1000, 1024**3), "n0", 1)
+    snapshot.remove_pod(pod.uid)
+    assert (used(snapshot), snapshot.node_of(pod.uid), snapshot.pods_on("n0")) == ((0, 0, 0), None, 0)
+
+
+def test_placing_a_pod_again_counts_once(snapshot):
+    for _ in range(3):
+        snapshot.place(asking(cpu="1"), "n0")
+    assert used(snapshot)[:2] == (1, 1000)
+
+
+def test_placing_a_pod_again_changes_no_row(snapshot):
+    snapshot.place(asking(cpu="1"), "n0")
+    version = snapshot.version
+    snapshot.place(msgspec.structs.replace(asking(cpu="1")), "n0")
+    assert snapshot.version == version
+
+
+def test_a_pod_leaves_its_earlier_place_first(snapshot):
+    snapshot.set_node(a_node("n1"))
+    snapshot.place(asking(cpu="1"), "n0")
+    snapshot.place(asking(cpu="1"), "n1")
+    assert (used(snapshot)[:2], used(snapshot, "n1")[:2]) == ((0, 0), (1, 1000))
+
+
+def test_a_pod_that_shrank_in_place_counts_with_what_it_asks_for_now(snapshot):
+    snapshot.place(asking(cpu="2"), "n0")
+    snapshot.place(asking(cpu="1"), "n0")
+    assert used(snapshot)[:2] == (1, 1000)
+
+
+def test_removing_what_is_unknown_does_nothing(snapshot):
+    snapshot.remove_pod("nobody")
+    snapshot.remove_node("nowhere")
+    snapshot.end_nomination("nobody")
+    snapshot.remove_namespace("nothing")
+    assert snapshot.node_names() == ["n0"]
+
+
+def test_a_pod_may_be_known_before_its_node():
+    snapshot = Snapshot()
+    snapshot.place(asking(cpu="1"), "later")
+    assert (snapshot.has_node("later"), snapshot.node_names(), snapshot.node_info("later")) == (False, [], None)
+    assert snapshot.pods_on("later") == 1
+    snapshot.set_node(a_node("later"))
+    assert used(snapshot, "later")[:2] == (1, 1000)
+
+
+def test_a_row_is_given_away_once_node_and_pods_are_gone(snapshot):
+    snapshot.place(asking("left"), "n0")
+    snapshot.remove_node("n0")
+    assert snapshot.pods_on("n0") == 1
+    snapshot.set_node(a_node("n1"))
+    assert (snapshot.rows.of("n0"), snapshot.rows.of("n1")) == (0, 1)
+    snapshot.remove_pod("uid-left")
+    snapshot.set_node(a_node("n2"))
+    assert (snapshot.rows.of("n0"), snapshot.rows.of("n2"), snapshot.size) == (None, 0, 2)
+
+
+def test_columns_grow_with_the_cluster(snapshot):
+    snapshot.label_column("zone")
+    for i in range(1, 300):
+        snapshot.set_node(a_node(f"n{i}", labels={"zone": f"z{i}"}))
+    nodes = Nodes(snapshot)
+    codes, column = nodes.label("zone")
+    assert [column.values[code] for code in codes.tolist()] == ["a", *(f"z{i}" for i in range(1, 300))]
+    assert nodes.allocatable("cpu").tolist() == [4000.0] * 300
+
+
+def test_all_rows_are_seen_without_a_copy(snapshot):
+    nodes = Nodes(snapshot)
+    assert np.shares_memory(nodes.allocatable("cpu"), snapshot.columns.allocatable["cpu"])
+    assert nodes.allocatable("unheard.of/thing").tolist() == [0.0]
+
+
+def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
+    odd_node = Node(metadata=ObjectMeta(name="odd"), status=NodeStatus(allocatable={"cpu": "abc", "memory": "1Gi"}))
+    snapshot.set_node(odd_node)
+    snapshot.place(asking("odd", cpu="1", memory="-?"), "odd")
+    assert used(snapshot, "odd") == (1, 1000, 0)
+    assert list(snapshot.oddities) == [
+        "node odd: status.allocatable.cpu: want a quantity such as 500m or 2Gi, got 'abc'; counted as 0",
+        (
+            "pod default/odd: spec.containers[0].resources.requests.memory: "
+            "want a quantity such as 500m or 2Gi, got '-?'; counted as 0"
+        ),
+    ]
+
+
+def test_oddities_are_bounded(snapshot):
+    for i in range(1000):
+        snapshot.place(asking(str(i), cpu="x"), "n0")
+    assert len(snapshot.oddities) == 256
+
+
+def test_a_node_that_only_got_a_new_version_changed_nothing(snapshot):
+    version = snapshot.version
+    node = a_node("n0", labels={"zone": "a"})
+    newer = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, resource_version="7"))
+    snapshot.set_node(newer)
+    assert (snapshot.version, snapshot.node_info("n0").node) == (version, newer)
+
+
+def test_changed_rows_are_told_by_what_changed(snapshot):
+    snapshot.set_node(a_node("n1"))
+    version = snapshot.version
+    snapshot.place(asking(), "n0")
+    snapshot.set_node(a_node("n1", unschedulable=True))
+    changed = snapshot.changed_since(version)
+    assert (changed.nodes, changed.pods) == ({1}, {0})
+
+
+def test_equal_specs_share_a_class_whatever_name_labels_volumes_and_node(snapshot):
+    token = Volume(name="kube-api-access-x7k2p")
+    one = a_pod("one", labels={"a": "1"}, containers=[a_container(cpu="1")], volumes=[token])
+    other = a_pod("other", containers=[a_container(cpu="1")])
+    assert snapshot.class_of(one) is snapshot.class_of(other)
+    assert snapshot.class_of(one) is not snapshot.class_of(asking(cpu="2"))
+    snapshot.place(one, "n0")
+    bound = a_pod("bound", containers=[a_container(cpu="1")], node_name="n0")
+    snapshot.place(bound, "n0")
+    assert snapshot.placed(one.uid).pod_class is snapshot.placed(bound.uid).pod_class
+
+
+def test_a_class_that_nobody_has_any_more_is_forgotten(snapshot):
+    for i in range(1000):
+        snapshot.place(asking("same", cpu=f"{i}m"), "n0")
+    assert len(snapshot._classes) == 1
+
+
+def test_pods_are_counted_by_labels_and_row(snapshot):
+    snapshot.set_node(a_node("n1"))
+    for i, node in enumerate(["n0", "n0", "n1"]):
+        snapshot.place(a_pod(f"web-{i}", labels={"app": "web"}), node)
+    going = a_pod("going", labels={"app": "web"})
+    metadata = msgspec.structs.replace(going.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    snapshot.place(msgspec.structs.replace(going, metadata=metadata), "n1")
+    groups = {group.terminating: group.counts for group in snapshot.groups.in_namespace("default")}
+    assert groups == {False: {0: 2, 1: 1}, True: {1: 1}}
+
+
+def test_pods_with_affinities_are_counted_with_their_terms(snapshot):
+    term = PodAffinityTerm(topology_key="zone")
+    affinity = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[term]))
+    snapshot.place(a_pod("apart", affinity=affinity), "n0")
+    snapshot.place(a_pod("plain"), "n0")
+    counted = [(group.affinity, group.counts) for group in snapshot.groups.all()]
+    assert counted == [(affinity, {0: 1}), (None, {0: 1})]
+    snapshot.remove_pod("uid-apart")
+    snapshot.remove_pod("uid-plain")
+    assert list(snapshot.groups.all()) == []
+
+
+def test_a_nominated_pod_takes_no_room(snapshot):
+    snapshot.nominate(asking(cpu="1"), "n0")
+    assert (used(snapshot), snapshot.pods_on("n0")) == ((0, 0, 0), 0)
+    assert [(n.pod.uid, n.node) for n in snapshot.nominations()] == [("uid-web", "n0")]
+    snapshot.end_nomination("uid-web")
+    assert list(snapshot.nominations()) == []
+
+
+def test_labels_of_a_namespace(snapshot):
+    snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="team", labels={"tier": "1"})))
+    assert (snapshot.labels_of_namespace("team"), snapshot.labels_of_namespace("nobody")) == ({"tier": "1"}, {})
+    snapshot.remove_namespace("team")
+    assert snapshot.labels_of_namespace("team") == {}
+
+
+def test_a_label_that_changes_all_the_time_does_not_pile_up(snapshot):
+    for i in range(5000):
+        snapshot.label_column("serial")
+        snapshot.set_node(a_node("n0", labels={"serial": str(i)}))
+    column = snapshot.label_column("serial")
+    assert column.values[column.codes[0]] == "4999"
+    assert len(column.values) < 1100
+
+
+def test_label_columns_are_bounded(snapshot):
+    for i in range(400):
+        snapshot.label_column(f"key-{i}")
+    column = snapshot.label_column("zone")
+    assert column.values[column.codes[0]] == "a"
+    assert len(snapshot.columns.labels._columns) == 256

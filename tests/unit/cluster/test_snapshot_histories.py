@@ -1,0 +1,124 @@
+"""A Snapshot that followed events equals one that was built from where they led, whatever the order."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.cluster.snapshot import Snapshot
+from harness.objects import a_node, asking
+from harness.random_clusters import events, nodes, pods
+
+LABELS = ("zone", "disk")
+
+
+@given(st.lists(events, max_size=30))
+def test_any_history_ends_where_a_fresh_start_would(history):
+    followed = Snapshot()
+    for key in LABELS:
+        followed.label_column(key)  # asked for early, so that it has to be kept right all the way
+    for event in history:
+        event(followed)
+    assert picture(followed) == picture(rebuilt(followed))
+
+
+@given(
+    st.lists(nodes, max_size=4), st.lists(st.tuples(pods, st.sampled_from(["n0", "n1", "n2"])), max_size=6), st.data()
+)
+def test_pods_before_their_nodes_count_the_same(there, placed, data):
+    last_node = {node.metadata.name: node for node in there}
+    last_place = {pod.uid: (pod, name) for pod, name in placed}
+    steps = [lambda s, n=n: s.set_node(n) for n in last_node.values()]
+    steps += [lambda s, p=p, n=n: s.place(p, n) for p, n in last_place.values()]
+    one, other = Snapshot(), Snapshot()
+    for step in steps:
+        step(one)
+    for step in data.draw(st.permutations(steps)):
+        step(other)
+    assert picture(one) == picture(other)
+
+
+@given(st.lists(events, max_size=15), st.lists(st.tuples(pods, st.sampled_from(["n0", "n9"])), max_size=3), st.data())
+def test_a_supposition_leaves_no_trace(history, supposed, data):
+    snapshot = Snapshot()
+    for event in history:
+        event(snapshot)
+    before = picture(snapshot)
+    removed = data.draw(st.lists(st.sampled_from([f"u{i}" for i in range(8)]), unique=True, max_size=3))
+    with snapshot.supposing(placed=supposed, removed=removed):
+        for pod, node in supposed:
+            assert snapshot.node_of(pod.uid) in {name for other, name in supposed if other.uid == pod.uid} | {node}
+    assert picture(snapshot) == before
+    assert snapshot.rows.of("n9") is None
+
+
+@given(st.lists(events, min_size=1, max_size=20), st.integers(0, 20))
+def test_every_row_that_looks_different_is_told_as_changed(history, cut):
+    snapshot = Snapshot()
+    for event in history[:cut]:
+        event(snapshot)
+    version, before = snapshot.version, rows_of(snapshot)
+    for event in history[cut:]:
+        event(snapshot)
+    changed = snapshot.changed_since(version)
+    told = changed.nodes | changed.pods
+    assert {row for row, now in rows_of(snapshot).items() if now != before.get(row)} <= told
+
+
+def rebuilt(followed: Snapshot) -> Snapshot:
+    fresh = Snapshot()
+    for name in reversed(followed.node_names()):
+        fresh.set_node(followed.node_info(name).node)
+    for row, name in enumerate(followed.rows.names):
+        for placed in followed.placed_on_row(row):
+            fresh.place(placed.pod, name)
+    return fresh
+
+
+def rows_of(snapshot: Snapshot) -> dict[int, object]:
+    columns = snapshot.columns
+    return {
+        row: (
+            name,
+            bool(columns.exists[row]),
+            columns.pods[row],
+            columns.allowed_pods[row],
+            columns.nonzero_cpu[row],
+            columns.nonzero_memory[row],
+            bool(columns.unschedulable[row]),
+            columns.taint_sets.sets[columns.taints[row]],
+            amounts(columns.allocatable, row),
+            amounts(columns.requested, row),
+            {key: label(snapshot, key, row) for key in LABELS},
+            {(group.key, group.counts[row]) for group in snapshot.groups.all() if row in group.counts},
+        )
+        for row, name in enumerate(snapshot.rows.names)
+        if name
+    }
+
+
+def picture(snapshot: Snapshot) -> dict[str, object]:
+    """Everything that plugins can read, by the node's name."""
+    return {snapshot.rows.names[row]: shown for row, shown in rows_of(snapshot).items()}
+
+
+def amounts(columns: dict[str, np.ndarray], row: int) -> dict[str, float]:
+    return {name: float(column[row]) for name, column in columns.items() if column[row]}
+
+
+def label(snapshot: Snapshot, key: str, row: int) -> str | None:
+    column = snapshot.label_column(key)
+    code = column.codes[row]
+    return None if code < 0 else column.values[code]
+
+
+def test_amounts_beyond_exact_floats_leave_no_trace():
+    """2**60 + 1 is no float64: adding and taking off one by one would leave a rest."""
+    snapshot, small, huge = Snapshot(), asking("small", memory="1"), asking("huge", memory=str(2**60))
+    snapshot.set_node(a_node("n0"))
+    snapshot.place(small, "n0")
+    snapshot.place(huge, "n0")
+    snapshot.remove_pod(huge.uid)
+    assert snapshot.node_info("n0").requested("memory") == 1
+    assert snapshot.node_info("n0").nonzero_memory == 1

@@ -1,0 +1,94 @@
+"""What is remembered for classes of pods never changes a decision, and is bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.interface import FilterPlugin, Reads
+from berth.framework.status import SUCCESS
+from harness.objects import a_node, asking, first_attempt
+from harness.profiles import default_profile, profile_of
+from harness.random_clusters import events, pods, snapshots
+
+steps = st.lists(st.one_of(events, pods.map(lambda pod: lambda _: pod)), max_size=25)
+
+
+@given(snapshot=snapshots(), history=steps, waiting=st.lists(pods, min_size=1, max_size=3))
+def test_remembering_equals_computing_anew(snapshot, history, waiting):
+    remembering = default_profile()
+    for event in history:
+        event(snapshot)
+        for pod in waiting:
+            attempt = first_attempt(pod)
+            with_memory = rank(pod, snapshot, remembering, attempt=attempt)
+            assert with_memory == rank(pod, snapshot, default_profile(), attempt=attempt)
+
+
+@given(snapshot=snapshots(), pod=pods)
+def test_a_node_is_a_candidate_when_its_check_succeeds(snapshot, pod):
+    profile = default_profile()
+    snapshot.remove_pod(pod.uid)
+    ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod), best=100)
+    passing = {name for name in snapshot.node_names() if check(pod, name, snapshot, profile).is_success}
+    assert {candidate.node for candidate in ranking.candidates} == passing
+
+
+class Counting(FilterPlugin):
+    name = "Counting"
+    reads = Reads.NODE
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def filter(self, state, pod, node):
+        self.asked.append(node.name)
+        return SUCCESS
+
+
+def test_only_nodes_that_changed_are_asked_about_again():
+    plugin, snapshot = Counting(), Snapshot()
+    profile = profile_of(plugin)
+    for i in range(4):
+        snapshot.set_node(a_node(f"n{i}"))
+    for number in range(3):
+        rank(asking(f"p{number}"), snapshot, profile, attempt=first_attempt(asking()))
+    snapshot.set_node(a_node("n2", labels={"disk": "ssd"}))
+    snapshot.place(asking("placed"), "n3")
+    rank(asking("last"), snapshot, profile, attempt=first_attempt(asking()))
+    assert plugin.asked == ["n0", "n1", "n2", "n3", "n2"]
+
+
+def test_a_plugin_that_reads_more_than_its_row_is_asked_every_time():
+    plugin, snapshot = Counting(), Snapshot()
+    plugin.reads = Reads.ANYTHING
+    profile = profile_of(plugin)
+    snapshot.set_node(a_node("n0"))
+    for number in range(3):
+        rank(asking(f"p{number}"), snapshot, profile, attempt=first_attempt(asking()))
+    assert plugin.asked == ["n0"] * 3
+
+
+def test_the_number_of_remembered_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("berth.framework.classmemory._MAX_BYTES", 10_000)
+    profile, snapshot = default_profile(), Snapshot()
+    snapshot.set_node(a_node("n0"))
+    memory = profile.memory_of(snapshot)
+    for milli in range(1, 40):
+        rank(asking(cpu=f"{milli}m"), snapshot, profile, attempt=first_attempt(asking()))
+    assert len(memory) == memory.bound < 39
+
+
+def test_a_log_that_does_not_reach_back_makes_everything_new():
+    plugin, snapshot = Counting(), Snapshot()
+    profile = profile_of(plugin)
+    snapshot.set_node(a_node("n0"))
+    rank(asking("first"), snapshot, profile, attempt=first_attempt(asking()))
+    for number in range(9000):
+        snapshot.place(asking(str(number)), "n0")
+    assert snapshot.changed_since(1) is None
+    rank(asking("last"), snapshot, profile, attempt=first_attempt(asking()))
+    assert plugin.asked == ["n0"] * 2

@@ -1,0 +1,92 @@
+"""What happened to a node or pod, in the actions that plugins ask for."""
+
+import msgspec
+import pytest
+
+from berth.api.node import NodeCondition, Taint
+from berth.api.pod import PodSchedulingGate, Toleration
+from berth.framework.events import (
+    NO_ACTION,
+    Action,
+    ClusterEvent,
+    Resource,
+    node_update_actions,
+    pod_update_actions,
+)
+from harness.objects import a_container, a_node, a_pod
+
+
+def with_status(node, **fields):
+    return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, **fields))
+
+
+@pytest.mark.parametrize(
+    ("new", "actions"),
+    [
+        pytest.param(a_node("n"), NO_ACTION, id="nothing"),
+        pytest.param(a_node("n", cpu="8"), Action.UPDATE_NODE_ALLOCATABLE, id="allocatable"),
+        pytest.param(a_node("n", labels={"a": "b"}), Action.UPDATE_NODE_LABEL, id="labels"),
+        pytest.param(a_node("n", labels={}), NO_ACTION, id="no labels are no labels"),
+        pytest.param(a_node("n", taints=[Taint(key="k", effect="NoSchedule")]), Action.UPDATE_NODE_TAINT, id="taints"),
+        pytest.param(a_node("n", unschedulable=True), Action.UPDATE_NODE_TAINT, id="cordoned"),
+        pytest.param(
+            with_status(a_node("n"), conditions=[NodeCondition(type="Ready", status="True")]),
+            Action.UPDATE_NODE_CONDITION,
+            id="condition",
+        ),
+        pytest.param(
+            a_node("n", cpu="8", labels={"a": "b"}),
+            Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL,
+            id="several",
+        ),
+    ],
+)
+def test_parts_of_a_node(new, actions):
+    assert node_update_actions(a_node("n"), new) == actions
+
+
+def test_an_annotation_of_a_node():
+    node = a_node("n")
+    annotated = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={"a": "b"}))
+    assert node_update_actions(node, annotated) == Action.UPDATE_NODE_ANNOTATION
+
+
+GATED = a_pod(containers=[a_container(cpu="2")], scheduling_gates=[PodSchedulingGate(name="wait")])
+
+
+@pytest.mark.parametrize(
+    ("new", "actions"),
+    [
+        pytest.param(GATED, NO_ACTION, id="nothing"),
+        pytest.param(
+            a_pod(containers=[a_container(cpu="2")]), Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED, id="gates gone"
+        ),
+        pytest.param(
+            a_pod(containers=[a_container(cpu="1")], scheduling_gates=GATED.spec.scheduling_gates),
+            Action.UPDATE_POD_SCALE_DOWN,
+            id="less",
+        ),
+        pytest.param(
+            a_pod(containers=[a_container(cpu="3")], scheduling_gates=GATED.spec.scheduling_gates), NO_ACTION, id="more"
+        ),
+        pytest.param(
+            a_pod(
+                containers=[a_container(cpu="2")],
+                scheduling_gates=GATED.spec.scheduling_gates,
+                labels={"a": "b"},
+                tolerations=[Toleration(operator="Exists")],
+            ),
+            Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS,
+            id="several",
+        ),
+    ],
+)
+def test_parts_of_a_pod(new, actions):
+    assert pod_update_actions(GATED, new) == actions
+
+
+def test_an_event_matches_when_it_shares_an_action_of_the_same_resource():
+    wanted = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
+    assert wanted.matches(ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT))
+    assert not wanted.matches(ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT))
+    assert not wanted.matches(ClusterEvent(Resource.POD, Action.ADD))

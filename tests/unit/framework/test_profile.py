@@ -1,0 +1,141 @@
+"""What a configuration becomes, the order of the queue, and which events wake a pod."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from berth.api.config.load import load
+from berth.api.pod import PodSchedulingGate
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
+from berth.framework.profile import Profile, build_profiles
+from berth.framework.status import SUCCESS, Code
+from berth.plugins.presets import DEFAULT
+from berth.plugins.prioritysort import PrioritySort
+from berth.plugins.registry import BUILT_IN
+from harness.objects import a_node, a_pod, asking
+from harness.profiles import default_profile, profile_of
+
+MORNING, NOON = datetime(2026, 1, 1, 6, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
+NODE_ADDED = ClusterEvent(Resource.NODE, Action.ADD)
+BANDWIDTH = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+
+
+def profiles(body: str) -> dict[str, Profile]:
+    head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    return build_profiles(load(head + body, known=BUILT_IN, preset=DEFAULT), BUILT_IN)
+
+
+def test_without_a_file_there_is_one_profile_of_the_default_plugins():
+    profile = default_profile()
+    assert profile.scheduler_name == "berth"
+    assert [p.name for p in profile.filters] == [
+        "NodeUnschedulable",
+        "NodeName",
+        "TaintToleration",
+        "NodeAffinity",
+        "NodeResourcesFit",
+    ]
+    assert profile.weights == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
+    assert profile.untouched_first is True
+
+
+def test_weights_places_and_arguments_come_from_the_file():
+    profile = profiles("""
+profiles:
+- schedulerName: packed
+  plugins:
+    score: {disabled: [{name: "*"}], enabled: [{name: NodeResourcesFit, weight: 5}, {name: TaintToleration}]}
+    filter: {disabled: [{name: NodeName}]}
+  pluginConfig:
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated}}}
+""")["packed"]
+    assert profile.weights == {"NodeResourcesFit": 5, "TaintToleration": 1}
+    assert "NodeName" not in [p.name for p in profile.filters]
+    assert profile.untouched_first is False
+
+
+def test_a_plugin_is_one_instance_at_all_its_points():
+    profile = default_profile()
+    fits = {id(p) for points in (profile.pre_filters, profile.filters) for p in points if p.name == "NodeResourcesFit"}
+    assert fits == {id(s.plugin) for s in profile.scores if s.plugin.name == "NodeResourcesFit"}
+
+
+def test_important_pods_come_first_then_those_that_waited_longer():
+    profile = default_profile()
+    keys = {
+        "old": profile.sort_key(a_pod(), MORNING),
+        "young": profile.sort_key(a_pod(), NOON),
+        "important": profile.sort_key(a_pod(priority=5), NOON),
+    }
+    assert sorted(keys, key=keys.__getitem__) == ["important", "old", "young"]
+
+
+def test_gates_hold_a_pod_back():
+    gated = a_pod(scheduling_gates=[PodSchedulingGate(name="quota"), PodSchedulingGate(name="image")])
+    status = default_profile().pre_enqueue(gated)
+    assert status.reasons == ("waiting for scheduling gates: [quota image]",)
+    assert (status.plugin, status.code) == ("SchedulingGates", Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+    assert default_profile().pre_enqueue(a_pod()) is SUCCESS
+
+
+class BrokenGate(PreEnqueuePlugin):
+    name = "BrokenGate"
+
+    def pre_enqueue(self, pod):
+        raise OSError("no answer")
+
+
+def test_a_broken_gate_holds_the_pod_back_by_its_name():
+    profile = Profile(scheduler_name="berth", queue_sort=PrioritySort(), pre_enqueues=(BrokenGate(),))
+    assert profile.pre_enqueue(a_pod()).reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
+
+
+class Waiting(FilterPlugin, EnqueueExtensions):
+    name = "Waiting"
+
+    def __init__(self, *hints: EventHint) -> None:
+        self._hints = hints
+
+    def filter(self, state, pod, node):
+        return SUCCESS
+
+    def events(self):
+        return self._hints
+
+
+class Silent(FilterPlugin):
+    name = "Silent"
+
+    def filter(self, state, pod, node):
+        return SUCCESS
+
+
+def _broken_hint(pod, old, new):
+    raise TypeError
+
+
+@pytest.mark.parametrize(
+    ("blockers", "event", "helps"),
+    [
+        pytest.param(["Waiting"], NODE_ADDED, True, id="its event"),
+        pytest.param(["Waiting"], BANDWIDTH, False, id="another event"),
+        pytest.param(["Waiting", "Silent"], BANDWIDTH, True, id="a plugin that names no events"),
+        pytest.param(["Unknown"], BANDWIDTH, True, id="a plugin that is not there any more"),
+        pytest.param([], BANDWIDTH, True, id="nobody refused"),
+    ],
+)
+def test_events_that_may_help(blockers, event, helps):
+    profile = profile_of(Waiting(EventHint(NODE_ADDED)), Silent())
+    assert profile.may_help(blockers, event, a_pod(), None, a_node("n")) is helps
+
+
+def test_a_hint_looks_closer_at_what_happened():
+    profile = profile_of(Waiting(EventHint(NODE_ADDED, lambda pod, old, new: new.metadata.name == "right")))
+    assert profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("right"))
+    assert not profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("wrong"))
+
+
+def test_a_hint_that_fails_counts_as_yes():
+    profile = profile_of(Waiting(EventHint(NODE_ADDED, _broken_hint)))
+    assert profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("n"))

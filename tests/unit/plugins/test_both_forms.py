@@ -1,0 +1,91 @@
+"""The vector form of every built-in plugin says of each node what its scalar form says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.cluster.nodes import Nodes
+from berth.framework.interface import VectorFilterPlugin, VectorScorePlugin
+from berth.framework.state import CycleState
+from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
+from berth.plugins.nodename import NodeName
+from berth.plugins.noderesourcesargs import (
+    NodeResourcesFitArgs,
+    ResourceWeight,
+    ScoringStrategy,
+    Shape,
+    ShapePoint,
+)
+from berth.plugins.noderesourcesfit import NodeResourcesFit
+from berth.plugins.nodeunschedulable import NodeUnschedulable
+from berth.plugins.registry import BUILT_IN
+from berth.plugins.tainttoleration import TaintToleration
+from harness.random_clusters import NODE_NAMES, node_affinities, pods, snapshots
+
+RESOURCES = [
+    ResourceWeight(name="cpu", weight=3),
+    ResourceWeight(name="memory", weight=2),
+    ResourceWeight(name="example.com/gpu", weight=5),
+    ResourceWeight(name="ephemeral-storage", weight=1),
+]
+SHAPE = Shape(shape=[ShapePoint(utilization=u, score=s) for u, s in [(0, 10), (30, 0), (70, 7), (100, 3)]])
+
+
+def fit(kind: str, **args: object) -> NodeResourcesFit:
+    strategy = ScoringStrategy(type=kind, resources=RESOURCES, requested_to_capacity_ratio=SHAPE)
+    return NodeResourcesFit(NodeResourcesFitArgs(scoring_strategy=strategy, **args))
+
+
+PLUGINS = [
+    pytest.param(NodeUnschedulable(), id="NodeUnschedulable"),
+    pytest.param(NodeName(), id="NodeName"),
+    pytest.param(TaintToleration(), id="TaintToleration"),
+    pytest.param(NodeAffinity(NodeAffinityArgs()), id="NodeAffinity"),
+    pytest.param(fit("LeastAllocated"), id="LeastAllocated"),
+    pytest.param(fit("MostAllocated", ignored_resources=["example.com/gpu"]), id="MostAllocated"),
+    pytest.param(
+        fit("RequestedToCapacityRatio", ignored_resource_groups=["example.com"]), id="RequestedToCapacityRatio"
+    ),
+]
+some_rows = st.none() | st.lists(st.sampled_from(NODE_NAMES), unique=True)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@given(snapshot=snapshots(), pod=pods, names=some_rows)
+def test_vector_form_equals_scalar_form(plugin, snapshot, pod, names):
+    agree(plugin, snapshot, pod, names)
+
+
+@given(snapshot=snapshots(), pod=pods, names=some_rows, added=node_affinities)
+def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names, added):
+    agree(NodeAffinity(NodeAffinityArgs(added_affinity=added)), snapshot, pod, names)
+
+
+def test_every_vector_plugin_is_compared():
+    built = [factory.build(factory.args_type() if factory.args_type else None) for factory in BUILT_IN.values()]
+    vector = {plugin.name for plugin in built if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin)}
+    assert vector == {param.values[0].name for param in PLUGINS}
+
+
+def agree(plugin, snapshot, pod, names):
+    state = CycleState(snapshot.class_of(pod))
+    skipped = hasattr(plugin, "pre_filter") and plugin.pre_filter(state, pod, snapshot).status.is_skip
+    nodes = view(snapshot, names)
+    infos = list(nodes.infos())
+    if isinstance(plugin, VectorFilterPlugin) and not skipped:
+        verdicts = plugin.filter_all(state, pod, nodes)
+        for info, code in zip(infos, verdicts.codes.tolist(), strict=True):
+            assert info is None or verdicts.statuses[code] == plugin.filter(state, pod, info)
+    if isinstance(plugin, VectorScorePlugin):
+        for info, points in zip(infos, plugin.score_all(state, pod, nodes).tolist(), strict=True):
+            assert info is None or points == plugin.score(state, pod, info)
+
+
+def view(snapshot, names) -> Nodes:
+    if names is None:
+        return Nodes(snapshot)
+    rows = [row for name in names if (row := snapshot.rows.of(name)) is not None]
+    return Nodes(snapshot, np.array(rows, dtype=np.intp))

@@ -1,0 +1,164 @@
+"""berth decides as a real kube-scheduler 1.36.3 decided, as far as the plugins that exist reach (tests/data/oracle)."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import yaml
+
+from berth.api.config.load import load
+from berth.api.node import Node
+from berth.api.pod import Affinity, Pod, is_bound
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.filtering import Filtering, pre_filter
+from berth.framework.profile import Profile, build_profiles
+from berth.framework.scoring import score
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN
+from harness.objects import first_attempt
+
+DATA = Path(__file__).parents[2] / "data" / "oracle"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pod, the state it was asked on, and what was answered."""
+
+    pod: Pod
+    snapshot: Snapshot
+    profile: Profile
+    answer: dict[str, Any]
+    only_present_plugins: bool
+
+    @property
+    def feasible(self) -> set[str]:
+        return set(self.answer["feasible"])
+
+
+def test_no_node_is_refused_that_kube_scheduler_found_feasible():
+    wrong = [case.pod.key for case in cases() if not case.feasible <= feasible_nodes(case)]
+    assert wrong == []
+
+
+def test_feasible_nodes_are_those_of_kube_scheduler():
+    compared = [case for case in cases() if case.only_present_plugins]
+    wrong = [case.pod.key for case in compared if case.feasible != feasible_nodes(case)]
+    assert (len(compared) > 200, wrong) == (True, [])
+
+
+def test_one_node_is_checked_as_all_nodes_are_ranked():
+    wrong = [case.pod.key for case in cases() if feasible_nodes(case) != checked_nodes(case)]
+    assert wrong == []
+
+
+def test_refusals_are_said_in_the_words_of_kube_scheduler():
+    compared = [case for case in cases() if case.only_present_plugins and not case.feasible and not is_gated(case)]
+    said = {case.pod.uid: rank_of(case).message for case in compared}
+    expected = {case.pod.uid: refusal_of(case) for case in compared}
+    assert (len(compared) > 20, said) == (True, expected)
+
+
+def test_every_score_of_the_present_plugins_is_that_of_kube_scheduler():
+    compared = 0
+    wrong = []
+    for case in cases():
+        if len(case.feasible) > 1:
+            ours, theirs = scores_of(case), recorded_scores(case)
+            compared += sum(len(by_node) for by_node in theirs.values())
+            wrong += [(case.pod.key, ours, theirs)] if ours != theirs else []
+    assert (compared > 4_000, wrong) == (True, [])
+
+
+def is_gated(case: Case) -> bool:
+    return bool(case.pod.spec.scheduling_gates)
+
+
+def rank_of(case: Case):
+    return rank(case.pod, case.snapshot, case.profile, attempt=first_attempt(case.pod))
+
+
+def refusal_of(case: Case) -> str:
+    return case.answer["message"].replace("no new claims to deallocate, ", "").split(" preemption: ")[0]
+
+
+def feasible_nodes(case: Case) -> set[str]:
+    found = pre_filter(case.pod, case.snapshot, case.profile)
+    if found.rejection is not None or is_gated(case):
+        return set()
+    filtering = Filtering(case.pod, case.snapshot, case.profile, found)
+    filtering.run()
+    return {case.snapshot.rows.names[row] for row in np.flatnonzero(filtering.feasible)}
+
+
+def checked_nodes(case: Case) -> set[str]:
+    if is_gated(case):
+        return set()
+    names = case.snapshot.node_names()
+    return {name for name in names if check(case.pod, name, case.snapshot, case.profile).is_success}
+
+
+def scores_of(case: Case) -> dict[str, dict[str, int]]:
+    """What the present plugins say of the nodes that kube-scheduler scored."""
+    rows = np.array([case.snapshot.rows.of(name) for name in case.answer["feasible"]])
+    nodes = Nodes(case.snapshot, rows)
+    parts = score(case.pod, nodes, case.profile, pre_filter(case.pod, case.snapshot, case.profile)).parts
+    return {name: dict(zip(nodes.names, points.tolist(), strict=True)) for name, points in parts.items()}
+
+
+def recorded_scores(case: Case) -> dict[str, dict[str, int]]:
+    return {name: by_node for name, by_node in case.answer["scores"].items() if name in BUILT_IN}
+
+
+@cache
+def cases() -> list[Case]:
+    profiles = present_profiles()
+    with lzma.open(DATA / "cycle.jsonl.xz", "rt") as lines:
+        return [case for line in lines for case in cases_of(json.loads(line), profiles)]
+
+
+def cases_of(cluster: dict[str, Any], profiles: dict[str, Profile]) -> Iterator[Case]:
+    snapshot = Snapshot()
+    placed = [pod for pod in msgspec.convert(cluster["objects"]["pods"], list[Pod]) if is_bound(pod)]
+    for node in msgspec.convert(cluster["objects"]["nodes"], list[Node]):
+        snapshot.set_node(node)
+    for pod in placed:
+        snapshot.place(pod, pod.spec.node_name)
+    for answer in cluster["cases"]:
+        pod = msgspec.convert(answer["pod"], Pod)
+        simple = asks_nothing_of_others(pod) and not any(repels_others(other) for other in placed)
+        yield Case(pod, snapshot, profiles[pod.spec.scheduler_name], answer, simple)
+
+
+def asks_nothing_of_others(pod: Pod) -> bool:
+    """Whether only present plugins decide about the pod. The profile ``args`` spreads pods that do not ask for it."""
+    spec = pod.spec
+    affinity = spec.affinity or Affinity()
+    ports = [port for container in spec.containers or [] for port in container.ports or [] if port.host_port]
+    beyond = (affinity.pod_affinity, affinity.pod_anti_affinity, spec.topology_spread_constraints, spec.volumes, ports)
+    return not any(beyond) and spec.scheduler_name != "args"
+
+
+def repels_others(pod: Pod) -> bool:
+    anti = (pod.spec.affinity or Affinity()).pod_anti_affinity
+    return bool(anti and anti.required_during_scheduling_ignored_during_execution)
+
+
+def present_profiles() -> dict[str, Profile]:
+    """The recorded profiles without the plugins that do not exist."""
+    document = yaml.safe_load((DATA / "profiles.yaml").read_text())
+    for profile in document["profiles"]:
+        profile["pluginConfig"] = [entry for entry in profile.get("pluginConfig", []) if entry["name"] in BUILT_IN]
+        for chosen in profile.get("plugins", {}).values():
+            for refs in chosen.values():
+                refs[:] = [ref for ref in refs if ref["name"] in {*BUILT_IN, "*"}]
+    return build_profiles(load(yaml.safe_dump(document), known=BUILT_IN, preset=DEFAULT), BUILT_IN)

@@ -1,0 +1,35 @@
+"""The registry is literal and complete; plugins from elsewhere are added to it."""
+
+import pytest
+
+from berth.api.config.types import Point
+from berth.framework.profile import POINT_TYPES
+from berth.plugins.factory import PluginFactory
+from berth.plugins.nodename import NodeName
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN, RegistryError, with_third_party
+from harness.profiles import default_profile
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_plugin_has_the_name_and_the_points_that_it_is_registered_with(name):
+    factory = BUILT_IN[name]
+    plugin = factory.build(factory.args_type() if factory.args_type else None)
+    assert (factory.name, plugin.name) == (name, name)
+    assert set(factory.points) == {point for point in Point if isinstance(plugin, POINT_TYPES[point])}
+
+
+def test_the_default_preset_names_plugins_that_exist():
+    assert {ref.name for ref in DEFAULT.multi_point.enabled} == BUILT_IN.keys()
+    assert default_profile().binds[0].name == "DefaultBinder"
+
+
+def test_plugins_from_elsewhere_are_added():
+    factory = PluginFactory(name="Mine", points=(Point.FILTER,), build=lambda _: NodeName())
+    assert with_third_party([factory]).keys() == BUILT_IN.keys() | {"Mine"}
+
+
+def test_a_name_that_is_taken_is_refused():
+    factory = PluginFactory(name="NodeName", points=(Point.FILTER,), build=lambda _: NodeName())
+    with pytest.raises(RegistryError, match="registering plugin 'NodeName': the name is taken"):
+        with_third_party([factory])
