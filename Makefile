@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench check lint format types layers spelling lock-current lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +33,7 @@ $(STAMP): requirements.lock $(PROJECTS)
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@test -x $(BIN)/uv || { sed -n '/^uv==/,/^ *# via/p' requirements.lock >.venv/uv-pin.txt && \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r .venv/uv-pin.txt; }
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(addprefix -e ,$(MEMBERS))
 	@touch $@
 
@@ -45,6 +45,9 @@ up: setup  ## the whole pipeline in the foreground, on a real cluster with ARGS=
 
 test: setup  ## every test that this machine can run; names each suite that is left out, and what it lacks
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+bench: setup  ## throughput on a real API server; against kube-scheduler when its binary is there
+	PYTHONPATH=tests $(BIN)/python -m bench.run $(ARGS)
 
 check: lint format types layers spelling lock-current  ## all static checks (make -k check: go on after a failure)
 

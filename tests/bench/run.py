@@ -16,7 +16,7 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +33,7 @@ from harness.outside import outside
 RESULTS = Path(__file__).parent / "results"
 UNREACHABLE = 3
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 def main(
@@ -94,23 +94,35 @@ def _rate(rate: float | None) -> str:
 
 
 def show(drains: Sequence[Drain], *, nodes: int, pods: int) -> None:
-    """Print medians, and the ratio to the peer."""
-    table = Table("scheduler", "bound/s", "with Events/s", "start to last, s", "CPU s per 1,000 pods", "peak MiB")
-    table.title = f"{pods} waiting pods on {nodes} nodes, medians of {_rounds(drains)}"
+    """Print medians, what they cost, and the ratio to the peer."""
+    table = Table("scheduler", "bound/s", "with Events/s", "start to last", title_justify="left")
+    table.title = f"{pods} waiting pods on {nodes} nodes, median of {_rounds(drains)}"
+    costs = Table("scheduler", "process", "CPU s per 1,000 pods", "peak MiB")
     for name in dict.fromkeys(each.scheduler for each in drains):
         mine = [each for each in drains if each.scheduler == name]
-        events = _median([each.with_events_per_second for each in mine])
-        table.add_row(
-            name,
-            f"{_median([each.bound_per_second for each in mine]):.0f}",
-            _rate(events),
-            f"{_median([each.from_start_seconds for each in mine]):.1f}",
-            _parts([each.cpu_seconds_per_1000 for each in mine], ".2f"),
-            _parts([each.peak_mebibytes for each in mine], ".0f"),
-        )
-    console.print(table)
+        table.add_row(name, *_speeds(mine))
+        for process, cpu, peak in _costs(mine):
+            costs.add_row(name, process, f"{cpu:.2f}", f"{peak:.0f}")
+    console.print(table, costs)
     for what, ratio in ratios(drains).items():
         console.print(f"berth / {KUBE_SCHEDULER}, {what}: {ratio:.2f}")
+
+
+def _speeds(drains: Sequence[Drain]) -> list[str]:
+    start = _median([each.from_start_seconds for each in drains])
+    return [
+        _rate(_median([each.bound_per_second for each in drains])),
+        _rate(_median([each.with_events_per_second for each in drains])),
+        f"{start:.1f} s",
+    ]
+
+
+def _costs(drains: Sequence[Drain]) -> Iterator[tuple[str, float, float]]:
+    """Medians of each process: seconds of CPU per 1,000 pods, mebibytes at the peak."""
+    for name in sorted({name for each in drains for name in each.cpu_seconds_per_1000}):
+        cpu = [each.cpu_seconds_per_1000[name] for each in drains if name in each.cpu_seconds_per_1000]
+        peak = [each.peak_mebibytes[name] for each in drains if name in each.peak_mebibytes]
+        yield name, statistics.median(cpu), statistics.median(peak)
 
 
 def ratios(drains: Sequence[Drain]) -> dict[str, float]:
@@ -133,13 +145,6 @@ def _rounds(drains: Sequence[Drain]) -> int:
 def _median(values: Sequence[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
-
-
-def _parts(costs: Sequence[dict[str, float]], form: str) -> str:
-    """The median of each process, one a line."""
-    names = sorted({name for cost in costs for name in cost})
-    medians = {name: statistics.median(cost[name] for cost in costs if name in cost) for name in names}
-    return "\n".join(f"{name} {value:{form}}" for name, value in medians.items())
 
 
 def write(drains: Sequence[Drain], folder: Path, asked: dict[str, int]) -> Path:

@@ -48,6 +48,7 @@ class BerthUp:
     def start(self) -> None:
         """Start it in the way of a shell: nothing on its input, its words in two files."""
         self.temporary.mkdir(parents=True, exist_ok=True)
+        self.ready_file.unlink(missing_ok=True)  # one of an earlier run is true until this one has come to remove it
         environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary)}
         command = [sys.executable, "-m", "berth.cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
         with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
