@@ -1,0 +1,258 @@
+"""Taking over, step by step: what a former epoch has left cannot land any more, and is seen, before work begins."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from berth.api.messages import Outcome
+from berth.api.pod import Pod
+from berth.bus.nats import NatsBus
+from berth.bus.settings import BusSettings
+from berth.service.leadership import Leadership
+from berth.service.pairing import read_cluster_id
+from berth.service.process import Process
+from berth.service.terms import claim_cluster
+from berth.sim.faults import Clear, CutWatches, Delay, Fail
+from binder.fence import fence_epoch
+from binder.ledger import Ledger
+from binder.reading import Reading
+from binder.takeover import FENCED_KEY, Takeover
+from harness.binder_world import BinderWorld, binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+from harness.nats_server import NatsServer
+
+
+@dataclass
+class Epoch:
+    """A leadership that only has a number."""
+
+    number: int
+    seen: list[int] = field(default_factory=list)
+
+    def report_higher(self, number: int, *, seen_in: str) -> None:
+        self.seen.append(number)
+
+
+@pytest.fixture
+async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[BinderWorld]:
+    async with binder_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        yield world
+
+
+@pytest.fixture
+async def reading(world: BinderWorld) -> AsyncIterator[Reading]:
+    reading = Reading(world.cluster.client, Ledger(), Process(name="binder"))
+    task = asyncio.create_task(reading.run())
+    await reading.listed()
+    yield reading
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def takeover(world: BinderWorld, reading: Reading, epoch: int) -> Takeover:
+    return Takeover(
+        session=world.session,
+        leadership=Epoch(epoch),
+        client=world.cluster.client,
+        ledger=reading._ledger,
+        reading=reading,
+        schedulers=["berth"],
+    )
+
+
+async def epochs(world: BinderWorld, *pods: Pod) -> list[int]:
+    return [fence_epoch(await world.pod(pod.metadata.name)) for pod in pods]
+
+
+async def test_the_first_epoch_of_a_cluster_fences_what_is_ranked_and_makes_its_consumer(world, reading):
+    ranked, pending = await world.add_pod("ranked"), await world.add_pod("pending")
+    await world.rank(ranked, "n1")
+    assert await takeover(world, reading, 1).run() == "binder-1"
+    assert await epochs(world, ranked, pending) == [1, 0]
+    assert await world.session.consumers("RANKED") == ["binder-1"]
+    assert (await world.session.get("control", FENCED_KEY)).data == b"1"
+
+
+async def test_a_later_epoch_on_a_new_store_fences_every_unbound_pod_of_its_profiles(world, reading):
+    pods = [await world.add_pod(f"p{number}") for number in range(3)]
+    theirs = await world.cluster.api.add_pod("theirs", schedulerName="other")
+    assert theirs.code == 201
+    await takeover(world, reading, 2).run()
+    assert await epochs(world, *pods) == [2, 2, 2]
+    assert fence_epoch(await world.pod("theirs")) == 0
+
+
+async def test_a_later_epoch_on_the_same_store_fences_anew_what_is_ranked(world, reading):
+    ranked, pending = await world.add_pod("ranked"), await world.add_pod("pending")
+    await world.rank(ranked, "n1")
+    await takeover(world, reading, 1).run()
+    await takeover(world, reading, 2).run()
+    assert await epochs(world, ranked, pending) == [2, 0]
+
+
+async def test_only_consumers_of_lower_epochs_are_deleted(world, reading):
+    await world.session.create_consumer("RANKED", "binder-9")
+    work = asyncio.create_task(takeover(world, reading, 5).run())
+    await asyncio.sleep(0.5)
+    assert await world.session.consumers("RANKED") == ["binder-9"]
+    assert not work.done()
+    await world.session.delete_consumer("RANKED", "binder-9")
+    assert await asyncio.wait_for(work, 10) == "binder-5"
+
+
+async def test_a_former_leader_that_makes_its_consumer_again_late_is_deleted_and_fenced_again(
+    world, reading, monkeypatch
+):
+    pod = await world.add_pod("web")
+    create, tries = world.session.create_consumer, []
+
+    async def create_late(stream: str, consumer: str) -> None:
+        tries.append(consumer)
+        if len(tries) == 1:
+            await world.rank(pod, "n1")
+            await create(stream, "binder-3")
+        await create(stream, consumer)
+
+    monkeypatch.setattr(world.session, "create_consumer", create_late)
+    await takeover(world, reading, 4).run()
+    assert await world.session.consumers("RANKED") == ["binder-4"]
+    assert await epochs(world, pod) == [4]
+
+
+async def test_the_consumer_is_made_only_when_the_own_watch_has_read_the_fence(world, reading):
+    pod = await world.add_pod("web")
+    await world.rank(pod, "n1")
+    await world.until(lambda: reading._ledger.pod(pod.uid) is not None)
+    faults = world.cluster.simulated.faults
+    faults.inject(Delay(verb="watch", resource="pods", seconds=60), CutWatches(resource="pods"))
+    await asyncio.sleep(0.1)
+    work = asyncio.create_task(takeover(world, reading, 1).run())
+    await world.until(lambda: _is_fenced(world, pod))
+    await asyncio.sleep(0.3)
+    assert await world.session.consumers("RANKED") == []
+    reading._tasks["pod"].cancel()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+async def _is_fenced(world: BinderWorld, pod: Pod) -> bool:
+    return await epochs(world, pod) == [1]
+
+
+async def test_what_the_own_process_left_open_is_fenced_and_its_room_free_again(world, reading):
+    pod = await world.add_pod("web")
+    ledger = reading._ledger
+    await world.until(lambda: ledger.pod(pod.uid) is not None)
+    ledger.reserve(pod, "n1")
+    await world.session.put("control", FENCED_KEY, b"1")
+    await takeover(world, reading, 2).run()
+    assert await epochs(world, pod) == [2]
+    assert not ledger.reservations
+
+
+async def test_a_fence_is_patched_until_the_api_answers(world, reading):
+    pod = await world.add_pod("web")
+    await world.rank(pod, "n1")
+    world.cluster.simulated.faults.inject(Fail(verb="patch", resource="pods/status", status=503, count=2))
+    await takeover(world, reading, 1).run()
+    assert await epochs(world, pod) == [1]
+
+
+async def test_a_fence_of_a_higher_epoch_is_reported(world, reading):
+    pod = await world.add_pod("web")
+    fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
+    path = f"{world.cluster.api.pods}/web/status"
+    await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")
+    await world.until(lambda: reading._ledger.highest_fence == 50)
+    await world.rank(pod, "n1")
+    taking = takeover(world, reading, 3)
+    await taking.run()
+    assert taking.leadership.seen == [50]
+
+
+async def test_a_post_that_slept_in_a_former_leader_can_never_land(world):
+    node = await world.add_node(cpu="1")
+    pod, other = await world.add_pod("web"), await world.add_pod("other")
+    await world.rank(pod, node)
+    world.cluster.simulated.faults.inject(Delay(verb="create", resource="pods/binding", seconds=1.0))
+    versions = {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}
+    asleep = asyncio.create_task(world.cluster.api.bind("web", "elsewhere", **versions))
+    await asyncio.sleep(0.1)
+    await world.leading_binder()
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.rank(other, node)
+    assert (await world.decision(other)).outcome is Outcome.CONFLICT
+    assert (await asleep).code == 409
+    assert (await world.pod("web")).spec.node_name == node
+
+
+async def test_a_leader_that_cannot_renew_starts_no_post(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    times = {"lease_duration": timedelta(seconds=4), "renew_deadline": timedelta(seconds=1)}
+    await world.start_binder(**times)
+    await world.until(world._has_consumer)
+    faults = world.cluster.simulated.faults
+    faults.inject(Fail(verb="update", resource="leases", count=None), Fail(verb="patch", resource="leases", count=None))
+    await asyncio.sleep(1.2)
+    await world.rank(pod, node)
+    await asyncio.sleep(0.5)
+    assert (await world.pod("web")).spec.node_name == ""
+    faults.inject(Clear())
+    said = await world.decision(pod)
+    assert (said.outcome, said.epoch) == (Outcome.BOUND, 2)
+
+
+async def test_the_clock_is_asked_right_before_each_post(world, monkeypatch):
+    node, pod = await world.add_node(), await world.add_pod("web")
+    await world.leading_binder()
+    with monkeypatch.context() as paused:
+        paused.setattr(Leadership, "expired", lambda leadership: True)
+        await world.rank(pod, node)
+        await world.until(lambda: _has_given_up(world))
+        assert (await world.pod("web")).spec.node_name == ""
+    said = await world.decision(pod)
+    assert (said.outcome, said.epoch > 1) == (Outcome.BOUND, True)
+
+
+async def _has_given_up(world: BinderWorld) -> bool:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
+    return not (await world.cluster.api.get(path)).body["spec"].get("holderIdentity")
+
+
+async def test_a_new_store_is_a_new_epoch_and_every_waiting_pod_is_fenced(
+    simulated_cluster, own_nats_server: NatsServer
+):
+    bus = NatsBus(BusSettings(servers=(own_nats_server.address,)))
+    await _prepare(bus, simulated_cluster)
+    async with binder_world(simulated_cluster, bus) as world:
+        node, pod = await world.add_node(), await world.add_pod("web")
+        await world.leading_binder()
+        own_nats_server.kill()
+        own_nats_server.lose_store()
+        own_nats_server.start()
+        await _prepare(bus, simulated_cluster)
+        world.session = await bus.connect(name="test")
+        await world.until(world._has_consumer)
+        assert await epochs(world, pod) == [2]
+        await world.rank(await world.pod("web"), node)
+        await world.until(lambda: _is_bound(world, node))
+        await world.session.close()
+
+
+async def _is_bound(world: BinderWorld, node: str) -> bool:
+    return (await world.pod("web")).spec.node_name == node
+
+
+async def _prepare(bus: NatsBus, cluster: Cluster) -> None:
+    """What a watcher does with an empty NATS."""
+    session = await bus.connect(name="watcher")
+    await session.apply()
+    await claim_cluster(session, await read_cluster_id(cluster.client))
+    await session.close()
