@@ -86,13 +86,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of the K best nodes.
 
     ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum; ``pods`` is how many pods the
-    scorer counted on the node, proposals included, the pod itself and nominated pods not.
+    scorer counted on the node, proposals included, the pod itself and nominated pods not. ``details`` are for people:
+    what a plugin's points were made of where they do not tell by themselves (a sample's value, its age).
     """
 
     node: str
     total: int
     scores: dict[str, int] = {}
     pods: int = 0
+    details: dict[str, str] = {}
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.node import Node
+from berth.api.node import Node, is_ready
 from berth.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts, Odd, is_counted, read_amounts
 from berth.cluster.labels import LabelColumns
 from berth.cluster.placement import Placed
@@ -36,6 +36,7 @@ class NodeColumns:
         allowed_pods: float64[capacity], allocatable number of pods.
         exists: bool[capacity], whether the row has a node; the other columns of a row without one mean nothing.
         unschedulable: bool[capacity], cordoned.
+        ready: bool[capacity], the condition Ready is True or not there.
         taints: int32[capacity], index into ``taint_sets.sets``.
         name_hash: uint64[capacity], the same in every process.
     """
@@ -51,6 +52,7 @@ class NodeColumns:
         self.allowed_pods = self._zeros()
         self.exists: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.unschedulable: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
+        self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
         self.taint_sets = TaintSets()
@@ -71,6 +73,7 @@ class NodeColumns:
         self.allowed_pods[row] = amounts.get(PODS, 0)
         self.exists[row] = True
         self.unschedulable[row] = node.spec.unschedulable
+        self.ready[row] = is_ready(node)
         self.taints[row] = self.taint_sets.intern(node.spec.taints)
         self.name_hash[row] = hash_of(node.metadata.name)
         self.labels.write(row, node.metadata.labels or {}, rows)
@@ -81,6 +84,7 @@ class NodeColumns:
         self.allowed_pods[row] = 0
         self.exists[row] = False
         self.unschedulable[row] = False
+        self.ready[row] = False
         self.taints[row] = 0
         self.labels.write(row, {}, rows)
 
@@ -125,6 +129,7 @@ class NodeColumns:
         self.allowed_pods = grown(self.allowed_pods, self.capacity)
         self.exists = grown(self.exists, self.capacity)
         self.unschedulable = grown(self.unschedulable, self.capacity)
+        self.ready = grown(self.ready, self.capacity)
         self.taints = grown(self.taints, self.capacity)
         self.name_hash = grown(self.name_hash, self.capacity)
         self.labels.grow(self.capacity)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from berth.api.boundat import unix_seconds
 from berth.api.errors import DecodeError
 from berth.api.mirror import MirrorEntry, decode_entry
 from berth.api.namespace import Namespace
@@ -108,7 +109,7 @@ class MirroredSnapshot:
         pod = self._pods.decode(entry.object)
         if is_bound(pod):
             self.snapshot.end_nomination(pod.uid)
-            self.snapshot.place(pod, pod.spec.node_name)
+            self.snapshot.place(pod, pod.spec.node_name, bound_at=unix_seconds(entry.bound_at))
             return PodSeen(uid=pod.uid)
         if pod.status.nominated_node_name:
             self.snapshot.nominate(pod, pod.status.nominated_node_name)

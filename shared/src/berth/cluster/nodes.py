@@ -91,6 +91,11 @@ class Nodes:
         return self.take(self._columns.unschedulable)
 
     @property
+    def ready(self) -> Mask:
+        """Which nodes say that they are ready, or do not say."""
+        return self.take(self._columns.ready)
+
+    @property
     def exists(self) -> Mask:
         """Which rows have a node."""
         return self.take(self._columns.exists)

@@ -20,7 +20,7 @@ from berth.framework.filtering import (
     pre_filter,
 )
 from berth.framework.guard import PluginFailure, call
-from berth.framework.interface import ExplainingPlugin, Nomination, PostFilterResult
+from berth.framework.interface import Nomination, PostFilterResult
 from berth.framework.order import best_first
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
@@ -125,12 +125,13 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
     """What plugins add to the points that they gave the node."""
-    info = cycle.snapshot.info_of_row(row)
-    plugins = (entry.plugin for entry in cycle.profile.scores if entry.plugin.name in scores)
+    info = cycle.snapshot.info_of_row(row) if cycle.profile.explaining else None
+    if info is None:
+        return {}
     return {
         plugin.name: call(plugin, "Explain", plugin.explain, str, cycle.found.state, cycle.pod, info)
-        for plugin in plugins
-        if isinstance(plugin, ExplainingPlugin) and info is not None
+        for plugin in cycle.profile.explaining
+        if plugin.name in scores
     }
 
 

@@ -221,6 +221,17 @@ class NormalizePlugin(ScorePlugin):
         """0..100 for each of the feasible nodes, from their raw scores; ``scores`` is not to be changed."""
 
 
+class SpreadingPlugin(ScorePlugin):
+    """A Score that keeps pods of a kind apart: to such a pod a node changes when pods of its kind come, not others.
+
+    While a profile has one, candidates carry the pods of its kind, and the binder compares these ("untouched first").
+    """
+
+    @abstractmethod
+    def company(self, pod: Pod, nodes: Nodes) -> Scores:
+        """int64[nodes]: how many pods of the pod's kind are placed on each node, without the pod itself."""
+
+
 class ExplainingPlugin(ScorePlugin):
     """A Score whose points alone do not tell a person why: it adds a line to each of the best nodes."""
 

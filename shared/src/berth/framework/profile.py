@@ -23,6 +23,7 @@ from berth.framework.guard import PluginFailure, call, named
 from berth.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
+    ExplainingPlugin,
     FilterPlugin,
     PermitPlugin,
     Plugin,
@@ -103,6 +104,11 @@ class Profile:
     def weights(self) -> Mapping[str, int]:
         """The weight of each score plugin."""
         return {score.plugin.name: score.weight for score in self.scores}
+
+    @cached_property
+    def explaining(self) -> tuple[ExplainingPlugin, ...]:
+        """The score plugins that add a line to the best nodes."""
+        return tuple(score.plugin for score in self.scores if isinstance(score.plugin, ExplainingPlugin))
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:

@@ -8,6 +8,7 @@ from typing import Final
 from berth.api.errors import PermanentError
 from berth.plugins import (
     defaultbinder,
+    networktraffic,
     nodeaffinity,
     nodename,
     noderesourcesfit,
@@ -18,6 +19,7 @@ from berth.plugins import (
 )
 from berth.plugins.factory import PluginFactory
 
+# A second name of a plugin is an alias: whatever is said under it is said of the plugin (berth.api.config.aliases).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "SchedulingGates": schedulinggates.FACTORY,
     "PrioritySort": prioritysort.FACTORY,
@@ -26,6 +28,8 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TaintToleration": tainttoleration.FACTORY,
     "NodeAffinity": nodeaffinity.FACTORY,
     "NodeResourcesFit": noderesourcesfit.FACTORY,
+    "NetworkTraffic": networktraffic.FACTORY,
+    "network_traffic": networktraffic.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from berth.api.config.aliases import with_own_names
 from berth.api.config.configuration import ProfileConfiguration
 from berth.api.config.decode import Problems, read_struct
 from berth.api.config.plugins import EVERYTHING, PluginLists, expand
@@ -62,6 +63,7 @@ def complete_profiles(
 
 def _profile(given: FileProfile, path: str, plugged: Plugged, problems: Problems) -> ProfileConfiguration:
     known = plugged.known
+    given = with_own_names(given, known)
     if given.scheduler_name == "":
         problems.add(f"{path}.schedulerName", "a name", "")
     problems.check_range(f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score, 0, 100)
@@ -128,6 +130,7 @@ def _args(
         args_type = known[name].args_type if name in known else None
         if args_type is not None:
             made[name] = args_type()
+            problems.extend(known[name].validate(made[name], f"{path}.{name}"))
     return made
 
 

@@ -1,0 +1,28 @@
+"""Since when a pod is on its node, as far as its object says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from berth.api.pod import Pod
+
+_POD_SCHEDULED: Final = "PodScheduled"
+LONG_AGO: Final = 0.0
+"""Unix seconds of a Binding of which nobody knows when it was: nothing of it is new."""
+
+
+def bound_at(pod: Pod) -> float:
+    """Unix seconds: when the API server took the Binding, else the pod's start or creation, else LONG_AGO."""
+    for condition in pod.status.conditions or ():
+        if condition.type == _POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
+            return unix_seconds(condition.last_transition_time)
+    return unix_seconds(pod.status.start_time or pod.metadata.creation_timestamp)
+
+
+def unix_seconds(text: str | None) -> float:
+    """Unix seconds of an RFC 3339 time; LONG_AGO for none, and for text that is none."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return LONG_AGO

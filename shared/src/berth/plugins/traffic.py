@@ -1,0 +1,137 @@
+"""The traffic of nodes as NetworkTraffic sees it: the last sample, unless it is too old, and what pods will add to it.
+
+Both forms of every question are here: for one node, and for all of them. Amounts are bytes per second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.bandwidth import EGRESS, INGRESS, announced, bytes_per_second
+from berth.api.pod import Pod
+from berth.cluster.estimates import Estimates
+from berth.cluster.snapshot import Snapshot
+from berth.plugins.networktrafficargs import (
+    BOTH,
+    RECEIVE,
+    TRANSMIT,
+    NetworkTrafficArgs,
+    maximum_age_of,
+    query_of,
+    time_range_of,
+)
+
+Amount = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One node: what was measured (NaN: unknown, or too old), the sample's age and what pods are estimated to add."""
+
+    measured: float
+    estimated: float
+    capacity: float
+    age_seconds: float
+    pods: int
+
+
+class Traffic:
+    """The traffic on one Snapshot, by one set of arguments. Nothing is kept that the Snapshot does not show."""
+
+    def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
+        self._live = snapshot.live
+        self._query = query_of(args).token
+        self._maximum_age = maximum_age_of(args).total_seconds()
+        self._capacity = bytes_per_second(args.capacity) if args.capacity else math.nan
+        self._directions = (RECEIVE, TRANSMIT) if args.direction == BOTH else (args.direction,)
+        default = bytes_per_second(args.pod_bandwidth)
+        seconds, samples = time_range_of(args).total_seconds(), self._live.bandwidth(self._query)
+        self._estimates = {
+            direction: Estimates(
+                snapshot,
+                samples,
+                range_seconds=seconds,
+                amount=partial(_of_pod, annotation=annotation, default=default),
+            )
+            for direction, annotation in ((RECEIVE, INGRESS), (TRANSMIT, EGRESS))
+            if direction in self._directions
+        }
+
+    # One node.
+
+    def used(self, row: int) -> float:
+        """The directions that count, together, estimates included; NaN when it is not known."""
+        return math.fsum(self._loads_of(row)) if self._is_usable(row) else math.nan
+
+    def used_share(self, row: int) -> float:
+        """Of the link's capacity, the direction that uses more of it; NaN when that or the capacity is not known."""
+        capacity = self.capacity(row)
+        return max(self._loads_of(row)) / capacity if self._is_usable(row) and capacity > 0 else math.nan
+
+    def capacity(self, row: int) -> float:
+        """Of the node's link in each direction; NaN when it is not known."""
+        told = float(self._live.bandwidth(self._query).capacity[row])
+        return self._capacity if math.isnan(told) else told
+
+    def seen(self, row: int) -> Seen:
+        """What there is to say about a node, also when its sample is too old to be believed."""
+        return Seen(
+            measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
+            estimated=math.fsum(self._estimates[direction].column()[row] for direction in self._directions),
+            capacity=self.capacity(row),
+            age_seconds=self._age(row),
+            pods=max(self._estimates[direction].pods(row) for direction in self._directions),
+        )
+
+    def is_too_old(self, row: int) -> bool:
+        """Whether there is a sample, which is not believed any more."""
+        return self._age(row) > self._maximum_age
+
+    def _age(self, row: int) -> float:
+        return max(0.0, self._live.now - float(self._live.bandwidth(self._query).sampled_at[row]))
+
+    def _is_usable(self, row: int) -> bool:
+        loads = self._loads_of(row)
+        return not any(math.isnan(load) for load in loads) and not self.is_too_old(row)
+
+    def _loads_of(self, row: int) -> list[float]:
+        return [
+            float(self._measured(direction)[row] + self._estimates[direction].column()[row])
+            for direction in self._directions
+        ]
+
+    # All nodes.
+
+    def all_used(self) -> Amount:
+        """float64[capacity] of :meth:`used`."""
+        loads = self._all_loads()
+        return np.where(self._all_recent(), loads[0] if len(loads) == 1 else loads[0] + loads[1], np.nan)
+
+    def all_used_shares(self) -> Amount:
+        """float64[capacity] of :meth:`used_share`."""
+        loads, told = self._all_loads(), self._live.bandwidth(self._query).capacity
+        capacity = np.where(np.isnan(told), self._capacity, told)
+        used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
+        usable = self._all_recent() & (capacity > 0)
+        return np.divide(used, capacity, out=np.full(len(used), np.nan), where=usable)
+
+    def _all_recent(self) -> npt.NDArray[np.bool_]:
+        return self._live.now - self._live.bandwidth(self._query).sampled_at <= self._maximum_age
+
+    def _all_loads(self) -> list[Amount]:
+        return [self._measured(direction) + self._estimates[direction].column() for direction in self._directions]
+
+    def _measured(self, direction: str) -> Amount:
+        columns = self._live.bandwidth(self._query)
+        return columns.receive if direction == RECEIVE else columns.transmit
+
+
+def _of_pod(pod: Pod, *, annotation: str, default: float) -> float:
+    """What a pod is estimated to carry: as it announces, else as anybody does."""
+    named = announced(pod, annotation)
+    return default if named is None else named
