@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from berth.plugins.networktrafficargs import (
 )
 
 Amount = npt.NDArray[np.float64]
+ANNOTATIONS: Final = {RECEIVE: INGRESS, TRANSMIT: EGRESS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,9 @@ class Traffic:
                 snapshot,
                 samples,
                 range_seconds=seconds,
-                amount=partial(_of_pod, annotation=annotation, default=default),
+                amount=partial(_of_pod, annotation=ANNOTATIONS[direction], default=default),
             )
-            for direction, annotation in ((RECEIVE, INGRESS), (TRANSMIT, EGRESS))
-            if direction in self._directions
+            for direction in self._directions
         }
 
     # One node.
@@ -117,8 +118,9 @@ class Traffic:
         loads, told = self._all_loads(), self._live.bandwidth(self._query).capacity
         capacity = np.where(np.isnan(told), self._capacity, told)
         used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
-        usable = self._all_recent() & (capacity > 0)
-        return np.divide(used, capacity, out=np.full(len(used), np.nan), where=usable)
+        shares: Amount = np.full(len(used), np.nan)
+        np.divide(used, capacity, out=shares, where=self._all_recent() & (capacity > 0))
+        return shares
 
     def _all_recent(self) -> npt.NDArray[np.bool_]:
         return self._live.now - self._live.bandwidth(self._query).sampled_at <= self._maximum_age
