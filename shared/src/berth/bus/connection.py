@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,9 +20,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from berth.bus.answers import Answers
 from berth.bus.client import GuardedClient
 from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
-from berth.bus.securing import check_files, tls_context, wants_tls
+from berth.bus.securing import secret_options, wants_tls
 from berth.bus.settings import BusSettings
 
 SWEEP_SECONDS: Final = 0.25
@@ -33,15 +32,6 @@ NO_RESPONDERS: Final = "503"
 STATUS: Final = "Status"
 DESCRIPTION: Final = "Description"
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    """A request under way. All have the same patience, so they are in the order of their deadlines."""
-
-    subject: str
-    deadline: float
-    answer: asyncio.Future[Msg]
 
 
 class Connection:
@@ -57,8 +47,7 @@ class Connection:
         self._last_error: Exception | None = None
         self._forbidden: dict[str, str] = {}
         self._inbox = ""
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._answers = Answers(settings.answer_timeout)
         self._posts: deque[tuple[str, bytes, str]] = deque()
         self._posted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,16 +75,24 @@ class Connection:
         except (TimeoutError, OSError, nats.errors.Error) as exc:
             await self._abandon()
             raise BusLostError(self._unreachable(exc)) from exc
-        self._inbox = self._client.new_inbox()
-        await self.subscribe(f"{self._inbox}.*", self._hear_answer)
+        await self._open_inbox()
         self._tasks = [self._loop.create_task(run()) for run in (self._pulse, self._sweep, self._send_posts)]
+
+    async def _open_inbox(self) -> None:
+        self._inbox = self._client.new_inbox()
+        try:
+            await self.subscribe(f"{self._inbox}.*", self._hear_answer)
+        except UnansweredError as exc:
+            await self._abandon()
+            raise BusLostError(self._unreachable(exc)) from exc
+        except BusRefusedError:
+            await self._abandon()
+            raise
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
-        who = settings.credentials
         try:
-            check_files(settings)
-            tls = tls_context(settings.tls)
+            secrets = secret_options(settings)
         except (OSError, ValueError) as exc:
             raise BusRefusedError(f"connecting to NATS as {self.name!r}: {exc}") from exc
         return {
@@ -108,13 +105,7 @@ class Connection:
             "connect_timeout": settings.connect_timeout.total_seconds(),
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
-            "tls": tls,
-            "tls_hostname": settings.tls.host_name if settings.tls else None,
-            "user": who.user,
-            "password": who.password,
-            "token": who.token,
-            "user_credentials": str(who.credentials_file) if who.credentials_file else None,
-            "nkeys_seed": str(who.nkey_seed_file) if who.nkey_seed_file else None,
+            **secrets,
         }
 
     def _servers(self) -> str:
@@ -135,14 +126,12 @@ class Connection:
             MissingError: nobody listens on the subject.
             TooLargeError: above the server's limit.
         """
-        number = next(self._numbers)
-        waiting = _Waiting(subject=subject, deadline=self._deadline(), answer=self._loop.create_future())
-        self._waiting[number] = waiting
+        waiting = self._answers.expect(subject)
         try:
-            await self.publish(subject, data, reply=f"{self._inbox}.{number}", headers=headers)
+            await self.publish(subject, data, reply=f"{self._inbox}.{waiting.number}", headers=headers)
             answer = await waiting.answer
         finally:
-            self._waiting.pop(number, None)
+            self._answers.forget(waiting)
         if answer.headers and not answer.data and answer.headers.get(STATUS) == NO_RESPONDERS:
             raise MissingError(f"asking {subject!r}: nobody answers there: no such stream, or no JetStream")
         return answer
@@ -214,12 +203,7 @@ class Connection:
         return self._client.new_inbox()
 
     async def _hear_answer(self, msg: Msg) -> None:
-        waiting = self._waiting.get(int(msg.subject[len(self._inbox) + 1 :]))
-        if waiting is not None and not waiting.answer.done():
-            waiting.answer.set_result(msg)
-
-    def _deadline(self) -> float:
-        return self._loop.time() + self.settings.answer_timeout.total_seconds()
+        self._answers.hear(int(msg.subject[len(self._inbox) + 1 :]), msg)
 
     # --- loss
 
@@ -239,9 +223,7 @@ class Connection:
         self._cause = cause
         self.lost.set()
         self._posts.clear()
-        for waiting in self._waiting.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(self.loss())
+        self._answers.fail_all(self.loss)
         for listener in list(self._listeners):
             listener()
         self._ending = self._loop.create_task(self._end())
@@ -290,10 +272,12 @@ class Connection:
         if doing == "subscription":
             self._forbidden[subject] = error
             return
-        for waiting in self._waiting.values():
-            if waiting.subject.lower() == subject and not waiting.answer.done():
-                text = f"publishing to {waiting.subject!r} as {self.name!r}: {error}: give this user the permission"
-                waiting.answer.set_exception(BusRefusedError(text))
+        self._answers.fail_subject(
+            subject,
+            lambda asked: BusRefusedError(
+                f"publishing to {asked!r} as {self.name!r}: {error}: give this user the permission"
+            ),
+        )
 
     # --- what runs beside it
 
@@ -309,18 +293,9 @@ class Connection:
                 self.lose("the client reads no more")
 
     async def _sweep(self) -> None:
-        """End the requests whose time is over; one timer for all of them is what makes thousands a second cheap."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = self._loop.time()
-            for waiting in self._waiting.values():
-                if waiting.deadline > now:
-                    break
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(UnansweredError(self._unanswered(waiting)))
-
-    def _unanswered(self, waiting: _Waiting) -> str:
-        return f"asking {waiting.subject!r}: no answer within {self.settings.answer_timeout.total_seconds():g} s"
+            self._answers.sweep()
 
     async def _send_posts(self) -> None:
         while True:
