@@ -22,7 +22,7 @@ from berth.service.settings import LeaderElectionSettings, Settings
 from berth.service.terms import claim_cluster
 from binder.committer import CommitSettings
 from binder.pauses import Pauses
-from binder.service import serve_on
+from binder.service import Clients, serve_on
 from binder.settings import BinderSettings
 from harness.fixtures_kube import Cluster
 
@@ -69,7 +69,8 @@ class BinderWorld:
         """Start one more binder."""
         chosen = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
         process = Process(name="binder", settings=Settings(leader_election=replace(chosen, **election)))
-        work = serve_on(self.bus, self.cluster.client, process, self.configuration, settings)
+        clients = Clients(bus=self.bus, api=self.cluster.client, voice=self.cluster.client)
+        work = serve_on(clients, process, self.configuration, settings)
         binder = RunningBinder(process=process, task=asyncio.create_task(work))
         self.binders.append(binder)
         return binder

@@ -38,6 +38,9 @@ log = get_logger()
 NATS_AGAIN_SECONDS: Final = 0.2
 """Before a publish that got no answer is repeated; its id makes it harmless."""
 
+GAUGES_SECONDS: Final = 1.0
+"""Between two settings of gauges; nobody scrapes more often."""
+
 _decoder = decoder(Ranked)
 
 
@@ -112,6 +115,7 @@ class Leading:
                     ("receive", self._receive(consumption)),
                     ("keep alive", self._keep_alive()),
                     ("clock", self._follow_clock()),
+                    ("gauges", self._show()),
                 )
             ]
             await self._parts.process.stopping.wait()
@@ -161,6 +165,12 @@ class Leading:
             for held in self._core.held():
                 held.delivery.in_progress()
 
+    async def _show(self) -> None:
+        """Set the gauges, seldom enough to cost nothing."""
+        while True:
+            self._metrics.set("berth_reservations", len(self._parts.ledger.reservations))
+            await self._parts.process.clock.sleep(GAUGES_SECONDS)
+
     async def _follow_clock(self) -> None:
         """Let the core do what is due by the clock alone."""
         while True:
@@ -179,7 +189,6 @@ class Leading:
         for effect in (*effects, *self._core.advance(self._now())):
             self._perform(effect)
         self._parts.speaker.bindings_wait = self._core.backlog > 0
-        self._metrics.set("berth_reservations", len(self._parts.ledger.reservations))
         if self._core.due() != self._due:
             self._changed.set()
 

@@ -63,12 +63,20 @@ class Ledger:
 
     # What the watches show.
 
+    def _take_in(self, kind: str, item: Any) -> None:
+        """Take in an object. One that nobody foresaw is told of and must not keep all others from being seen."""
+        try:
+            self._upsert[kind](item)
+        except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
+            text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
+            self.snapshot.oddities.append(text)
+        self._saw_object(kind, item.metadata.resource_version)
+
     def observe(self, event: ReflectorEvent[Any]) -> None:
         """Take in one event of a reflector."""
         match event:
             case Upserted():
-                self._upsert[event.kind](event.object)
-                self._saw_object(event.kind, event.object.metadata.resource_version)
+                self._take_in(event.kind, event.object)
             case Deleted():
                 self._remove[event.kind](event.object)
                 self._saw_object(event.kind, event.object.metadata.resource_version)
@@ -109,8 +117,7 @@ class Ledger:
         """A LIST: what is not in it is gone. Its version may go back: then the API server has another store."""
         version = version_number(listed.resource_version)
         for present in listed.objects:
-            self._upsert[listed.kind](present)
-            self._saw_object(listed.kind, present.metadata.resource_version)
+            self._take_in(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
         else:

@@ -116,6 +116,9 @@ class Reading:
 
     def _observe(self, event: ReflectorEvent[Any]) -> None:
         self._ledger.observe(event)
+        oddities = self._ledger.snapshot.oddities
+        while oddities:
+            log.warning("counted otherwise than it is written", problem=oddities.popleft())
         if isinstance(event, Listed):
             self._listed[event.kind].set()
         elif isinstance(event, Undecodable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
@@ -33,28 +34,42 @@ LAST_WORDS_SECONDS = 1.0
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     """Run the binder on the clients that the settings name, until the process stops."""
     settings = binder_settings(process.settings)
-    async with kube_client(process.settings, name="binder") as client:
-        await serve_on(nats_bus(process.settings), client, process, configuration, settings)
+    async with (
+        kube_client(process.settings, name="binder") as client,
+        kube_client(process.settings, name="binder-events") as voice,
+    ):
+        clients = Clients(bus=nats_bus(process.settings), api=client, voice=voice)
+        await serve_on(clients, process, configuration, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Whom the binder talks to."""
+
+    bus: Bus
+    api: KubeClient
+    voice: KubeClient
+    """For Events and conditions: connections and a rate (qps) of their own, so that no Binding waits behind them."""
 
 
 async def serve_on(
-    bus: Bus, client: KubeClient, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
+    clients: Clients, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
 ) -> None:
     """The same on given clients."""
-    ledger = Ledger()
+    ledger, client = Ledger(), clients.api
     parts = Parts(
         process=process,
         client=client,
         ledger=ledger,
         reading=Reading(client, ledger, process),
-        speaker=Speaker(client, process, Budget(settings.budget)),
+        speaker=Speaker(clients.voice, process, Budget(settings.budget)),
         profiles=dict(profiles_of(configuration)),
         config=configuration.digest,
         settings=settings,
     )
     async with asyncio.TaskGroup() as tasks:
         background = [tasks.create_task(parts.reading.run()), tasks.create_task(parts.speaker.run())]
-        await _lead_again_and_again(bus, parts)
+        await _lead_again_and_again(clients.bus, parts)
         await parts.speaker.finish(LAST_WORDS_SECONDS)
         for task in background:
             task.cancel()

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import suppress
 from http import HTTPStatus
 
+from berth.api.errors import BerthError
 from berth.api.messages import Decision
 from berth.api.pod import Pod
 from berth.kube.client import KubeClient
-from berth.kube.errors import ApiUnreachableError
 from berth.service.process import Process
 from binder.announcements import EventNote
 from binder.budget import Budget, Note
@@ -69,7 +69,7 @@ class Speaker:
     async def _send(self, note: Note) -> None:
         try:
             status = (await tell(self._client, note, instance=self._process.identity)).status
-        except ApiUnreachableError:
+        except BerthError:
             status = 0
         finally:
             self._budget.done()

@@ -100,8 +100,9 @@ class Takeover:
         pods = pods_to_fence([*await self._named(), *await self._unnamed()], self.epoch) or self._any_that_waits()
         self.leadership.report_higher(self.ledger.highest_fence, seen_in="a fence")
         places = asyncio.Semaphore(AT_ONCE)
-        versions = await asyncio.gather(*(self._fence_one(pod, places) for pod in pods))
-        highest = max(versions, default=0)
+        async with asyncio.TaskGroup() as tasks:
+            patches = [tasks.create_task(self._fence_one(pod, places)) for pod in pods]
+        highest = max((patch.result() for patch in patches), default=0)
         if highest:
             await self.reading.reached(POD, str(highest))
         else:
