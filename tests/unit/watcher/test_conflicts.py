@@ -2,8 +2,9 @@
 
 from berth.api.messages import Outcome, Reason
 from berth.kube.port import Current
-from harness.watcher_world import World, a_node, a_pod
+from harness.watcher_world import World, a_node, a_pod, attempt
 from watcher.attempts import AttemptSettings
+from watcher.events import LookedUp
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 
@@ -60,6 +61,18 @@ def test_the_next_ranking_must_see_what_the_mirror_holds_of_the_conflict():
     after = world.published[-1].message.after
     assert after.cluster >= world.bucket["pod.uid-other"].sequence
     assert after.decisions == 1
+
+
+def test_what_a_ranking_must_see_stays_with_the_pod_when_its_attempt_gets_lost():
+    world = World().leads(a_node("n1"), a_pod("web"))
+    world.decides("web", Outcome.CONFLICT)
+    asked_for = world.published[-1].message.after
+    world.passes(10)
+
+    world.send(LookedUp(attempt=attempt("web", 7, 2), held=False))
+
+    assert asked_for.cluster > 0
+    assert world.published[-1].message.after == asked_for
 
 
 def test_the_first_attempt_asks_for_no_positions():

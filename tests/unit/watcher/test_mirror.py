@@ -9,7 +9,7 @@ from berth.api.pod import PodCondition, PodStatus
 from berth.kube.port import Current, Listed
 from harness.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
 from watcher.effects import LookUpKey, PurgeKey, StepDown, WriteKey
-from watcher.events import BucketRead, KeyWritten
+from watcher.events import BucketRead, KeyLookedUp, KeyRefused, KeyWritten
 
 
 def test_nodes_namespaces_bound_and_nominated_pods_are_there_and_pending_pods_are_not():
@@ -101,6 +101,24 @@ def test_a_key_that_somebody_wrote_in_between_is_read_and_written_again():
     world.stores()
     assert [type(effect) for effect in world.waiting_writes] == [LookUpKey]
     world.stores()
+    world.stores()
+
+    assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "8"
+
+
+def test_a_foreign_write_that_is_read_while_its_predecessor_is_looked_up_is_written_over():
+    world = World().leads(a_node("n1"))
+    world.bucket_is_slow = True
+    world.shows(a_node("n1", cpu="8", version=2))
+    (write,) = world.waiting_writes
+    world.waiting_writes = []
+    landed = world.puts("node.n1", write.data)
+    world.send(KeyRefused(key="node.n1"))  # its answer got lost
+    world.puts("node.n1", foreign_value(a_node("n1", cpu="77")))
+    world.reads_back()
+
+    world.waiting_writes = []
+    world.send(KeyLookedUp(key="node.n1", entry=landed))
     world.stores()
 
     assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "8"

@@ -96,6 +96,7 @@ def test_an_event_that_came_during_the_flight_and_that_the_ranking_had_not_seen_
     world.passes(1)
 
     assert world.attempt_of("web") == "uid-web.7.2"
+    assert world.published[-1].message.after.cluster >= world.bucket["node.n1"].sequence
 
 
 def test_an_event_before_publishing_whose_write_the_ranking_had_not_seen_is_not_lost():

@@ -216,7 +216,7 @@ class Attempts:
             after=waiting.after,
         )
         waiting.attempt, waiting.published, waiting.epoch = attempt, waiting.pod, 0
-        waiting.after, waiting.first = Positions(), False
+        waiting.first = False
         self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
         self._emit(PublishPending(message=message))
 
@@ -302,6 +302,7 @@ def _note(waiting: WaitingPod, decision: Decision) -> None:
     waiting.blockers = frozenset(decision.blockers)
     waiting.node = decision.node
     waiting.misses = 0
+    waiting.after = Positions()
 
 
 def _attempt_of(last: FoundDecision | None, waiting: WaitingPod) -> Attempt | None:

@@ -54,6 +54,8 @@ class Figures:
 
     pending: Mapping[str, int]
     """By kube-scheduler's names of queues."""
+    refused: Mapping[tuple[str, str], int]
+    """Sleeping pods by plugin that refused them and profile; a pod that two refused counts for both."""
     in_flight: int
     """Places of the window that are taken."""
     window: int
@@ -153,6 +155,7 @@ class Dispatcher:
         window = self._attempts.window
         return Figures(
             pending=self._queue.counts(),
+            refused=self._queue.refused(),
             in_flight=window.taken,
             window=window.size(now),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},

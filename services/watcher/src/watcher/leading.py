@@ -63,6 +63,7 @@ class Leading:
         self._now = parts.process.clock.now
         self._inbox = Inbox()
         self._figures_due = self._now()
+        self._refusing: set[tuple[str, str]] = set()
         self._condition = parts.process.health.condition(TAKEOVER)
 
     async def run(self) -> None:
@@ -148,6 +149,12 @@ class Leading:
             metrics.set("scheduler_pending_pods", pods, queue=queue)
         for kind, objects in figures.objects.items():
             metrics.set("berth_mirror_objects", objects, kind=kind)
+        for plugin, profile in self._refusing - figures.refused.keys():
+            metrics.set("scheduler_unschedulable_pods", 0, plugin=plugin, profile=profile)
+        for (plugin, profile), pods in figures.refused.items():
+            metrics.set("scheduler_unschedulable_pods", pods, plugin=plugin, profile=profile)
+        self._refusing = set(figures.refused)
+        metrics.set("berth_mirror_unsettled_keys", figures.mirror_behind)
         metrics.set("berth_in_flight_pods", figures.in_flight)
         metrics.set("berth_window_pods", figures.window)
 

@@ -145,10 +145,11 @@ class Mirror:
         if slot is None:
             return []
         slot.busy = False
-        if entry is None:
-            slot.sequence, slot.known, slot.read = 0, None, None
+        if entry is None and slot.read is None:
+            slot.sequence, slot.known = 0, None
             return self._write(slot)
-        slot.read, slot.known = entry, UNKNOWN
+        if entry is not None and (slot.read is None or entry.sequence > slot.read.sequence):
+            slot.read = entry
         return self._compare(slot)
 
     def read(self, entry: Entry) -> list[Effect]:

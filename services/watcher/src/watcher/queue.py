@@ -71,6 +71,14 @@ class SchedulingQueue:
             found[queue] += self._counts[stage]
         return found
 
+    def refused(self) -> dict[tuple[str, str], int]:
+        """Sleeping pods by plugin that refused them and profile."""
+        found: Counter[tuple[str, str]] = Counter()
+        for refusal, pods in self._sleepers.items():
+            for plugin in refusal.blockers:
+                found[plugin, refusal.profile] += len(pods)
+        return found
+
     def add(self, pod: WaitingPod) -> None:
         """Take in a pod that is new."""
         self._pods[pod.uid] = pod

@@ -61,7 +61,7 @@ class ObjectStore:
         return []
 
     def _leave_out(self, event: Undecodable) -> list[Change]:
-        """What could be read before stays as it was: no news of it is better than its absence."""
+        """What could be read before stays as it was, until a LIST lacks it."""
         key = (event.kind, event.namespace, event.name)
         if not event.deleted:
             self.left_out[key] = event

@@ -12,27 +12,25 @@ class VersionGate:
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._reached: dict[str, int] = dict.fromkeys(kinds, 0)
-        self._waiting: dict[str, list[tuple[int, int, str, Mapping[str, int]]]] = {kind: [] for kind in self._reached}
+        self._waiting: dict[str, list[tuple[int, int, str]]] = {kind: [] for kind in self._reached}
         self._order = itertools.count()
 
     def wait(self, uid: str, wanted: Mapping[str, int]) -> bool:
         """Whether a pod may pass now; otherwise ``reach`` names it later. A kind that is not read is no obstacle."""
         for kind, version in wanted.items():
             if self._reached.get(kind, version) < version:
-                heapq.heappush(self._waiting[kind], (version, next(self._order), uid, wanted))
+                heapq.heappush(self._waiting[kind], (version, next(self._order), uid))
                 return False
         return True
 
     def reach(self, kind: str, version: int) -> list[str]:
-        """A kind has come to a version; the pods that may pass by it. Some may have left meanwhile."""
+        """A kind has come to a version; the pods that waited for it and may ask again. Some may have left meanwhile."""
         if version <= self._reached[kind]:
             return []
         self._reached[kind] = version
         passed, waiting = [], self._waiting[kind]
         while waiting and waiting[0][0] <= version:
-            _, _, uid, wanted = heapq.heappop(waiting)
-            if self.wait(uid, wanted):
-                passed.append(uid)
+            passed.append(heapq.heappop(waiting)[2])
         return passed
 
     def relisted(self, kind: str, version: int) -> list[str]:

@@ -23,6 +23,7 @@ CounterName = Literal[
     "berth_dead_letters_total",
     "berth_decisions_total",
     "berth_bindings_total",
+    "berth_conflicts_total",
     "berth_api_events_total",
     "berth_watch_restarts_total",
     "berth_main_loop_stalls_total",
@@ -36,8 +37,10 @@ GaugeName = Literal[
     "berth_in_flight_pods",
     "berth_window_pods",
     "berth_mirror_objects",
+    "berth_mirror_unsettled_keys",
     "berth_proposals",
     "berth_reservations",
+    "berth_bindings_in_flight",
 ]
 HistogramName = Literal[
     "scheduler_scheduling_attempt_duration_seconds",
@@ -152,6 +155,12 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
     ),
+    "berth_conflicts_total": Metric(
+        kind="counter",
+        labels=("reason",),
+        meaning="Attempts that are ranked again: stale, no-candidate, changed, proposals.",
+    ),
+    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and readings of pods that await an answer."),
     "berth_binding_duration_seconds": Metric(
         kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
     ),
@@ -164,6 +173,9 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_in_flight_pods": Metric(kind="gauge", meaning="Pods published and not yet decided."),
     "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
     "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
+    "berth_mirror_unsettled_keys": Metric(
+        kind="gauge", meaning="Keys of the mirror that do not say yet what the API server has shown."
+    ),
     "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
     "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
     "berth_view_age_seconds": Metric(
