@@ -169,3 +169,18 @@ def test_unbound_pods_are_those_of_the_schedulers_asked_for(ledger):
     theirs = Pod(metadata=make_pod("theirs").metadata)
     show(ledger, theirs)
     assert [pod.metadata.name for pod in ledger.unbound_pods(["berth"])] == ["ours"]
+
+
+def test_an_object_that_nobody_foresaw_is_told_of_and_keeps_no_other_from_being_seen(ledger, monkeypatch):
+    odd, fine = make_pod("odd", node="n1"), make_pod("fine", node="n1", version=12)
+    place = ledger.snapshot.place
+
+    def break_on_odd(pod: Pod, node: str) -> None:
+        if pod.uid == odd.uid:
+            raise ValueError("what is this")
+        place(pod, node)
+
+    monkeypatch.setattr(ledger.snapshot, "place", break_on_odd)
+    ledger.observe(listed(30, odd, fine))
+    assert ledger.pods_beside("n1", "") == 1
+    assert list(ledger.snapshot.oddities) == ["reading pod 'odd': ValueError: what is this"]

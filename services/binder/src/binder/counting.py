@@ -15,6 +15,8 @@ def count_decision(metrics: Meter, said: Decision) -> None:
     """Count a Decision that DECISIONS has stored; those that kube-scheduler knows also under its own name."""
     metrics.count("berth_decisions_total", outcome=said.outcome.value, profile=said.profile)
     metrics.count("berth_messages_published_total", stream="DECISIONS")
+    if said.outcome is Outcome.CONFLICT:
+        metrics.count("berth_conflicts_total", reason=said.reason)
     if said.outcome in _RESULTS:
         metrics.count("scheduler_schedule_attempts_total", result=_RESULTS[said.outcome], profile=said.profile)
 

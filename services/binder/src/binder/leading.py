@@ -169,6 +169,7 @@ class Leading:
         """Set the gauges, seldom enough to cost nothing."""
         while True:
             self._metrics.set("berth_reservations", len(self._parts.ledger.reservations))
+            self._metrics.set("berth_bindings_in_flight", self._core.on_wire)
             await self._parts.process.clock.sleep(GAUGES_SECONDS)
 
     async def _follow_clock(self) -> None:
