@@ -123,6 +123,12 @@ def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
     ]
 
 
+def test_a_supposition_is_nothing_to_be_told_of(snapshot):
+    with snapshot.supposing(placed=[(asking("odd", cpu="x"), "n0")]):
+        assert snapshot.pods_on("n0") == 1
+    assert list(snapshot.oddities) == []
+
+
 def test_oddities_are_bounded(snapshot):
     for i in range(1000):
         snapshot.place(asking(str(i), cpu="x"), "n0")

@@ -84,6 +84,13 @@ def test_at_most_the_best_are_named():
     assert (nodes_of(ranking), ranking.feasible) == (["n5", "n4", "n3"], 6)
 
 
+def test_a_placed_pod_does_not_stand_in_its_own_way():
+    snapshot, pod = cluster(a_node("n0", cpu="1")), asking(cpu="1")
+    snapshot.place(pod, "n0")
+    assert nodes_of(ranked(pod, snapshot)) == ["n0"]
+    assert snapshot.node_of(pod.uid) == "n0"
+
+
 def test_a_placed_pod_does_not_count_itself_among_the_pods_of_its_node():
     snapshot, pod = cluster(a_node("n0"), a_node("n1")), asking()
     snapshot.place(pod, "n0")

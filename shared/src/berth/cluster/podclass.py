@@ -64,6 +64,7 @@ class PodClasses:
 
     def __init__(self) -> None:
         self._classes: WeakValueDictionary[bytes, PodClass] = WeakValueDictionary()
+        self._last: tuple[PodSpec, PodClass] | None = None
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -71,6 +72,14 @@ class PodClasses:
     def of(self, pod: Pod, *, placed: bool = False) -> PodClass:
         """The class of a pod; of a placed one the node's name is no part of it."""
         spec = pod.spec
+        if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
+            return self._last[1]  # a pod is ranked, then placed: asked about twice, encoded once
+        found = self._intern(spec, placed=placed)
+        if not placed:
+            self._last = (spec, found)
+        return found
+
+    def _intern(self, spec: PodSpec, *, placed: bool) -> PodClass:
         if spec.volumes is not None or (placed and spec.node_name):
             node_name = "" if placed else spec.node_name
             spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)

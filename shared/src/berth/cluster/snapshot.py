@@ -54,6 +54,7 @@ class Snapshot:
         self._on_row: dict[int, dict[str, Placed]] = {}
         self._nominated: dict[str, Nominated] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._supposing = 0
 
     # Events
 
@@ -98,8 +99,7 @@ class Snapshot:
         placed = Placed(pod=_sharing(pod, pod_class), row=row, pod_class=pod_class, group=group, bound_at=bound_at)
         if before is None:
             self._add(placed)
-            for problem in pod_class.requests.problems:
-                self.oddities.append(f"pod {pod.key}: {problem}; counted as 0")
+            self._note_problems(placed)
         elif before.pod_class is pod_class and before.group is group:
             self._placed[pod.uid] = self._on_row[placed.row][pod.uid] = placed
         else:
@@ -127,6 +127,7 @@ class Snapshot:
         placing, removing = list(placed), list(removed)
         touched = [*removing, *(pod.uid for pod, _ in placing)]
         before = {uid: (self._placed.get(uid), self.node_of(uid)) for uid in touched}
+        self._supposing += 1
         try:
             for uid in removing:
                 self.remove_pod(uid)
@@ -134,6 +135,7 @@ class Snapshot:
                 self.place(pod, node)
             yield
         finally:
+            self._supposing -= 1
             self._restore(before)
 
     # Questions
@@ -245,6 +247,11 @@ class Snapshot:
         for placed, node in before.values():
             if placed is not None and node is not None:
                 self._add(replace(placed, row=self._claim(node)))
+
+    def _note_problems(self, placed: Placed) -> None:
+        if not self._supposing:
+            whose = f"pod {placed.pod.key}"
+            self.oddities.extend(f"{whose}: {problem}; counted as 0" for problem in placed.pod_class.requests.problems)
 
     def _odd(self, whose: str) -> Callable[[str], None]:
         return lambda problem: self.oddities.append(f"{whose}: {problem}; counted as 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,10 @@ from berth.framework.status import Status
 
 
 def rank(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, best: int = 8) -> Ranking:
-    """Run the whole cycle over every node. What a plugin raises ends in ``error``, by name; nothing else is raised."""
+    """Run the whole cycle over every node; a pod that is placed does not count against itself.
+
+    What a plugin raises ends in ``error``, by name; nothing else is raised.
+    """
     count, untouched_first = snapshot.node_count, profile.untouched_first
     problems = snapshot.class_of(pod).requests.problems
     if problems:
@@ -38,7 +42,8 @@ def rank(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, be
     if count == 0:
         return Ranking(message=NO_NODES, untouched_first=untouched_first)
     try:
-        return _rank(pod, snapshot, profile, attempt, best)
+        with _without_itself(pod, snapshot):
+            return _rank(pod, snapshot, profile, attempt, best)
     except PluginFailure as failure:
         return Ranking(error=str(failure), evaluated=count, untouched_first=untouched_first)
 
@@ -52,12 +57,15 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
     if problems:
         return Status.error(unreadable(problems))
     try:
-        if snapshot.node_of(pod.uid) is None:
-            return _check(pod, node, snapshot, profile)
-        with snapshot.supposing(removed=[pod.uid]):
+        with _without_itself(pod, snapshot):
             return _check(pod, node, snapshot, profile)
     except PluginFailure as failure:
         return Status.error(str(failure))
+
+
+def _without_itself(pod: Pod, snapshot: Snapshot) -> AbstractContextManager[None]:
+    """A pod that is placed already, by an earlier attempt's proposal or reservation, does not stand in its own way."""
+    return nullcontext() if snapshot.node_of(pod.uid) is None else snapshot.supposing(removed=[pod.uid])
 
 
 def unreadable(problems: tuple[str, ...]) -> str:
@@ -104,13 +112,12 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         untouched_first = cycle.profile.untouched_first
         positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=untouched_first)
     names, points = cycle.snapshot.rows.names, scored.of(positions)
-    itself = cycle.snapshot.placed(cycle.pod.uid)
     return tuple(
         Candidate(
             node=names[row],
             total=total,
             scores=scores,
-            pods=int(pods) - (itself is not None and itself.row == row),
+            pods=int(pods),
             details=_details(cycle, row, scores),
         )
         for row, total, scores, pods in zip(

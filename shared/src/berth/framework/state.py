@@ -9,7 +9,7 @@ from berth.cluster.podclass import PodClass
 T = TypeVar("T")
 
 
-class StateMissingError(KeyError):
+class StateMissingError(LookupError):
     """A plugin reads what nobody wrote in this cycle: its PreFilter or PreScore did not run, or said Skip."""
 
 
