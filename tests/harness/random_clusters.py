@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta, SelectorRequirement
-from berth.api.node import Node, NodeSpec, NodeStatus, Taint
+from berth.api.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
     Affinity,
     Container,
@@ -56,16 +56,19 @@ def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
 
 
 nodes = st.builds(
-    lambda name, given, taint_list, cordoned, allocatable: Node(
+    lambda name, given, taint_list, cordoned, allocatable, ready: Node(
         metadata=ObjectMeta(name=name, labels=given),
         spec=NodeSpec(unschedulable=cordoned, taints=taint_list or None),
-        status=NodeStatus(allocatable=allocatable),
+        status=NodeStatus(
+            allocatable=allocatable, conditions=[NodeCondition(type="Ready", status=ready)] if ready else None
+        ),
     ),
     st.sampled_from(NODE_NAMES),
     labels,
     taints,
     st.sampled_from([False, False, False, True]),
     quantities(pods=st.sampled_from(["0", "2", "110"])) | st.just({"cpu": "abc", "pods": "3"}) | st.none(),
+    st.sampled_from(["", "True", "False", "Unknown"]),
 )
 expressions = st.builds(
     SelectorRequirement,

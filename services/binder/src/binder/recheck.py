@@ -1,6 +1,7 @@
 """Which of the K nodes the pod gets, by the newest state: the first that passes every filter, untouched ones first.
 
-A node is untouched when the ledger has no more pods on it than the scorer counted. When all that pass were touched
+A node is untouched when the ledger has no more pods on it than the scorer counted; of a profile with a plugin that
+keeps pods of a kind apart, no more pods of the pod's kind. When all that pass were touched
 since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*).
 """
 
@@ -12,7 +13,9 @@ from typing import Final
 from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Ranked, Reason, Rejection
 from berth.api.pod import Pod
+from berth.framework.company import company_on
 from berth.framework.cycle import check
+from berth.framework.guard import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
 from binder.ledger import Ledger
@@ -65,7 +68,7 @@ class Recheck:
             status = self.passes(pod, candidate.node, profile)
             if not status.is_success:
                 refusals.append(_refusal(candidate, status))
-            elif not ranked.untouched_first or self._is_untouched(candidate, pod):
+            elif not ranked.untouched_first or self._is_untouched(candidate, pod, profile):
                 return Choice(node=candidate.node)
             else:
                 touched = touched or candidate.node
@@ -75,8 +78,11 @@ class Recheck:
             return Choice(conflict=Reason.STALE)
         return Choice(node=touched)
 
-    def _is_untouched(self, candidate: Candidate, pod: Pod) -> bool:
-        return self.ledger.pods_beside(candidate.node, pod.uid) <= candidate.pods
+    def _is_untouched(self, candidate: Candidate, pod: Pod, profile: Profile) -> bool:
+        try:
+            return company_on(pod, candidate.node, self.ledger.snapshot, profile) <= candidate.pods
+        except PluginFailure as failure:
+            raise RecheckError(f"checking {pod.key!r} on {candidate.node!r}: {failure}") from failure
 
     def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
         return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best

@@ -57,3 +57,12 @@ class Node(Trimmed, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+READY = "Ready"
+"""The condition by which the kubelet says that the node takes pods."""
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the node's condition Ready is True; a node that has none does not say, and counts as ready."""
+    return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == READY)

@@ -12,6 +12,7 @@ from berth.api.messages import Candidate
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
+from berth.framework.company import company
 from berth.framework.filtering import (
     Filtering,
     PreFiltered,
@@ -117,14 +118,14 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
             node=names[row],
             total=total,
             scores=scores,
-            pods=int(pods),
+            pods=pods,
             details=_details(cycle, row, scores),
         )
         for row, total, scores, pods in zip(
             nodes.rows[positions].tolist(),
             scored.totals[positions].tolist(),
             points,
-            nodes.pods[positions].tolist(),
+            company(cycle.pod, Nodes(cycle.snapshot, nodes.rows[positions]), cycle.profile).tolist(),
             strict=True,
         )
     )

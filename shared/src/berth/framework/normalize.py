@@ -1,8 +1,10 @@
-"""DefaultNormalizeScore: raw scores stretched to 0..100, the largest becoming 100 (or 0 when reversed)."""
+"""From raw scores to 0..100: in proportion (DefaultNormalizeScore), or by their place among the others."""
 
 from __future__ import annotations
 
-from berth.framework.interface import MAX_SCORE, Scores
+import numpy as np
+
+from berth.framework.interface import MAX_SCORE, MIN_SCORE, Scores
 
 
 def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
@@ -15,3 +17,13 @@ def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
         return scores + MAX_SCORE if reverse else scores
     stretched = MAX_SCORE * scores // largest
     return MAX_SCORE - stretched if reverse else stretched
+
+
+def normalize_by_place(scores: Scores) -> Scores:
+    """100 for the largest number, 99 for the next smaller one that occurs, and so on; never below 0.
+
+    For what must be kept in order to the last unit: in proportion, 100,001 and 100,000 would be equal.
+    """
+    _, places = np.unique(scores, return_inverse=True)
+    normalized: Scores = np.maximum(MAX_SCORE - (places.max(initial=0) - places), MIN_SCORE).astype(np.int64)
+    return normalized

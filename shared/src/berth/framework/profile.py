@@ -36,6 +36,7 @@ from berth.framework.interface import (
     QueueSortPlugin,
     ReservePlugin,
     ScorePlugin,
+    SpreadingPlugin,
 )
 from berth.framework.status import SUCCESS, Status
 
@@ -109,6 +110,12 @@ class Profile:
     def explaining(self) -> tuple[ExplainingPlugin, ...]:
         """The score plugins that add a line to the best nodes."""
         return tuple(score.plugin for score in self.scores if isinstance(score.plugin, ExplainingPlugin))
+
+    @cached_property
+    def spreading(self) -> SpreadingPlugin | None:
+        """The weightiest score plugin that keeps pods of a kind apart, if there is one."""
+        spreading = [(score.weight, score.plugin) for score in self.scores if isinstance(score.plugin, SpreadingPlugin)]
+        return max(spreading, key=lambda entry: entry[0])[1] if spreading else None
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:

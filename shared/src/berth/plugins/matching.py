@@ -10,6 +10,13 @@ from berth.cluster.nodes import Nodes
 from berth.framework.verdicts import Mask
 
 
+def has_label(key: str, value: str, nodes: Nodes) -> Mask:
+    """Which nodes have the label with exactly this value."""
+    codes, column = nodes.label(key)
+    code = column.code_of(value)
+    return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)
+
+
 def terms_mask(terms: Terms, nodes: Nodes) -> Mask:
     """Which nodes satisfy one of the terms."""
     mask: Mask = np.zeros(len(nodes), dtype=np.bool_)

@@ -1,19 +1,24 @@
-"""Lists of plugins by name. DEFAULT is what a profile runs unless its file says otherwise."""
+"""Lists of plugins by name: what a profile runs unless its file says otherwise; flag ``--algorithm-provider``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from berth.api.config.types import PluginRef, Plugins, PluginSet
+from berth.api.errors import PermanentError
 from berth.plugins import (
     defaultbinder,
+    freecapacity,
     nodeaffinity,
     nodename,
+    nodeready,
     noderesourcesfit,
     nodeunschedulable,
     prioritysort,
     schedulinggates,
     tainttoleration,
+    tenantspread,
 )
 
 DEFAULT: Final = Plugins(
@@ -31,3 +36,63 @@ DEFAULT: Final = Plugins(
     )
 )
 """kube-scheduler 1.36's default plugins, in its order and with its weights."""
+
+FROM_SCRATCH: Final = Plugins(
+    pre_enqueue=PluginSet(enabled=[PluginRef(name=schedulinggates.NAME)]),
+    queue_sort=PluginSet(enabled=[PluginRef(name=prioritysort.NAME)]),
+    pre_filter=PluginSet(enabled=[PluginRef(name=noderesourcesfit.NAME), PluginRef(name=nodeaffinity.NAME)]),
+    filter=PluginSet(
+        enabled=[
+            PluginRef(name=nodeready.NAME),
+            PluginRef(name=noderesourcesfit.NAME),
+            PluginRef(name=nodeaffinity.NAME),
+        ]
+    ),
+    score=PluginSet(enabled=[PluginRef(name=freecapacity.NAME, weight=1)]),
+    bind=PluginSet(enabled=[PluginRef(name=defaultbinder.NAME)]),
+)
+"""The article's scheduler written from scratch: ready nodes with room that the pod's affinity allows, the freest first.
+
+Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are not looked at, as
+there; a pod with scheduling gates waits, since the API server would refuse its Binding.
+"""
+
+TENANTS_FIRST: Final = 101
+"""One pod of the tenant more or less outweighs all that FreeCapacity can say (0..100): it only breaks ties."""
+
+FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
+    pre_enqueue=FROM_SCRATCH.pre_enqueue,
+    queue_sort=FROM_SCRATCH.queue_sort,
+    pre_filter=PluginSet(enabled=[PluginRef(name=tenantspread.NAME), *(FROM_SCRATCH.pre_filter.enabled or ())]),
+    filter=FROM_SCRATCH.filter,
+    score=PluginSet(
+        enabled=[
+            PluginRef(name=tenantspread.NAME, weight=TENANTS_FIRST),
+            *(FROM_SCRATCH.score.enabled or ()),
+        ]
+    ),
+    bind=FROM_SCRATCH.bind,
+)
+"""The same for several tenants: the node with the fewest pods of the pod's tenant, of these the freest."""
+
+DEFAULT_NAME: Final = "default"
+PRESETS: Final[Mapping[str, Plugins]] = {
+    DEFAULT_NAME: DEFAULT,
+    "FromScratch": FROM_SCRATCH,
+    "FromScratchMultiTenant": FROM_SCRATCH_MULTI_TENANT,
+}
+
+
+class UnknownPresetError(PermanentError):
+    """No preset has this name."""
+
+
+def preset(name: str) -> Plugins:
+    """The plugins of a preset.
+
+    Raises:
+        UnknownPresetError: there is none of this name; the text names those that there are.
+    """
+    if name not in PRESETS:
+        raise UnknownPresetError(f"algorithmProvider: want one of {', '.join(PRESETS)}, got {name!r}")
+    return PRESETS[name]

@@ -8,14 +8,19 @@ from typing import Final
 from berth.api.errors import PermanentError
 from berth.plugins import (
     defaultbinder,
+    freecapacity,
     networktraffic,
     nodeaffinity,
+    nodefilterlabel,
     nodename,
+    nodeready,
     noderesourcesfit,
+    nodescorelabel,
     nodeunschedulable,
     prioritysort,
     schedulinggates,
     tainttoleration,
+    tenantspread,
 )
 from berth.plugins.factory import PluginFactory
 
@@ -30,6 +35,11 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "NodeResourcesFit": noderesourcesfit.FACTORY,
     "NetworkTraffic": networktraffic.FACTORY,
     "network_traffic": networktraffic.FACTORY,
+    "NodeReady": nodeready.FACTORY,
+    "NodeScoreLabel": nodescorelabel.FACTORY,
+    "NodeFilterLabel": nodefilterlabel.FACTORY,
+    "FreeCapacity": freecapacity.FACTORY,
+    "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
 
