@@ -16,6 +16,7 @@ import msgspec
 
 from berth.api.errors import DecodeError, PermanentError
 from berth.api.messages import MALFORMED, SCHEMA, UnknownSchemaError
+from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
 
@@ -112,9 +113,9 @@ def bytes_per_second(bits: str | float) -> float:
     return amount / BITS
 
 
-def announced(pod: Pod, annotation: str) -> float | None:
-    """Bytes per second that a pod's annotation names; ``None`` without it, and for one that cannot be read."""
-    written = (pod.metadata.annotations or {}).get(annotation)
+def announced(thing: Pod | Node, annotation: str) -> float | None:
+    """Bytes per second that an object's annotation names; ``None`` without it, and for one that cannot be read."""
+    written = (thing.metadata.annotations or {}).get(annotation)
     if written is None:
         return None
     try:

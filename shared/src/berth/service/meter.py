@@ -27,6 +27,7 @@ CounterName = Literal[
     "berth_api_events_total",
     "berth_watch_restarts_total",
     "berth_main_loop_stalls_total",
+    "berth_prometheus_rounds_total",
 ]
 GaugeName = Literal[
     "scheduler_pending_pods",
@@ -41,6 +42,8 @@ GaugeName = Literal[
     "berth_proposals",
     "berth_reservations",
     "berth_bindings_in_flight",
+    "berth_bandwidth_nodes",
+    "berth_bandwidth_age_seconds",
 ]
 HistogramName = Literal[
     "scheduler_scheduling_attempt_duration_seconds",
@@ -178,6 +181,19 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
     "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
+    "berth_prometheus_rounds_total": Metric(
+        kind="counter",
+        labels=("query", "result"),
+        meaning="Rounds of questions to Prometheus: ok, or why not (unreachable, slow, refused, unavailable, nonsense).",
+    ),
+    "berth_bandwidth_nodes": Metric(
+        kind="gauge",
+        labels=("query", "state"),
+        meaning="Nodes with a sample now (known), without (missing), claimed twice (double); exporters of none (stranger).",
+    ),
+    "berth_bandwidth_age_seconds": Metric(
+        kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
+    ),
     "berth_view_age_seconds": Metric(
         kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
     ),

@@ -1,0 +1,30 @@
+"""Composition root of the collector: flags to settings, settings to clients, clients to the service."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.service.connections import nats_bus
+from berth.service.flags import service_command
+from berth.service.process import Process
+from berth.service.start import start
+from metrics_collector.questions import questions_of
+from metrics_collector.service import serve
+from metrics_collector.settings import collector_settings
+
+
+async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    settings = collector_settings(os.environ)
+    await serve(process, nats_bus(process.settings), questions_of(configuration), settings)
+
+
+main = service_command(
+    "berth-metrics-collector",
+    about="Keeps the live bandwidth of every node from Prometheus. Needs NATS and no Kubernetes credentials.",
+    start=partial(start, name="metrics-collector", serve=_serve),
+)
+
+if __name__ == "__main__":
+    main()

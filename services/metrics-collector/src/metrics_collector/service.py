@@ -1,0 +1,193 @@
+"""The shell of the collector: reads nodes from the mirror, asks Prometheus, writes ``bandwidth``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Final
+
+import msgspec
+
+from berth.api.bandwidth import BandwidthQuery, encode_bandwidth
+from berth.api.errors import DecodeError, TemporaryError
+from berth.api.mirror import decode_entry
+from berth.api.node import Node
+from berth.api.subjects import parse_key
+from berth.bus.port import BucketFollowing, Bus, BusLostError, Entry, Session, WrongLastSequenceError
+from berth.bus.topology import BANDWIDTH, CLUSTER
+from berth.service.health import Condition
+from berth.service.logging import get_logger
+from berth.service.process import Process
+from berth.service.sessions import sessions
+from berth.service.until import run_until
+from metrics_collector.book import Book, Removal, Write
+from metrics_collector.names import Directory
+from metrics_collector.prometheus import Prometheus
+from metrics_collector.reports import Reports
+from metrics_collector.rounds import Rounds
+from metrics_collector.settings import CollectorSettings
+
+log = get_logger()
+
+VERSION: Final = version("berth-metrics-collector")
+AT_ONCE: Final = 64
+"""Writes on the wire at once: 5,000 take about a second."""
+
+
+async def serve(process: Process, bus: Bus, questions: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
+    """Collect until told to stop. Each session has a collector of its own: a store may be another one."""
+    condition = process.health.condition("collector", "waiting for NATS")
+    if not questions:
+        log.info("nothing to ask: no profile of the configuration runs NetworkTraffic")
+    servers = {query.url: Prometheus(query.url) for query in questions}
+    try:
+        async for session in sessions(bus, name="metrics-collector", process=process):
+            collector = Collector(session, questions, servers, process, settings)
+            await session.register(
+                "berth-metrics-collector", identity=process.identity, version=VERSION, stats=collector.stats
+            )
+            try:
+                await run_until(collector.run(condition), process.stopping, session.lost)
+            except* TemporaryError as lost:
+                log.warning("starting anew on another connection", reason=str(lost.exceptions[0]))
+            condition.waiting("waiting for NATS")
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+class Nodes:
+    """The nodes of the mirror, by name."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._directory: Directory | None = None
+
+    @property
+    def directory(self) -> Directory:
+        """The nodes as they are now, ready to be looked up."""
+        if self._directory is None:
+            self._directory = Directory(self._nodes.values())
+        return self._directory
+
+    def take(self, entry: Entry) -> None:
+        """An entry of ``cluster`` under ``node.``; one that cannot be read leaves its node as it was."""
+        try:
+            _, name = parse_key(entry.key)
+            if entry.data is None:
+                self._nodes.pop(name, None)
+            else:
+                self._nodes[name] = msgspec.json.decode(decode_entry(entry.data).object, type=Node)
+        except (DecodeError, msgspec.MsgspecError) as exc:
+            log.warning("left a node out", key=entry.key, reason=str(exc))
+        self._directory = None
+
+
+class Collector:
+    """One collector on one session."""
+
+    def __init__(
+        self,
+        session: Session,
+        questions: Sequence[BandwidthQuery],
+        servers: dict[str, Prometheus],
+        process: Process,
+        settings: CollectorSettings,
+    ) -> None:
+        self._session = session
+        self._questions = questions
+        self._servers = servers
+        self._process = process
+        self._settings = settings
+        self._nodes = Nodes()
+        self._books = {query.token: Book(query.token) for query in questions}
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._written = 0
+
+    def stats(self) -> dict[str, object]:
+        """What `nats micro stats` shows."""
+        known = {token: book.known() for token, book in self._books.items()}
+        return {
+            "questions": {query.token: query.url for query in self._questions},
+            "known": known,
+            "written": self._written,
+        }
+
+    async def run(self, condition: Condition) -> None:
+        """Read what stands there, then ask at every interval until cancelled."""
+        if not self._questions:
+            condition.ready("nothing to ask: no profile runs NetworkTraffic")
+            await asyncio.Event().wait()
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            condition.waiting("reading the mirror")
+            cluster = await stack.enter_async_context(self._session.follow_bucket(CLUSTER, filters=("node.>",)))
+            tasks.create_task(self._follow_nodes(cluster), name="nodes")
+            own = tuple(f"{token}.>" for token in self._books)
+            bandwidth = await stack.enter_async_context(self._session.follow_bucket(BANDWIDTH, filters=own))
+            tasks.create_task(self._follow_bandwidth(bandwidth), name="bandwidth")
+            await cluster.caught_up.wait()
+            await bandwidth.caught_up.wait()
+            for query in self._questions:
+                tasks.create_task(self._collect(query), name=query.token)
+            condition.ready()
+
+    async def _follow_nodes(self, following: BucketFollowing) -> None:
+        async for batch in following.batches():
+            for entry in batch:
+                self._nodes.take(entry)
+
+    async def _follow_bandwidth(self, following: BucketFollowing) -> None:
+        async for batch in following.batches():
+            for entry in batch:
+                for book in self._books.values():
+                    book.read(entry)
+
+    async def _collect(self, query: BandwidthQuery) -> None:
+        reports = Reports(query, self._process.metrics)
+        rounds = Rounds(query, self._servers[query.url], reports, inventory_rounds=self._settings.inventory_rounds)
+        log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
+        while True:
+            began = time.monotonic()
+            await self._one_round(rounds, self._books[query.token])
+            self._report_age(reports, self._books[query.token])
+            rest = self._settings.interval.total_seconds() - (time.monotonic() - began)
+            await self._process.clock.sleep(max(rest, 0.0))
+
+    async def _one_round(self, rounds: Rounds, book: Book) -> None:
+        named = await rounds.ask(self._nodes.directory)
+        await asyncio.gather(*(self._write(book, write) for write in book.due(named.samples)))
+        await asyncio.gather(*(self._remove(removal) for removal in book.gone(self._nodes.directory.names)))
+
+    async def _write(self, book: Book, write: Write) -> None:
+        async with self._at_once:
+            try:
+                data = encode_bandwidth(write.sample)
+                sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
+            except WrongLastSequenceError:
+                return  # another collector was faster; its sample is read back in a moment
+            except BusLostError:
+                raise
+            except TemporaryError as exc:
+                log.warning("a sample was not stored, the next one may be", key=write.key, reason=str(exc))
+                return
+            book.written(write, sequence)
+            self._written += 1
+
+    async def _remove(self, removal: Removal) -> None:
+        async with self._at_once:
+            try:
+                await self._session.purge(BANDWIDTH, removal.key, expected=removal.expected)
+            except WrongLastSequenceError:
+                return  # another collector was faster
+            except BusLostError:
+                raise
+            except TemporaryError as exc:
+                log.warning("a sample of a node that is gone was not removed", key=removal.key, reason=str(exc))
+
+    def _report_age(self, reports: Reports, book: Book) -> None:
+        newest = book.newest()
+        reports.age(None if newest is None else datetime.now(UTC) - newest)
