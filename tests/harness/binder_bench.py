@@ -15,11 +15,12 @@ from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequiremen
 from berth.kube.port import Deleted, Upserted
 from berth.service.configuration import profiles_of, read_configuration
 from binder.answers import NO_ANSWER, Answer, Reading
-from binder.committer import CommitSettings, Committer
+from binder.commit_settings import CommitSettings
+from binder.committer import Committer
 from binder.effects import Ack, Effect, Held, Post, Publish, Read
 from binder.ledger import NODES, PODS, Ledger
 from binder.pauses import Pauses
-from binder.verdict import Stand
+from binder.statements import Stand
 
 PROFILE = "berth"
 

@@ -20,7 +20,7 @@ from berth.service.pairing import read_cluster_id
 from berth.service.process import Process
 from berth.service.settings import LeaderElectionSettings, Settings
 from berth.service.terms import claim_cluster
-from binder.committer import CommitSettings
+from binder.commit_settings import CommitSettings
 from binder.pauses import Pauses
 from binder.service import Clients, serve_on
 from binder.settings import BinderSettings

@@ -6,7 +6,7 @@ import pytest
 from berth.api.messages import Outcome, Reason
 from berth.api.pod import Pod, PodCondition
 from berth.kube.port import Current, Deleted, Listed, Upserted
-from binder.committer import CommitSettings
+from binder.commit_settings import CommitSettings
 from binder.effects import Ack, Announce, Complain, Nak, Publish
 from binder.ledger import NODES, PODS
 from harness.binder_bench import (
@@ -448,7 +448,7 @@ def test_a_reading_without_an_answer_is_tried_again_later_and_later(bench):
     bench.no_answer(pod)
     pauses = []
     for _ in range(5):
-        pauses.append(bench.core._paused[pod.uid].due - bench.now)
+        pauses.append(bench.core._hold_ups._paused[pod.uid].due - bench.now)
         bench.wait(pauses[-1])
         bench.reading(pod, None, status=0)
     assert pauses == [1, 2, 4, 5, 5]
@@ -651,3 +651,29 @@ def test_a_list_that_lacks_the_pod_frees_what_was_reserved_for_it(bench):
     bench.answer(pod, 201)
     bench.ledger.observe(Listed(kind=PODS, objects=[], resource_version="60"))
     assert not bench.ledger.reservations
+
+
+def test_a_pause_that_is_over_asks_for_no_time_while_there_is_no_place_on_the_wire():
+    bench = Bench(settings=CommitSettings(max_in_flight=1, best=3, pauses=PAUSES))
+    one, two, three = (bench.show(make_pod(name)) for name in ("one", "two", "three"))
+    bench.take(ranked(one, "n1"))
+    bench.take(ranked(two, "n2"))
+    bench.answer(one, 404)
+    bench.no_answer(two)
+    assert bench.core.due() == bench.now + 1
+    bench.wait(1)
+    assert bench.core.due() > bench.now  # the place is taken by the reading of the pod; only `waiting` is due later
+    bench.reading(two, on_node(two, "n2"))
+    bench.take(ranked(three, "n3"))
+    assert bench.core.due() is None
+
+
+def test_a_core_that_is_closed_starts_nothing_and_still_takes_answers():
+    bench = Bench(settings=CommitSettings(max_in_flight=1, best=3, pauses=PAUSES))
+    one, two = bench.show(make_pod("one")), bench.show(make_pod("two"))
+    bench.take(ranked(one, "n1"))
+    bench.take(ranked(two, "n2"))
+    bench.core.close()
+    assert posts(bench.answer(one, 201)) == []
+    assert bench.outcomes == ["bound"]
+    assert bench.core.due() is None

@@ -13,7 +13,7 @@ from berth.api.messages import Ranked
 from berth.api.pod import Pod
 from berth.kube.port import Deleted, Listed, Upserted
 from binder.answers import Answer, Reading
-from binder.committer import CommitSettings
+from binder.commit_settings import CommitSettings
 from binder.effects import Ack, Effect, Held, Nak, Post, Publish, Read
 from binder.ledger import PODS
 from harness.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, ranked

@@ -8,9 +8,6 @@ place; pods behind it go on. When the API server answers nobody, nothing new is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
 
 from berth.api.identity import Attempt
 from berth.api.messages import Decision, Outcome, Ranked
@@ -19,37 +16,19 @@ from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
 from binder.answers import Again, Answer, Next, Reading, after_binding, after_reading
+from binder.commit_settings import CommitSettings
 from binder.commitment import Claim, Commitment, Phase
 from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
 from binder.examination import Examination, Placement
 from binder.given import Given
+from binder.holdups import HoldUps
 from binder.ledger import Ledger
 from binder.order import StreamOrder
-from binder.pauses import Pauses
 from binder.plugin_steps import PluginSteps
 from binder.recheck import Recheck
-from binder.verdict import Stand, Verdict, decision, failed, refused, waiting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSettings:
-    """The core's numbers."""
-
-    max_in_flight: int = 32
-    """POSTs and readings on the wire at once, 1 is strictly serial."""
-    best: int = 8
-    """K, the nodes that RANKED names."""
-    tries: int = 5
-    """Exceptions of our own, one after the other, that a pod may meet before it is given up (PROTOCOL 6)."""
-    collisions: int = 3
-    """409 answers in a row after which the next try is put off: somebody writes the pod faster than we read it."""
-    word_every: timedelta = timedelta(seconds=10)
-    """How often ``waiting`` is said; a third of the 30 s for which a scorer counts a proposal after the last word."""
-    ask_again: timedelta = timedelta(seconds=1)
-    """How often a plugin that said wait is asked again."""
-    nak_delay: timedelta = timedelta(seconds=5)
-    """After which a message of an unknown profile comes again: a binder that knows it may lead by then."""
-    pauses: Pauses = field(default_factory=Pauses)
+from binder.statements import Stand, Statements
+from binder.verdict import Verdict, failed, refused
+from binder.wire import Wire
 
 
 class Committer:
@@ -61,16 +40,14 @@ class Committer:
         self._settings = settings or CommitSettings()
         self._ledger = ledger
         self._profiles = profiles
-        self._stand = stand
+        self._statements = Statements(ledger=ledger, stand=stand)
         self._recheck = Recheck(ledger=ledger, best=self._settings.best)
         self._examination = Examination(ledger=ledger, recheck=self._recheck, profiles=profiles)
         self._given = Given()
         self._queue = StreamOrder()
         self._open: dict[str, Commitment] = {}
-        self._on_wire: set[str] = set()
-        self._paused: dict[str, Commitment] = {}
-        self._troubled: dict[str, Commitment] = {}
-        self._silence = 0
+        self._wire = Wire(self._settings.max_in_flight)
+        self._hold_ups = HoldUps()
         self._is_closed = False
 
     # Events.
@@ -86,8 +63,8 @@ class Committer:
         """Start what may be started: words that are due, pauses that are over, then new messages in stream order."""
         if self._is_closed:
             return []
-        effects = self._say_waiting(now)
-        while len(self._on_wire) < self._settings.max_in_flight:
+        effects: list[Effect] = [self._word(each, now) for each in self._hold_ups.speechless(now)]
+        while self._wire.has_place:
             step = self._next_step(now)
             if step is None:
                 break
@@ -122,9 +99,7 @@ class Committer:
 
     def due(self) -> float | None:
         """When ``advance`` has something to do by the clock alone; ``None``: not before the next event."""
-        times = [it.due for it in self._paused.values()]
-        times += [it.next_word for it in self._troubled.values() if it.next_word is not None]
-        return min(times, default=None)
+        return None if self._is_closed else self._hold_ups.due(has_place=self._wire.has_place)
 
     def held(self) -> Iterator[Held]:
         """Every message that is not settled: it has to be kept alive."""
@@ -135,7 +110,7 @@ class Committer:
     @property
     def on_wire(self) -> int:
         """Requests under way."""
-        return len(self._on_wire)
+        return len(self._wire)
 
     @property
     def backlog(self) -> int:
@@ -145,7 +120,7 @@ class Committer:
     @property
     def is_api_silent(self) -> bool:
         """Whether so many requests in a row were left open that nothing new is started."""
-        return self._silence >= self._settings.max_in_flight
+        return self._wire.is_silent
 
     # Messages.
 
@@ -167,7 +142,7 @@ class Committer:
         return [self._word(commitment, now)]
 
     def _next_step(self, now: float) -> list[Effect] | None:
-        resumed = self._first_due(now)
+        resumed = self._hold_ups.resume(now)
         if resumed is not None:
             return self._resume(resumed, now)
         if not self._queue or self.is_api_silent:
@@ -193,13 +168,11 @@ class Committer:
         self._undo(commitment)
         commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
         self._ledger.reserve(placement.pod, placement.node)
-        commitment.steps = PluginSteps(
-            profile=self._profiles[commitment.foremost.ranked.profile],
-            state=CycleState(self._ledger.snapshot.class_of(placement.pod)),
-            pod=placement.pod,
-            node=placement.node,
-        )
-        return self._go_on(commitment, commitment.steps, now)
+        state = CycleState(self._ledger.snapshot.class_of(placement.pod))
+        profile = self._profiles[commitment.foremost.ranked.profile]
+        steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
+        commitment.steps = steps
+        return self._go_on(commitment, steps, now)
 
     def _go_on(self, commitment: Commitment, steps: PluginSteps, now: float) -> list[Effect]:
         status = steps.before_binding(now)
@@ -212,12 +185,12 @@ class Committer:
     def _post(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
         node = steps.binding().node
         commitment.posted()
-        self._on_wire.add(commitment.uid)
+        self._wire.start(commitment.uid)
         return [Post(pod=commitment.pod, node=node)]
 
     def _look(self, commitment: Commitment) -> list[Effect]:
         commitment.phase = Phase.READING
-        self._on_wire.add(commitment.uid)
+        self._wire.start(commitment.uid)
         return [Read(pod=commitment.pod)]
 
     # Answers.
@@ -226,10 +199,8 @@ class Committer:
         self, uid: str, answer: Answer, then: Callable[[Commitment], list[Effect]], now: float
     ) -> list[Effect]:
         commitment = self._open.get(uid)
-        if commitment is None or uid not in self._on_wire:
+        if commitment is None or not self._wire.end(uid, answer):
             return []
-        self._on_wire.discard(uid)
-        self._silence = self._silence + 1 if answer.is_open else 0
         complaint: list[Effect] = [Complain(text=answer.missing_right)] if answer.missing_right else []
         return [*complaint, *self._guarded(commitment, then, now)]
 
@@ -271,36 +242,23 @@ class Committer:
     # Pauses.
 
     def _pause(self, commitment: Commitment, answer: Answer | None, now: float) -> list[Effect]:
+        """Back off: after an answer that leaves things open, or (``None``) after an exception."""
         commitment.failures += 1
-        asked = answer.retry_after if answer is not None else None
-        commitment.phase = Phase.PAUSED
-        commitment.due = now + self._settings.pauses.after(commitment.failures, asked)
+        pause = self._settings.pauses.after(commitment.failures, answer.retry_after if answer is not None else None)
+        silent, broken = "the API server has not answered the Binding yet", "trying again after an exception"
+        self._hold_ups.put_off(commitment, now + pause, broken if answer is None else silent)
         if commitment.next_word is None:
             commitment.next_word = now + self._settings.word_every.total_seconds()
-        silent, broken = "the API server has not answered the Binding yet", "trying again after an exception"
-        commitment.hold_up = broken if answer is None else silent
-        self._put_off(commitment)
         return []
 
     def _await_plugin(self, commitment: Commitment, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """A plugin says wait: the room stays reserved, the window's place is free at once."""
-        commitment.phase = Phase.PAUSED
-        commitment.due = min(now + self._settings.ask_again.total_seconds(), steps.waits_until)
-        commitment.hold_up = f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
-        self._put_off(commitment)
+        due = min(now + self._settings.ask_again.total_seconds(), steps.waits_until)
+        why = f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
+        self._hold_ups.put_off(commitment, due, why)
         return [] if commitment.is_waiting else [self._word(commitment, now)]
 
-    def _put_off(self, commitment: Commitment) -> None:
-        self._paused[commitment.uid] = commitment
-        self._troubled[commitment.uid] = commitment
-
-    def _first_due(self, now: float) -> Commitment | None:
-        """Of the pauses that are over, the one that stands first in the stream."""
-        over = [it for it in self._paused.values() if it.due <= now]
-        return min(over, key=lambda it: it.sequence, default=None)
-
     def _resume(self, commitment: Commitment, now: float) -> list[Effect]:
-        del self._paused[commitment.uid]
         commitment.collisions = 0
         if commitment.is_posted:
             return self._look(commitment)
@@ -319,14 +277,8 @@ class Committer:
             return self._go_on(commitment, steps, now)
         return self._examine(commitment, now)
 
-    def _say_waiting(self, now: float) -> list[Effect]:
-        late = [it for it in self._troubled.values() if it.next_word is not None and it.next_word <= now]
-        return [self._word(it, now) for it in late]
-
     def _word(self, commitment: Commitment, now: float) -> Effect:
-        said = self._decision(commitment, waiting(commitment.node, commitment.hold_up))
-        commitment.repeats += 1
-        commitment.is_waiting = True
+        said = self._statements.waiting(commitment)
         commitment.next_word = now + self._settings.word_every.total_seconds()
         return Publish(decision=said, held=commitment.foremost.held)
 
@@ -347,36 +299,18 @@ class Committer:
         uid = commitment.uid
         if verdict.outcome is Outcome.BOUND:
             self._ledger.confirm(uid)
-            self._tell_plugins(commitment)
+            if commitment.steps is not None:
+                commitment.steps.after_binding()
         else:
             self._ledger.release(uid)
             self._undo(commitment)
-        self._on_wire.discard(uid)
-        self._paused.pop(uid, None)
-        self._troubled.pop(uid, None)
+        self._hold_ups.settled(uid)
         commitment.phase = Phase.DECIDING
-        commitment.decision = self._decision(commitment, verdict)
+        commitment.decision = self._statements.final(commitment, verdict)
         commitment.decided = commitment.foremost.attempt
         return [Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)]
 
     def _undo(self, commitment: Commitment) -> None:
         steps, commitment.steps = commitment.steps, None
         if steps is not None:
-            with suppress(Exception):  # the pod's outcome stands, whatever a plugin makes of its own books
-                steps.undo()
-
-    def _tell_plugins(self, commitment: Commitment) -> None:
-        if commitment.steps is not None:
-            with suppress(Exception):  # the same
-                commitment.steps.after_binding()
-
-    def _decision(self, commitment: Commitment, verdict: Verdict) -> Decision:
-        return decision(
-            commitment.foremost.ranked,
-            commitment.foremost.attempt,
-            verdict,
-            pod=commitment.pod,
-            stand=self._stand,
-            repeat=commitment.repeats if verdict.outcome is Outcome.WAITING else 0,
-            versions=self._ledger.newest_objects(),
-        )
+            steps.undo()

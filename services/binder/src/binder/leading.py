@@ -30,8 +30,8 @@ from binder.reading import Reading
 from binder.requests import post_binding, read_pod
 from binder.settings import BinderSettings
 from binder.speaker import Speaker
+from binder.statements import Stand
 from binder.takeover import Takeover
-from binder.verdict import Stand
 
 log = get_logger()
 

@@ -5,6 +5,7 @@ And Unreserve when it was for nothing. Pure: plugins answer, the binder acts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from berth.api.pod import Pod
@@ -62,12 +63,14 @@ class PluginSteps:
             return
         self._is_reserved = False
         for plugin in reversed(self.profile.reserves):
-            plugin.unreserve(self.state, self.pod, self.node)
+            with suppress(Exception):  # the outcome stands, whatever a plugin makes of its own books
+                plugin.unreserve(self.state, self.pod, self.node)
 
     def after_binding(self) -> None:
         """The API has said that the pod is bound."""
         for plugin in self.profile.post_binds:
-            plugin.post_bind(self.state, self.pod, self.node)
+            with suppress(Exception):  # the same
+                plugin.post_bind(self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
         if self._is_reserved:

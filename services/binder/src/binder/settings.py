@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from berth.service.settings import Settings
 from binder.budget import BudgetSettings
-from binder.committer import CommitSettings
+from binder.commit_settings import CommitSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

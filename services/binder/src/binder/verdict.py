@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from berth.api.identity import Attempt, Epoch
-from berth.api.messages import Decision, Outcome, Ranked, Reason, Rejection
-from berth.api.pod import Pod
+from berth.api.messages import Outcome, Reason, Rejection
 from berth.framework.status import Status
 
 
@@ -59,48 +56,3 @@ def refused(node: str, status: Status) -> Verdict:
 def waiting(node: str, message: str) -> Verdict:
     """Not decided yet: the room stays reserved, the place in the window is free."""
     return Verdict(outcome=Outcome.WAITING, node=node, message=message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
-    """On whose behalf and on what state a Decision is made: goes into every one."""
-
-    epoch: Epoch
-    config: str
-    """Digest of the configuration."""
-
-
-def decision(  # noqa: PLR0913 - the message's own parts
-    ranked: Ranked,
-    attempt: Attempt,
-    verdict: Verdict,
-    *,
-    pod: Pod,
-    stand: Stand,
-    repeat: int,
-    versions: Mapping[str, str],
-) -> Decision:
-    """The verdict as the message that everybody reads, with everything that explains it."""
-    conflict = verdict.outcome is Outcome.CONFLICT
-    return Decision(
-        config=stand.config,
-        attempt=str(attempt),
-        epoch=stand.epoch,
-        outcome=verdict.outcome,
-        profile=ranked.profile,
-        namespace=pod.metadata.namespace,
-        pod=pod.metadata.name,
-        uid=pod.uid,
-        node=verdict.node,
-        reason=verdict.reason,
-        message=verdict.message,
-        repeat=repeat,
-        evaluated=ranked.evaluated,
-        feasible=ranked.feasible,
-        candidates=ranked.candidates,
-        rejections=list(verdict.refusals) if verdict.refusals else ranked.rejections,
-        blockers=list(verdict.blockers) or ranked.blockers,
-        positions=ranked.positions,
-        resource_versions=dict(versions) if conflict else {},
-        scorer=ranked.scorer,
-    )
