@@ -5,7 +5,7 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import decode_entry, decode_watermark
 from berth.api.node import Node
-from berth.api.pod import PodCondition, PodStatus
+from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.port import Current, Listed
 from harness.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
 from watcher.effects import LookUpKey, PurgeKey, StepDown, WriteKey
@@ -34,7 +34,9 @@ def test_a_bound_pod_that_starts_to_run_is_not_written_again():
     world = World().leads(a_node("n1"), a_pod("web", node="n1"))
     stands_at = world.bucket["pod.uid-web"].sequence
 
-    world.shows(a_pod("web", node="n1", phase="Running", version=2))
+    running = a_pod("web", node="n1", phase="Running", version=2)
+    status = PodStatus(phase="Running", start_time="2026-01-01T00:00:09Z")
+    world.shows(Pod(metadata=running.metadata, spec=running.spec, status=status))
 
     assert world.bucket["pod.uid-web"].sequence == stands_at
 
@@ -43,7 +45,7 @@ def test_a_bound_pod_carries_the_time_at_which_the_api_took_its_binding():
     world = World().leads(a_node("n1"))
     condition = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:07Z")
     pod = a_pod("web", node="n1")
-    bound = type(pod)(metadata=pod.metadata, spec=pod.spec, status=PodStatus(conditions=[condition]))
+    bound = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(conditions=[condition]))
 
     world.shows(bound)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from berth.api.errors import DecodeError
 from berth.api.identity import Attempt, Term
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Positions
 from berth.api.pod import Pod, changed, is_finished
@@ -21,6 +20,7 @@ from watcher.flight import Window
 from watcher.interest import Interest
 from watcher.queue import SchedulingQueue
 from watcher.requeue import Patience, Requeue
+from watcher.standing import Standing, standing
 from watcher.waiting_pod import Stage, WaitingPod
 
 LOST_IN_A_ROW: Final = 3
@@ -139,7 +139,8 @@ class Attempts:
         """The bus has been looked through: every pod that was held goes where it stood, and the queue runs."""
         self.running = True
         for waiting in [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]:
-            self._restore(waiting, in_flight.get(waiting.uid), decisions.get(waiting.uid), now)
+            stood = standing(waiting.uid, in_flight.get(waiting.uid), decisions.get(waiting.uid))
+            self._restore(waiting, stood, now)
 
     def timers(self, now: float) -> None:
         """Do what is due."""
@@ -256,25 +257,17 @@ class Attempts:
         waiting.misses, waiting.outcome, waiting.message = 0, Outcome.ERROR, reason
         self._requeue.failed(waiting, now, self._wall_clock(now))
 
-    def _restore(
-        self, waiting: WaitingPod, found: FoundInFlight | None, last: FoundDecision | None, now: float
-    ) -> None:
-        """Where a pod stood under the former leader: in flight, decided, or never tried."""
-        decided = _attempt_of(last, waiting)
-        newest = max(
-            (each for each in (found and found.attempt, decided) if each), key=lambda each: each.order, default=None
-        )
-        if newest is None:
-            self._queue.move(waiting, Stage.ACTIVE)
-            return
-        if newest.term > self._term:
-            self._emit(StepDown(reason=f"attempt {str(newest)!r} is of a higher term", term=newest.term))
-        waiting.attempt = newest
-        if last is not None and newest == decided and last.decision.outcome.final:
-            waiting.failures = newest.n - 1
+    def _restore(self, waiting: WaitingPod, stood: Standing, now: float) -> None:
+        """Go on where the pod stood under the former leader."""
+        waiting.attempt = stood.attempt
+        if stood.attempt is not None and stood.attempt.term > self._term:
+            self._emit(StepDown(reason=f"attempt {str(stood.attempt)!r}", term=stood.attempt.term))
+        if stood.decided is not None and stood.attempt is not None:
+            waiting.failures = stood.attempt.n - 1
+            last = stood.decided
             self._conclude(waiting, last.decision, now, last.time, last.age_seconds)
-        elif found is not None and newest == found.attempt:
-            self._resume(waiting, found.pod, has_place=newest != decided, now=now)
+        elif stood.in_flight is not None:
+            self._resume(waiting, stood.in_flight, has_place=stood.has_place, now=now)
         else:
             self._queue.move(waiting, Stage.ACTIVE)
 
@@ -303,16 +296,6 @@ def _note(waiting: WaitingPod, decision: Decision) -> None:
     waiting.node = decision.node
     waiting.misses = 0
     waiting.after = Positions()
-
-
-def _attempt_of(last: FoundDecision | None, waiting: WaitingPod) -> Attempt | None:
-    """The attempt of the last Decision of a subject, unless it was a namesake's."""
-    if last is None or last.decision.uid != waiting.uid:
-        return None
-    try:
-        return Attempt.parse(last.decision.attempt)
-    except DecodeError:
-        return None
 
 
 def _created(pod: Pod) -> datetime | None:

@@ -22,16 +22,16 @@ def held(thing: KubernetesObject) -> KubernetesObject | None:
 
 
 def bound_at(pod: Pod) -> str | None:
-    """When the pod was bound: what the API server wrote when it took the Binding, else its start or creation."""
+    """When the pod was bound: what the API server wrote when it took the Binding, else the pod's creation."""
     for condition in pod.status.conditions or ():
         if condition.type == POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time
-    return pod.status.start_time or pod.metadata.creation_timestamp
+    return pod.metadata.creation_timestamp
 
 
 def _held_pod(pod: Pod) -> Pod | None:
     if is_bound(pod):
-        status = PodStatus(start_time=pod.status.start_time)
+        status = PodStatus(start_time=bound_at(pod))  # its own comes a little later and would be one more write a pod
     elif nomination(pod):
         status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     else:
