@@ -16,7 +16,6 @@ from berth.api.pod import Container, Pod, PodSchedulingGate, PodSpec, PodStatus,
 from berth.bus.port import Entry
 from berth.kube.port import Deleted, Listed, Upserted
 from berth.service.configuration import profiles_of, read_configuration
-from watcher.attempts import AttemptSettings
 from watcher.dispatcher import Dispatcher
 from watcher.effects import Effect, LookUpKey, PublishPending, PurgeKey, WriteKey
 from watcher.events import (
@@ -30,6 +29,7 @@ from watcher.events import (
     StagesRead,
     Tick,
 )
+from watcher.limits import AttemptSettings
 from watcher.store import ObjectStore
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

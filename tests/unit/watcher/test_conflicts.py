@@ -3,8 +3,8 @@
 from berth.api.messages import Outcome, Reason
 from berth.kube.port import Current
 from harness.watcher_world import World, a_node, a_pod, attempt
-from watcher.attempts import AttemptSettings
 from watcher.events import LookedUp
+from watcher.limits import AttemptSettings
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

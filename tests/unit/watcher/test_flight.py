@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from berth.api.messages import Outcome
 from harness.watcher_world import World, a_node, a_pod, attempt
-from watcher.attempts import AttemptSettings
 from watcher.effects import Bury, LookUpAttempt, ReadPod
 from watcher.events import LookedUp, PodRead
+from watcher.limits import AttemptSettings
 
 
 def test_a_pod_bound_by_somebody_else_leaves_the_flight_at_once():

@@ -2,7 +2,7 @@
 
 from berth.api.messages import Outcome
 from harness.watcher_world import World, a_node, a_pod
-from watcher.attempts import AttemptSettings
+from watcher.limits import AttemptSettings
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

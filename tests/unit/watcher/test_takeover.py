@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from berth.api.messages import Outcome, Positions
 from harness.watcher_world import EPOCH, TERM, World, a_node, a_pod, attempt, foreign_value
-from watcher.attempts import AttemptSettings
 from watcher.effects import LookUpAttempt, StepDown
 from watcher.events import FoundDecision, FoundInFlight, StagesRead
+from watcher.limits import AttemptSettings
 
 
 def found(name: str, *, term: int = 6, n: int = 3) -> dict[str, FoundInFlight]:

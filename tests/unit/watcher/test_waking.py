@@ -7,9 +7,8 @@ import time
 from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, Resource
 from harness.watcher_world import World, a_node, a_pod
-from watcher.attempts import AttemptSettings
 from watcher.event_log import EventLog
-from watcher.requeue import Patience
+from watcher.limits import AttemptSettings, Patience
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 

@@ -7,7 +7,6 @@ attempt of which nothing is found any more is followed by the next one (PROTOCOL
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -18,8 +17,9 @@ from watcher.effects import Bury, Effect, LookUpAttempt, PublishPending, ReadPod
 from watcher.events import DecisionHeard, FoundDecision, FoundInFlight, LookedUp, PodRead
 from watcher.flight import Window
 from watcher.interest import Interest
+from watcher.limits import AttemptSettings
 from watcher.queue import SchedulingQueue
-from watcher.requeue import Patience, Requeue
+from watcher.requeue import Requeue
 from watcher.standing import Standing, standing
 from watcher.waiting_pod import Stage, WaitingPod
 
@@ -27,19 +27,6 @@ LOST_IN_A_ROW: Final = 3
 """Attempts of one pod that got lost one after the other: the third one counts as its error."""
 PARKED_SECONDS: Final = 10.0
 """After which the API is asked about a pod that the binder called bound and of which the watch is silent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSettings:
-    """What is agreed on about attempts."""
-
-    config: str = ""
-    """The configuration's digest, written into every message."""
-    window_floor: int = 64
-    """Pods in flight that are always allowed."""
-    silent_seconds: float = 10.0
-    """After which an attempt of which nothing is heard is looked up, and again each time that it has passed."""
-    patience: Patience = field(default_factory=Patience)
 
 
 class Attempts:

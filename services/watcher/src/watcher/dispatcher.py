@@ -18,7 +18,7 @@ from berth.api.subjects import key
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.profile import Profile
 from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
-from watcher.attempts import Attempts, AttemptSettings
+from watcher.attempts import Attempts
 from watcher.bad_input import BadInput
 from watcher.cluster_events import happenings
 from watcher.effects import Effect
@@ -38,6 +38,7 @@ from watcher.events import (
 )
 from watcher.held import bound_at, held
 from watcher.interest import Interest
+from watcher.limits import AttemptSettings
 from watcher.mirror import Mirror, Wanted
 from watcher.queue import SchedulingQueue
 from watcher.requeue import Requeue

@@ -6,7 +6,6 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -27,19 +26,6 @@ class QueueSort(Protocol):
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
         """The smaller, the sooner."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackOff:
-    """How long a refused pod is left alone: doubling from the first to the longest."""
-
-    first_seconds: float = 1.0
-    longest_seconds: float = 10.0
-
-    def seconds(self, failures: int) -> float:
-        """After so many failures, one after the other."""
-        doublings = min(max(failures, 1) - 1, 30)
-        return float(min(self.first_seconds * 2**doublings, self.longest_seconds))
 
 
 class SchedulingQueue:

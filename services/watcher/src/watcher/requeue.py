@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -14,28 +13,15 @@ from berth.api.resource_version import parse
 from berth.framework.events import ClusterEvent
 from watcher.event_log import EventLog
 from watcher.interest import Interest
+from watcher.limits import Patience
 from watcher.mirror import Mirror
-from watcher.queue import BackOff, SchedulingQueue
+from watcher.queue import SchedulingQueue
 from watcher.version_gate import VersionGate
 from watcher.waiting_pod import Stage, WaitingPod
 
 CONFLICTS_IN_A_ROW: Final = 3
 """After so many a pod backs off: whoever loses so often gets in the way of others."""
 LIVE_DATA: Final = ("bandwidth", "facts")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long pods wait for what."""
-
-    back_off: BackOff = field(default_factory=BackOff)
-    longest_sleep_seconds: float = 300.0
-    """After which an unschedulable pod is tried again without any event; kube-scheduler's five minutes."""
-    preemption_seconds: float = 10.0
-    """After which a pod is tried again whose victims are still going."""
-    versions_seconds: float = 10.0
-    """After which a conflict goes on though the reflectors have not reached what it names: a broken watch must not
-    hold a pod for ever."""
 
 
 class Requeue:

@@ -43,7 +43,7 @@ async def serve_on(
         process=process,
         client=client,
         reading=Reading(client, process),
-        profiles=profiles_of(configuration),
+        profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
         settings=settings,
     )
     async with asyncio.TaskGroup() as tasks:

@@ -7,9 +7,7 @@ from datetime import timedelta
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.service.settings import Settings
-from watcher.attempts import AttemptSettings
-from watcher.queue import BackOff
-from watcher.requeue import Patience
+from watcher.limits import AttemptSettings, BackOff, Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
