@@ -175,10 +175,10 @@ def test_an_object_that_nobody_foresaw_is_told_of_and_keeps_no_other_from_being_
     odd, fine = make_pod("odd", node="n1"), make_pod("fine", node="n1", version=12)
     place = ledger.snapshot.place
 
-    def break_on_odd(pod: Pod, node: str) -> None:
+    def break_on_odd(pod: Pod, node: str, **how: object) -> None:
         if pod.uid == odd.uid:
             raise ValueError("what is this")
-        place(pod, node)
+        place(pod, node, **how)
 
     monkeypatch.setattr(ledger.snapshot, "place", break_on_odd)
     ledger.observe(listed(30, odd, fine))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,9 +16,12 @@ from berth.api.messages import DeadLetter, Decision, Ranked, UnknownSchemaError,
 from berth.bus.port import BusLostError, Consumption, Delivery, MissingError, Session, TooLargeError
 from berth.bus.stages import bury, publish_decision
 from berth.bus.topology import RANKED
+from berth.cluster.heard import HeardData
+from berth.cluster.livesource import LiveSource
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.service.leadership import Leadership
+from berth.service.livedata import follow_live
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.until import run_until
@@ -108,21 +111,27 @@ class Leading:
         )
 
     async def _commit(self, consuming: AbstractAsyncContextManager[Consumption]) -> None:
-        async with consuming as consumption, self._tasks as tasks:
+        async with AsyncExitStack() as stack, consuming as consumption, self._tasks as tasks:
+            live = await follow_live(self._session, self._heard_data(), stack, tasks, lambda *_: None)
+            receiving = tasks.create_task(self._receive(consumption), name="receive")
             lasting = [
                 tasks.create_task(work, name=name)
                 for name, work in (
-                    ("receive", self._receive(consumption)),
                     ("keep alive", self._keep_alive()),
                     ("clock", self._follow_clock()),
                     ("gauges", self._show()),
                 )
             ]
             await self._parts.process.stopping.wait()
-            lasting[0].cancel()
+            receiving.cancel()
             await self._finish()
-            for task in lasting:
+            for task in (*lasting, *live):
                 task.cancel()
+
+    def _heard_data(self) -> HeardData:
+        """What the filters read beside the cluster's objects."""
+        sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
+        return HeardData(self._parts.ledger.snapshot.live, sources)
 
     async def _finish(self) -> None:
         """Take nothing new; what is on the wire is seen to its end, as far as there is time."""
@@ -143,6 +152,7 @@ class Leading:
             self._take(delivery)
 
     def _take(self, delivery: Delivery) -> None:
+        self._parts.ledger.snapshot.live.heard_at(delivery.time.timestamp())
         held = Held(sequence=delivery.sequence, delivery=delivery)
         try:
             effects = self._core.take(_read(delivery), held, self._now())

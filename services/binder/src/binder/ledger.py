@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from berth.api.boundat import bound_at
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
@@ -157,7 +158,7 @@ class Ledger:
         self._bound.add(pod.uid)
         self._reservations.pop(pod.uid, None)
         self.snapshot.end_nomination(pod.uid)
-        self.snapshot.place(pod, pod.spec.node_name)
+        self.snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
 
     def _remove_pod(self, uid: str) -> None:
         self._unbound.pop(uid, None)

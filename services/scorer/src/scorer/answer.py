@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from berth.api.identity import Attempt
 from berth.api.messages import Pending, Ranked
+from berth.cluster.livesource import LiveSource
 from berth.framework.cycle import rank
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
@@ -21,6 +22,11 @@ class Answering:
     config: str
     identity: str
     best: int
+
+    @property
+    def live_sources(self) -> frozenset[LiveSource]:
+        """What the profiles' plugins read beside the cluster's objects."""
+        return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
     def answer(self, pending: Pending, view: View, now: float) -> Ranked:
         """Rank one pod. Its profile is one of ours. The proposal that this makes counts from here on."""

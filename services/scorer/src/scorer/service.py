@@ -14,7 +14,9 @@ from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, decode, decoder
 from berth.api.subjects import all_of
 from berth.bus.port import BucketFollowing, Bus, Delivery, Session, StreamFollowing
+from berth.cluster.heard import HeardData
 from berth.service.health import Condition
+from berth.service.livedata import follow_live
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.sessions import sessions
@@ -98,6 +100,8 @@ class Scorer:
         cluster = await stack.enter_async_context(self._session.follow_bucket("cluster"))
         tasks.create_task(self._follow_cluster(cluster), name="cluster")
         await cluster.caught_up.wait()
+        heard = HeardData(self._view.snapshot.live, self._answering.live_sources)
+        await follow_live(self._session, heard, stack, tasks, self._reached)
         async for stored in self._session.look_through("RANKED", all_of("ranked")):
             self._complain(self._view.hear_ranked(stored.data, time.monotonic()), stored.subject)
         decisions = await stack.enter_async_context(self._session.follow("DECISIONS", since=DECISIONS_READ))
@@ -109,6 +113,10 @@ class Scorer:
             for problem in self._view.mirror(batch, following.position):
                 self._complain(problem, "cluster")
             self._awake.set()
+
+    def _reached(self, bucket: str, position: int) -> None:
+        self._view.reached(bucket, position)
+        self._awake.set()
 
     async def _follow_decisions(self, following: StreamFollowing) -> None:
         async for batch in following.batches():

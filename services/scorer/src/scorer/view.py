@@ -36,6 +36,10 @@ class View:
         self.positions = msgspec.structs.replace(self.positions, cluster=max(position, self.positions.cluster))
         return wrong
 
+    def reached(self, bucket: str, position: int) -> None:
+        """Everything of a bucket of live data up to here is in the Snapshot."""
+        self.positions = msgspec.structs.replace(self.positions, **{bucket: position})
+
     def hear_decisions(self, stored: Iterable[Stored], position: int, now: float) -> list[str]:
         """Messages of DECISIONS, in order; returns what was wrong."""
         wrong = [problem for message in stored if (problem := self._decided_one(message, now))]
@@ -55,6 +59,7 @@ class View:
         """A message that NATS stored at this time has been read: the view's clock, which is the server's."""
         if self._heard is None or time > self._heard:
             self._heard = time
+            self.snapshot.live.heard_at(time.timestamp())
 
     def age_seconds(self) -> float | None:
         """How far the kind that was complete longest ago lies behind the newest message read; ``None`` before any was.

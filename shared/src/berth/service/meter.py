@@ -184,12 +184,12 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_prometheus_rounds_total": Metric(
         kind="counter",
         labels=("query", "result"),
-        meaning="Rounds of questions to Prometheus: ok, or why not (unreachable, slow, refused, unavailable, nonsense).",
+        meaning="Rounds of questions to Prometheus: ok, unreachable, slow, refused, unavailable, nonsense.",
     ),
     "berth_bandwidth_nodes": Metric(
         kind="gauge",
         labels=("query", "state"),
-        meaning="Nodes with a sample now (known), without (missing), claimed twice (double); exporters of none (stranger).",
+        meaning="Nodes with a sample now (known), without (missing), claimed twice (double); strangers' exporters.",
     ),
     "berth_bandwidth_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
