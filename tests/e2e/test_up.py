@@ -23,6 +23,11 @@ async def test_says_ready_on_a_line_of_its_own_and_in_a_file_when_it_schedules(t
         assert berth.ready_file.read_text() == "ready\n"
         assert berth.pids.keys() == CHILDREN
         async with outside(berth.kubeconfig) as seen:
+            leases = (await seen.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")).body["items"]
+            assert {lease["metadata"]["name"]: bool(lease["spec"]["holderIdentity"]) for lease in leases} == {
+                "berth-binder": True,
+                "berth-watcher": True,
+            }
             await seen.api.post(seen.api.pods, made := seen.pod("first", spec={"nodeSelector": {}}))
             await seen.all_bound([made["metadata"]["name"]], seconds=10)
 

@@ -69,10 +69,10 @@ async def bound(found: Audit, count: int) -> None:
     await eventually(reached, f"{count} pods to be bound", RECOVERED_SECONDS)
 
 
-@pytest.mark.parametrize("names", [(name,) for name in (*ALL_SERVICES[:3],)] + [ALL_SERVICES], ids="+".join)
-async def test_run_survives_the_kill_of(names: tuple[str, ...], victim: BerthUp, cluster_outside: Outside):
+@pytest.mark.parametrize("name", ALL_SERVICES[:3])
+async def test_run_survives_the_kill_of(name: str, victim: BerthUp, cluster_outside: Outside):
     async with run_of_pods(cluster_outside):
-        killed = {name: victim.kill(name) for name in names}
+        killed = {name: victim.kill(name)}
     await back(victim, killed)
 
 

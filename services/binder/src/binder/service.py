@@ -56,6 +56,7 @@ async def serve_on(
     clients: Clients, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
 ) -> None:
     """The same on given clients."""
+    process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone could make it ready
     ledger, client = Ledger(), clients.api
     parts = Parts(
         process=process,
@@ -63,7 +64,7 @@ async def serve_on(
         ledger=ledger,
         reading=Reading(client, ledger, process),
         speaker=Speaker(clients.voice, process, Budget(settings.budget)),
-        profiles=dict(profiles_of(configuration)),
+        profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
         config=configuration.digest,
         settings=settings,
     )
