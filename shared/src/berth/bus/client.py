@@ -1,9 +1,11 @@
-"""nats-py's client with two holes closed: secrets on a plain connection, and headers that end its reading for good."""
+"""nats-py's client with three holes closed: secrets on a plain connection, PINGs that overtake, headers that kill."""
 
 from __future__ import annotations
 
+import asyncio
+
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import PING_PROTO, Client
 
 
 class GuardedClient(Client):
@@ -28,6 +30,16 @@ class GuardedClient(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def ping(self, pong: asyncio.Future[bool]) -> None:
+        """Send a PING; the future is done when the server has read all that was sent before it. Never cancel it."""
+        await self._send_ping(pong)
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        """The library writes its PING past what is still queued: the answer then says nothing of what went before."""
+        self._pongs.append(future or asyncio.get_running_loop().create_future())
+        await self._send_command(PING_PROTO)
+        await self._flush_pending()
 
     def _connect_command(self) -> bytes:
         info = self._server_info

@@ -188,15 +188,22 @@ class Connection:
 
     async def settle(self, within: timedelta) -> None:
         """Wait until the server has read all that was sent before. Raises as :meth:`request`."""
-        patience = within.total_seconds()
+        pong = self._loop.create_future()
+        answered = asyncio.Event()
+        pong.add_done_callback(lambda _: answered.set())
+        off = self.on_lost(answered.set)
         try:
-            async with asyncio.timeout(patience):
-                await self._client.flush(timeout=patience * 2)  # type: ignore[arg-type]  # whole seconds only by its annotation
+            if not self.lost.is_set():
+                await self._client.ping(pong)
+                async with asyncio.timeout(within.total_seconds()):
+                    await answered.wait()
         except TimeoutError as exc:
-            raise UnansweredError(f"pinging {self._servers()}: no answer within {patience:g} s") from exc
-        except (nats.errors.Error, OSError) as exc:
-            self.lose(f"pinging: {exc}")
-            raise self.loss() from exc
+            text = f"pinging {self._servers()}: no answer within {within.total_seconds():g} s"
+            raise UnansweredError(text) from exc
+        finally:
+            off()
+        if self.lost.is_set():
+            raise self.loss()
 
     def new_inbox(self) -> str:
         """A subject that only we know."""
@@ -230,10 +237,10 @@ class Connection:
 
     async def close(self) -> None:
         """Send what was posted, and leave. Takes at most a second."""
-        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError, BusLostError):
+        with contextlib.suppress(TimeoutError, BusLostError, UnansweredError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._flush_posts()
-                await self._client.flush()
+                await self.settle(self.settings.ping_timeout)
         self.lose("closed")
         await asyncio.shield(self._ending)
 

@@ -37,7 +37,7 @@ class MemoryBus(Bus):
         await asyncio.sleep(0)
         if not self._running:
             raise BusLostError(f"connecting to the bus {self.name!r} in memory as {name!r}: it is stopped")
-        session = MemorySession(self._store, name, self.sessions.remove)
+        session = MemorySession(self._store, name, on_lost=self.sessions.remove, verify=self.verify)
         self.sessions.append(session)
         return session
 
@@ -64,6 +64,20 @@ class MemoryBus(Bus):
     def _cut_all(self, cause: str) -> None:
         for session in list(self.sessions):
             session.lose(cause)
+
+    # --- what somebody does on the server itself
+
+    def apply(self) -> str:
+        """Make what is declared, as ``berth bus apply`` does; returns ``bus.id``."""
+        return self._store.apply()
+
+    def verify(self) -> None:
+        """What every session's ``verify`` asks; a test may put its own answer in the place."""
+        self._store.verify()
+
+    def bus_id(self) -> str:
+        """``bus.id`` as it stands, or nothing."""
+        return self._store.bus_id()
 
     def services(self) -> list[Registered]:
         """Who is registered."""

@@ -49,13 +49,21 @@ E = TypeVar("E", bound=_Ending)
 class MemorySession(Session):
     """One client. Keeps :class:`berth.bus.port.Session`, which documents every call."""
 
-    def __init__(self, store: MemoryStore, name: str, on_lost: Callable[[MemorySession], None]) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        name: str,
+        *,
+        on_lost: Callable[[MemorySession], None],
+        verify: Callable[[], None],
+    ) -> None:
         self.name: Final = name
         self._lost = asyncio.Event()
         self.registered: Final[list[Registered]] = []
         self._store = store
         self._bus_id = store.bus_id()
         self._on_lost = on_lost
+        self._verify = verify
         self._cause = "closed"
         self._going_on: list[_Ending] = []
         self._stop_listening: list[Callable[[], None]] = []
@@ -194,7 +202,7 @@ class MemorySession(Session):
         self._bus_id = await self._answer(self._store.apply)
 
     async def verify(self) -> None:
-        await self._answer(self._store.verify)
+        await self._answer(self._verify)
 
     async def create_consumer(self, stream: str, consumer: str) -> None:
         declared = declared_consumer(self._store.settings, stream, consumer)
