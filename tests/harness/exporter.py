@@ -1,0 +1,75 @@
+"""An exporter whose counters are known: what a node-exporter serves of a node's network, at rates that a test sets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+
+@dataclass
+class Exporter:
+    """Serves /metrics at an address of its own; `rate` and `transmit` are bytes per second and may be changed."""
+
+    address: str
+    port: int
+    rate: float
+    nodename: str
+    transmit: float = 0.0
+    device: str = "eth0"
+    speed: float | None = 125e6
+    release: str = "6.1.0-1"
+    slaves: tuple[str, ...] = ()
+    _began: float = field(default_factory=time.monotonic)
+    _received: float = 0.0
+    _sent: float = 0.0
+    _runner: web.ServerRunner | None = None
+
+    @property
+    def instance(self) -> str:
+        """As Prometheus calls it."""
+        return f"{self.address}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen; the counters go on from where they stood."""
+        self._runner = web.ServerRunner(web.Server(self._serve, access_log=None), shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.address, self.port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        """Be gone. The traffic goes on."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def reboot(self, *, nodename: str, release: str) -> None:
+        """Counters from 0, another kernel, another host name."""
+        self._began, self._received, self._sent = time.monotonic(), 0.0, 0.0
+        self.nodename, self.release = nodename, release
+
+    async def _serve(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(text="\n".join([*self._lines(), ""]), content_type="text/plain")
+
+    def _lines(self) -> list[str]:
+        now = time.monotonic()
+        elapsed, self._began = now - self._began, now
+        self._received += self.rate * elapsed
+        self._sent += self.transmit * elapsed
+        uname = f'machine="x86_64",nodename="{self.nodename}",release="{self.release}",sysname="Linux"'
+        lines = [
+            "# TYPE node_network_receive_bytes_total counter",
+            "# TYPE node_network_transmit_bytes_total counter",
+            f"node_uname_info{{{uname}}} 1",
+            'node_network_receive_bytes_total{device="lo"} 1e12',
+        ]
+        for device in (self.device, *self.slaves):
+            flags = 0x1803 if device in self.slaves else 0x1003
+            lines += [
+                f'node_network_receive_bytes_total{{device="{device}"}} {self._received:.0f}',
+                f'node_network_transmit_bytes_total{{device="{device}"}} {self._sent:.0f}',
+                f'node_network_flags{{device="{device}"}} {flags}',
+            ]
+            if self.speed is not None:
+                lines.append(f'node_network_speed_bytes{{device="{device}"}} {self.speed:.0f}')
+        return lines
