@@ -96,7 +96,13 @@ def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
 
 async def _lead_once(session: Session, parts: Parts) -> None:
     process = parts.process
-    await session.register("binder", identity=process.identity, version=version("berth-binder"), stats=dict)
+    ledger = parts.ledger
+    await session.register(
+        "binder",
+        identity=process.identity,
+        version=version("berth-binder"),
+        stats=lambda: {"pods": ledger.pod_count, "reservations": len(ledger.reservations)},
+    )
     async with lead(
         role="binder", session=session, client=parts.client, settings=process.settings, process=process
     ) as leadership:
