@@ -189,6 +189,14 @@ def test_known_fields_that_mean_nothing_here_are_listed():
     )
 
 
+def test_a_percentage_of_nodes_means_nothing_since_every_node_is_scored():
+    assert loaded("percentageOfNodesToScore: 50\nprofiles: [{percentageOfNodesToScore: 30}]").ignored == (
+        "percentageOfNodesToScore",
+        "profiles[0].percentageOfNodesToScore",
+    )
+    assert loaded("percentageOfNodesToScore: 0\nprofiles: [{percentageOfNodesToScore: 100}]").ignored == ()
+
+
 def test_the_digest_follows_what_the_file_says_and_not_its_layout():
     assert loaded("parallelism: 16").digest == loaded("# note\nparallelism:   16").digest
     assert loaded("parallelism: 16").digest != loaded("parallelism: 15").digest

@@ -16,7 +16,7 @@ from scorer.service import serve
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     answering = Answering(
-        profiles=profiles_of(configuration),
+        profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
         config=configuration.digest,
         identity=process.identity,
         best=process.settings.numbers.best,

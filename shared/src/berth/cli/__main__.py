@@ -11,15 +11,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from berth.api.config.load import ConfigurationError
 from berth.api.errors import BerthError
 from berth.cli import run as running
+from berth.cli.config import Provider, configured, kubeconfig_of
+from berth.cli.config import app as config_app
 from berth.cli.console import note, say
 from berth.cli.pipeline import PipelineOptions
+from berth.cli.plugin import app as plugin_app
 from berth.cli.reachable import apply_bus
 from berth.cli.supervisor import ChildRefusedError
 from berth.cli.up import up as bring_up
-from berth.service.configuration import read_configuration
 from berth.service.exits import Exit, exit_for
 from berth.service.flags import go_forms
 
@@ -33,6 +34,8 @@ app = typer.Typer(
 )
 bus_app = typer.Typer(help="The bus: streams, buckets and consumers.", no_args_is_help=True)
 app.add_typer(bus_app, name="bus")
+app.add_typer(config_app, name="config")
+app.add_typer(plugin_app, name="plugin")
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The cluster; without it one is simulated.", show_default=False)
@@ -49,6 +52,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     kubeconfig: Kubeconfig = None,
     nats: Nats = None,
     config: Config = None,
+    algorithm_provider: Provider = None,
     scorers: Annotated[int, typer.Option(help="How many scorers.", min=1, max=256)] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes of the simulated cluster.", min=0)] = 100,
     verbosity: Verbosity = 0,
@@ -58,12 +62,12 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     ready_file: Annotated[Path | None, typer.Option(help="Written when pods are being scheduled.")] = None,
 ) -> None:
     """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
-    if config is not None:
-        _checked(config)
+    chosen = configured(config, algorithm_provider)
     options = PipelineOptions(
-        kubeconfig=kubeconfig,
+        kubeconfig=kubeconfig or kubeconfig_of(chosen),
         nats=nats,
         config=config,
+        algorithm_provider=algorithm_provider,
         scorers=scorers,
         nodes=nodes,
         verbosity=verbosity,
@@ -90,15 +94,6 @@ def bus_apply(nats: Annotated[str, typer.Option("--nats", help="Address of the N
     """Create or update every stream, bucket and shared consumer that berth declares."""
     _await(apply_bus(nats))
     say(f"applied to {nats}")
-
-
-def _checked(config: Path) -> None:
-    try:
-        read_configuration(config)
-    except ConfigurationError as exc:
-        for problem in exc.problems:
-            note(f"{config}: {problem}")
-        raise typer.Exit(Exit.USAGE) from exc
 
 
 def _await(work: Coroutine[Any, Any, T]) -> T:

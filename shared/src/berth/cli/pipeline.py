@@ -32,6 +32,8 @@ class PipelineOptions:
     kubeconfig: Path | None = None
     nats: str | None = None
     config: Path | None = None
+    algorithm_provider: str | None = None
+    """Name of the preset that profiles start from, as it was typed; ``None``: as the services have it."""
     scorers: int = 1
     nodes: int = 100
     """Nodes of a simulated cluster."""
@@ -103,6 +105,7 @@ def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) ->
         nats=nats,
         kubeconfig=kubeconfig,
         config=options.config,
+        algorithm_provider=options.algorithm_provider,
         verbosity=options.verbosity,
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,

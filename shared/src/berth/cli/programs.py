@@ -19,6 +19,7 @@ class ServiceOptions:
     nats: str
     kubeconfig: Path
     config: Path | None
+    algorithm_provider: str | None
     verbosity: int
     identity: str
     """Unique for this pipeline: a service that is started again under it takes its own Lease back at once. Only whoever
@@ -67,6 +68,7 @@ def _service(module: str, name: str, options: ServiceOptions) -> Program:
         *("--nats", options.nats),
         *(("--kubeconfig", str(options.kubeconfig)) if module != "scorer" else ()),
         *(("--config", str(options.config)) if options.config is not None else ()),
+        *(("--algorithm-provider", options.algorithm_provider) if options.algorithm_provider is not None else ()),
         *("-v", str(options.verbosity)),
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),

@@ -6,7 +6,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
-from berth.framework.guard import call, checked_scores, checked_verdicts, whole_numbers
+from berth.framework.guard import call, checked_scores, checked_verdicts, limited, whole_numbers
 from berth.framework.interface import FilterPlugin, ScorePlugin, Scores, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
@@ -22,10 +22,14 @@ def evaluate_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: No
     if isinstance(plugin, VectorFilterPlugin):
         verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
         return checked_verdicts(plugin, verdicts, len(nodes))
-    return Verdicts.of(
-        SUCCESS if info is None else call(plugin, "Filter", plugin.filter, Status, state, pod, info)
-        for info in nodes.infos()
-    )
+
+    def one_by_one() -> Verdicts:
+        return Verdicts.of(
+            SUCCESS if info is None else call(plugin, "Filter", plugin.filter, Status, state, pod, info)
+            for info in nodes.infos()
+        )
+
+    return limited(plugin, "Filter", one_by_one)
 
 
 def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -37,7 +41,10 @@ def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Node
     if isinstance(plugin, VectorScorePlugin):
         scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
         return checked_scores(plugin, scores, len(nodes))
-    given = [
-        0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
-    ]
-    return whole_numbers(plugin, given)
+
+    def one_by_one() -> list[int]:
+        return [
+            0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
+        ]
+
+    return whole_numbers(plugin, limited(plugin, "Score", one_by_one))

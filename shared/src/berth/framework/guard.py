@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -13,6 +14,13 @@ from berth.framework.verdicts import Verdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class OutOfTime(BaseException):
+    """A plugin's call has taken the seconds that it had: raised within it, and not for its ``except Exception``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"took longer than {seconds:g} s")
 
 
 class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
@@ -26,7 +34,7 @@ def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *
         PluginFailure: it does not, or it raised. CancelledError, KeyboardInterrupt and their like pass through.
     """
     try:
-        answer = method(*args, **kwargs)
+        answer = limited(plugin, point, partial(method, *args, **kwargs)) if plugin.limit else method(*args, **kwargs)
     except PluginFailure:
         raise
     except Exception as exc:
@@ -34,6 +42,20 @@ def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *
     if not isinstance(answer, kind):
         raise PluginFailure(f'running {point} plugin "{plugin.name}": want {kind.__name__}, got {answer!r:.80}')
     return answer
+
+
+def limited(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
+    """Work that asks a plugin many times, all within one limit, where the plugin has one.
+
+    Raises:
+        PluginFailure: it took too long.
+    """
+    if plugin.limit is None:
+        return work()
+    try:
+        return plugin.limit(work)
+    except OutOfTime as exc:
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": {exc}') from exc
 
 
 def named(plugin: Plugin, point: str, status: Status) -> Status:

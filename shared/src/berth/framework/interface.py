@@ -28,12 +28,12 @@ Guarantees:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ from berth.framework.verdicts import Verdicts
 if TYPE_CHECKING:
     from berth.framework.refusals import Refusals
 
+R = TypeVar("R")
 Scores = npt.NDArray[np.int64]
 MIN_SCORE = 0
 MAX_SCORE = 100
@@ -75,11 +76,21 @@ class Reads(Flag):
     """More than that: the pod's labels or name, other rows, live data, the clock. Asked anew in every cycle."""
 
 
+class Limit(Protocol):
+    """Runs work, and ends it from within by raising ``guard.OutOfTime`` when it takes too long."""
+
+    def __call__(self, work: Callable[[], R]) -> R:
+        """The work's result."""
+        ...
+
+
 class Plugin(ABC):
     """What every plugin has. ``reads`` is ANYTHING unless the plugin says otherwise: always right, never fastest."""
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
+    limit: Limit | None = None
+    """What ends a call of the plugin that hangs; services give one to plugins from elsewhere."""
     live_sources: frozenset[LiveSource] = frozenset()
     """What the plugin reads of ``Snapshot.live``: only what is declared here is there. Such a plugin reads ANYTHING."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+import msgspec
+
 from berth.api.resources import is_extended, is_scalar
 from berth.plugins.factory import Args
 from berth.plugins.scoringstrategy import LeastAllocated, MostAllocated, RequestedToCapacityRatio, Strategy
@@ -41,7 +43,9 @@ class ScoringStrategy(Args, frozen=True, kw_only=True):
     """How points are given, and for which resources; none named is cpu and memory, each of weight 1."""
 
     type: str = LEAST
-    resources: list[ResourceWeight] | None = None
+    resources: list[ResourceWeight] | None = msgspec.field(
+        default_factory=lambda: [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
+    )
     requested_to_capacity_ratio: Shape | None = None
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Final
 import typer
 from typer.core import TyperCommand
 
+from berth.plugins.presets import PRESETS
+
 Flags = Mapping[str, str]
 """The flags that were given, by the path of their setting (``kube.kubeconfig``)."""
 Given = str | None
@@ -47,6 +49,9 @@ def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> 
     @app.command(name, help=about, cls=KubeCommand)
     def command(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         config: Annotated[Given, typer.Option(metavar="FILE", help="KubeSchedulerConfiguration.")] = None,
+        algorithm_provider: Annotated[
+            Given, typer.Option(metavar="NAME", help=f"Plugins that a file starts from: {', '.join(PRESETS)}.")
+        ] = None,
         kubeconfig: Annotated[Given, typer.Option(metavar="FILE", help="How to reach the API server.")] = None,
         nats: Annotated[Given, typer.Option(metavar="URL", help="Where NATS is.")] = None,
         leader_elect: Annotated[
@@ -75,6 +80,7 @@ def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> 
     ) -> None:
         given = {
             "config": config,
+            "algorithm_provider": algorithm_provider,
             "kube.kubeconfig": kubeconfig,
             "kube.qps": kube_api_qps,
             "kube.burst": kube_api_burst,

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from berth.kube.election import LeaseSettings, own_identity
+from berth.plugins.presets import DEFAULT_NAME, PRESETS
 from berth.service import readers
 from berth.service.secret import Secret
 
 PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
 """Whoever starts services as its children names itself here, so that they end with it (``parent_pid``)."""
+
+
+PLUGIN_DEADLINE: Final = timedelta(seconds=1)
+"""A built-in plugin takes less than 1 ms for 5,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,9 @@ class Numbers:
     """How long a scorer waits for the positions that a message asks for, 0-60 s, before it ranks on an older view."""
     duplicate_window: Annotated[timedelta, readers.duration(10, 3600)] = timedelta(seconds=120)
     """For how long NATS knows message ids, 10 s to 1 h; longer than anything is published again."""
+    plugin_deadline: Annotated[timedelta, readers.duration(0.01, 60)] = PLUGIN_DEADLINE
+    """How long one extension point of a plugin from elsewhere may take, over all nodes, 10 ms to 1 min. Past it the
+    pod's attempt is an error that names the plugin. Meanwhile the service does nothing else: less than an ack_wait."""
     max_in_flight_bindings: Annotated[int, readers.integer(1, 1024)] = 32
     """Bindings on the wire at once, 1-1024: 32 keep an API server busy, 1 is strictly serial."""
 
@@ -147,6 +155,8 @@ class Settings:
     """Who this process is, in Leases, messages and logs: host name and a uuid, so that two never have the same."""
     config: Annotated[Path | None, readers.existing_file] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
+    algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
+    """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
     ready_file: Annotated[Path | None, readers.path] = None
     """Written when the service first works, for whoever starts it and waits. None: nothing is written."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None
@@ -166,6 +176,7 @@ def _broken_numbers(settings: Settings) -> list[str]:
     rules = (
         ("proposal", numbers.proposal, "leaderElection.leaseDuration", lease),
         ("duplicateWindow", numbers.duplicate_window, "numbers.proposal", numbers.proposal),
+        ("scorerAckWait", numbers.scorer_ack_wait, "numbers.pluginDeadline", numbers.plugin_deadline),
     )
     return [
         f"numbers.{name}: want > {other} ({readers.written(least)}), got {readers.written(value)}"

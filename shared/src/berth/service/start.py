@@ -12,6 +12,7 @@ from pathlib import Path
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
+from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError
 from berth.service.configuration import read_configuration
 from berth.service.exits import Exit
 from berth.service.flags import Flags
@@ -44,12 +45,15 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
         SettingsError: with every problem of both.
     """
     named = flags.get("config") or environment.get("BERTH_CONFIG")
+    provider = flags.get("algorithm_provider") or environment.get("BERTH_ALGORITHM_PROVIDER") or DEFAULT_NAME
     problems: list[str] = []
     configuration = None
     try:
-        configuration = read_configuration(Path(named) if named else None)
+        configuration = read_configuration(Path(named) if named else None, provider=provider)
     except ConfigurationError as error:
         problems += error.problems
+    except UnknownPresetError as error:
+        problems.append(str(error))
     try:
         settings = read_settings(flags=flags, environment=environment, file=file_values(configuration))
     except SettingsError as error:

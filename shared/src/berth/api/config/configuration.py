@@ -62,6 +62,8 @@ class KubeSchedulerConfiguration:
     """No back-off is longer."""
     digest: str = ""
     """Names the configuration in messages: 12 hexadecimal digits of a hash of what was loaded."""
+    converted: tuple[str, ...] = ()
+    """Sentences about what an older version of the file said in another way; ``berth config check`` prints them."""
     ignored: tuple[str, ...] = ()
     """Paths of known fields that mean nothing here; ``berth config check`` lists them."""
 

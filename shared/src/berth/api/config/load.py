@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -25,9 +26,12 @@ from berth.api.config.types import (
     FileLeaderElection,
     Plugins,
 )
+from berth.api.config.versions import to_v1
 from berth.api.errors import BerthError
 
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
+_EVERY_NODE = (None, 0, 100)
+"""Percentages that say what is done anyway."""
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
 
 
@@ -53,14 +57,14 @@ def load(
         ConfigurationError: with every problem at once.
     """
     problems = Problems()
-    file = _read_file(text, problems)
-    configuration = _complete(file, text, known, preset, problems) if file else None
+    document = _parse(text, problems)
+    configuration = _read(document, known, preset, problems) if document is not None else None
     if problems or configuration is None:
         raise ConfigurationError(problems, source=source)
     return configuration
 
 
-def _read_file(text: str, problems: Problems) -> File | None:
+def _parse(text: str, problems: Problems) -> dict[str, object] | None:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as exc:
@@ -69,21 +73,33 @@ def _read_file(text: str, problems: Problems) -> File | None:
     if not isinstance(document, dict):
         problems.add("", f"a {KIND}", document)
         return None
-    _check_identity(document, problems)
-    return read_struct(document, File, "", problems)
+    return document
+
+
+def _read(
+    document: dict[str, object], known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
+) -> KubeSchedulerConfiguration | None:
+    conversion = to_v1(document)
+    problems.extend(conversion.problems)
+    _check_identity(conversion.document, problems)
+    file = read_struct(conversion.document, File, "", problems)
+    if file is None:
+        return None
+    configuration = _complete(file, known, preset, problems)
+    return replace(configuration, digest=_digest(document, preset), converted=tuple(conversion.done))
 
 
 def _check_identity(document: dict[str, object], problems: Problems) -> None:
     version, kind = document.get("apiVersion"), document.get("kind")
     if isinstance(version, str) and version != API_VERSION:
-        hint = "; write v1 and check the fields" if version.startswith(API_GROUP) else ""
+        hint = "; write v1, or a version back to v1alpha1" if version.startswith(API_GROUP) else ""
         problems.append(f"apiVersion: want {API_VERSION!r}, got {version!r}{hint}")
     if isinstance(kind, str) and kind != KIND:
         problems.append(f"kind: want {KIND!r}, got {kind!r}")
 
 
 def _complete(
-    file: File, text: str, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
+    file: File, known: Mapping[str, KnownPlugin], preset: Plugins, problems: Problems
 ) -> KubeSchedulerConfiguration:
     if file.extenders:
         problems.append(
@@ -102,14 +118,13 @@ def _complete(
         client_connection=_client_connection(file.client_connection, problems),
         pod_initial_backoff=timedelta(seconds=initial),
         pod_max_backoff=timedelta(seconds=longest),
-        digest=hashlib.sha256(_canonical(text, preset)).hexdigest()[:12],
         ignored=_ignored(file),
     )
 
 
-def _canonical(text: str, preset: Plugins) -> bytes:
-    """What the digest is of: two files that say the same have the same digest, whatever their layout."""
-    return msgspec.json.encode((yaml.safe_load(text), preset), order="deterministic")
+def _digest(document: dict[str, object], preset: Plugins) -> str:
+    """Two files that say the same have the same digest, whatever their layout."""
+    return hashlib.sha256(msgspec.json.encode((document, preset), order="deterministic")).hexdigest()[:12]
 
 
 def _ignored(file: File) -> tuple[str, ...]:
@@ -119,6 +134,12 @@ def _ignored(file: File) -> tuple[str, ...]:
         *(name for name in _IGNORED if given.get(name) is not None),
         *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
         *(["leaderElection.resourceLock"] if file.leader_election.resource_lock == "leases" else []),
+        *(["percentageOfNodesToScore"] if file.percentage_of_nodes_to_score not in _EVERY_NODE else []),
+        *(
+            f"profiles[{index}].percentageOfNodesToScore"
+            for index, profile in enumerate(file.profiles or ())
+            if profile.percentage_of_nodes_to_score not in _EVERY_NODE
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from berth.api.config.configuration import ProfileConfiguration
 from berth.api.config.decode import Problems, read_struct
 from berth.api.config.plugins import EVERYTHING, PluginLists, expand
 from berth.api.config.types import API_VERSION, FileProfile, Plugins, Point
+from berth.api.config.versions import GONE_PLUGINS
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
 _MAX_WEIGHT: Final = (1 << 31) - 1
@@ -100,6 +101,8 @@ def _check_enabled(name: str, place: str, path: str, known: Mapping[str, KnownPl
 
 
 def _unknown(path: str, name: str, known: Mapping[str, KnownPlugin]) -> str:
+    if name in GONE_PLUGINS:
+        return f"{path}: {name!r} is no plugin of v1; {GONE_PLUGINS[name]}"
     return f"{path}: unknown plugin {name!r}, known are {', '.join(sorted(known))}"
 
 

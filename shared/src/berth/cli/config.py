@@ -1,0 +1,85 @@
+"""``berth config``: what is wrong with a configuration file, and what it becomes."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.load import ConfigurationError
+from berth.api.config.written import as_document
+from berth.cli.console import note, say
+from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError
+from berth.service.configuration import read_configuration
+from berth.service.exits import Exit
+
+app = typer.Typer(help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A KubeSchedulerConfiguration.", show_default=False)]
+Provider = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm-provider",
+        metavar="NAME",
+        envvar="BERTH_ALGORITHM_PROVIDER",
+        help=f"Plugins that a file starts from: {', '.join(PRESETS)}.",
+        show_default=False,
+    ),
+]
+
+
+class Form(StrEnum):
+    """How a configuration is printed."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+@app.command("check")
+def check(file: File, algorithm_provider: Provider = None) -> None:
+    """Say everything that is wrong with a file (exit code 2), or that nothing is, and what in it means nothing here."""
+    configuration = configured(file, algorithm_provider)
+    for sentence in configuration.converted:
+        say(f"{file}: {sentence}")
+    for path in configuration.ignored:
+        say(f"{file}: {path}: means nothing here")
+    names = ", ".join(profile.scheduler_name for profile in configuration.profiles)
+    say(f"{file}: fine, schedules pods of {names}")
+
+
+@app.command("show")
+def show(
+    file: File,
+    algorithm_provider: Provider = None,
+    form: Annotated[Form, typer.Option("-o", "--output", help="As what to print it.")] = Form.YAML,
+) -> None:
+    """Print what a file becomes with every default, presets expanded: a file that means the same."""
+    document = as_document(configured(file, algorithm_provider))
+    if form is Form.JSON:
+        say(json.dumps(document, indent=2))
+    else:
+        say(yaml.safe_dump(document, sort_keys=False).rstrip())
+
+
+def configured(file: Path | None, provider: str | None) -> KubeSchedulerConfiguration:
+    """The configuration; what is wrong with it is said on standard error, a line each, and ends the command with 2."""
+    try:
+        return read_configuration(file, provider=provider or DEFAULT_NAME)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            note(f"{file}: {problem}" if file else problem)
+        raise typer.Exit(Exit.USAGE) from error
+    except UnknownPresetError as error:
+        note(str(error))
+        raise typer.Exit(Exit.USAGE) from error
+
+
+def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:
+    """The kubeconfig that the file names, if it does."""
+    named = configuration.client_connection.kubeconfig
+    return Path(named).expanduser() if named else None
