@@ -144,7 +144,8 @@ class _Worker:
 def _client(url: str, patience: float) -> PrometheusConnect:
     """Without retries and with a time-out: the library's defaults are three with back-off, and none."""
     session = BoundedSession(patience)
-    return PrometheusConnect(url, retry=Retry(total=0), session=session, timeout=patience)
+    no_retries = Retry(total=0, read=False)  # read=False: a time-out stays one, in the place of "retries exceeded"
+    return PrometheusConnect(url, retry=no_retries, session=session, timeout=patience)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from berth.sim import snapshot
 from berth.sim.faults import Faults
 from berth.sim.kinds import NAMESPACES, NODES, PRIORITY_CLASSES
 from berth.sim.kubelet import Kubelet, KubeletSettings
+from berth.sim.prometheus import PREFIX
 from berth.sim.resources import Clock, Resources, utc_now
 from berth.sim.server import ApiServer
 from berth.sim.status import JsonObject
@@ -64,6 +65,11 @@ class SimulatedCluster:
         self._kubelet = Kubelet(self.resources, kubelet) if kubelet is not None else None
         self._wanted_kubeconfig_path = kubeconfig_path
         self._stack = AsyncExitStack()
+
+    @property
+    def prometheus_url(self) -> str:
+        """Where the simulated nodes' made-up traffic can be asked for (see `berth.sim.prometheus`)."""
+        return f"{self.url}{PREFIX}"
 
     @property
     def kubeconfig_path(self) -> Path:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from berth.sim import bindings, discovery, faults, listing, patch, routes, status, tables
+from berth.sim import bindings, discovery, faults, listing, patch, prometheus, routes, status, tables
 from berth.sim.faults import Faults, Verb
 from berth.sim.kinds import PODS, Kind
 from berth.sim.preconditions import DeleteOptions
+from berth.sim.prometheus import SimulatedPrometheus
 from berth.sim.resources import Part, Resources
 from berth.sim.routes import Route
 from berth.sim.status import ApiError, bad_request, method_not_allowed, unsupported_media_type
@@ -31,6 +32,7 @@ class ApiServer:
         self._resources = resources
         self._faults = injected
         self._documents = discovery.documents()
+        self._prometheus = SimulatedPrometheus(resources)
 
     @property
     def _store(self) -> Store:
@@ -68,6 +70,8 @@ class ApiServer:
     async def _answer_elsewhere(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if path in _HEALTH_PATHS or path.startswith(("/livez/", "/readyz/")):
             return web.Response(text="ok")
+        if path == prometheus.PATH:
+            return self._prometheus.respond(request.query.get("query", ""))
         if path == _FAULTS_PATH:
             if request.method == "POST":
                 self._faults.inject(*faults.decode(await request.read()))

@@ -1,0 +1,155 @@
+"""A simulated Prometheus at `<cluster>/prometheus`: made-up traffic of the simulated nodes, for berth's own questions.
+
+It answers `/prometheus/api/v1/query` for exactly the queries that the metrics collector asks (rate, count_over_time and
+timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
+scrape interval), in the shape of a real server's answer; anything else is refused with 400 and a sentence, as PromQL
+that is none. It is no PromQL engine. Every node has one device, eth0, and a link of 1 Gbit/s; its traffic is a share
+of its own, which comes and goes, and what every pod on it adds.
+"""
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from berth.sim.kinds import NODES, PODS
+from berth.sim.resources import Resources
+
+PREFIX: Final = "/prometheus"
+PATH: Final = f"{PREFIX}/api/v1/query"
+SCRAPE_SECONDS: Final = 5.0
+LINK_BYTES: Final = 125e6
+"""1 Gbit/s."""
+OWN_BYTES: Final = 60e6
+"""The most that a node carries without any pod of ours, each way."""
+POD_BYTES: Final = 0.5e6
+"""What each pod adds."""
+PERIOD_SECONDS: Final = 600.0
+"""In which a node's own traffic comes and goes."""
+_DEVICE: Final = "eth0"
+_JOB: Final = "node-exporter"
+_FLAGS: Final = 0x1003
+"""Of the device: up, broadcast, multicast; no part of a bond."""
+
+Labels = Mapping[str, str]
+Asked = re.Match[str]
+Rows = Iterable[tuple[Labels, float]]
+
+
+class Moment:
+    """The made-up traffic at one time: `now` in Unix seconds, `pods` by node."""
+
+    def __init__(self, now: float, nodes: Iterable[str], pods: Mapping[str, int]) -> None:
+        self.now = now
+        self.nodes = tuple(nodes)
+        self._pods = pods
+
+    @property
+    def scraped_at(self) -> float:
+        """When every node was last scraped."""
+        return math.floor(self.now / SCRAPE_SECONDS) * SCRAPE_SECONDS
+
+    def rate(self, node: str, direction: str) -> float:
+        """Bytes per second: the node's own, which depends on its name and the time, and that of its pods."""
+        own = int.from_bytes(hashlib.blake2b(f"{node} {direction}".encode(), digest_size=4).digest()) / 2**32
+        wave = 0.75 + 0.25 * math.sin(2 * math.pi * (self.now / PERIOD_SECONDS + own))
+        return min(LINK_BYTES, OWN_BYTES * own * wave + POD_BYTES * self._pods.get(node, 0))
+
+
+class SimulatedPrometheus:
+    """Answers instant queries about the nodes of a store."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def respond(self, query: str) -> web.Response:
+        """Answer one query."""
+        found = next(((rows, asked) for form, rows in _FORMS if (asked := form.fullmatch(query))), None)
+        if found is None:
+            error = f"the simulated Prometheus answers berth's own questions only, got {query!r}"
+            return _json({"status": "error", "errorType": "bad_data", "error": error}, HTTPStatus.BAD_REQUEST)
+        (rows, asked), moment = found, self.moment()
+        answer = rows(moment, asked) if moment.nodes and _names_device(asked) else ()
+        result = [{"metric": labels, "value": [moment.now, f"{value:.17g}"]} for labels, value in answer]
+        return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    def moment(self) -> Moment:
+        """The traffic of now."""
+        store = self._resources.store
+        pods = Counter(pod.value["spec"].get("nodeName", "") for pod in store.table(PODS).items.values())
+        nodes = (name for _, name in store.table(NODES).items)
+        return Moment(self._resources.clock().timestamp(), nodes, pods)
+
+
+def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Asked], Rows]:
+    """A row for the device of each node."""
+    return lambda moment, asked: ((_series(node), value(moment, asked, node)) for node in moment.nodes)
+
+
+def _series(node: str) -> Labels:
+    return {"instance": f"{node}:9100", "job": _JOB, "node": node, "device": _DEVICE}
+
+
+def _unames(moment: Moment, _asked: Asked) -> Rows:
+    return (({"instance": f"{node}:9100", "job": _JOB, "nodename": node}, moment.scraped_at) for node in moment.nodes)
+
+
+def _interval(_moment: Moment, _asked: Asked) -> Rows:
+    return [({"job": _JOB}, SCRAPE_SECONDS)]
+
+
+_BY = r"by \([\w, ]+\)"
+_SELECTOR = r'\{device(?P<match>=~?)"(?P<device>[^"]*)"\}'
+_COUNTER = rf"node_network_(?P<direction>receive|transmit)_bytes_total{_SELECTOR}"
+_OVER = r"(?P<seconds>\d+)s"
+_AGAIN = r"node_network_receive_bytes_total\{[^}]*\}"
+
+_FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]] = (
+    (
+        re.compile(rf"sum {_BY} \(rate\({_COUNTER}\[{_OVER}\]\)\)"),
+        _each(lambda moment, asked, node: moment.rate(node, asked["direction"])),
+    ),
+    (
+        re.compile(rf"sum {_BY} \(count_over_time\({_COUNTER}\[{_OVER}\]\)\)"),
+        _each(lambda _moment, asked, _node: int(asked["seconds"]) // SCRAPE_SECONDS),
+    ),
+    (
+        re.compile(rf"max {_BY} \(timestamp\({_COUNTER}\)\)"),
+        _each(lambda moment, _asked, _node: moment.scraped_at),
+    ),
+    (
+        re.compile(rf"max {_BY} \(timestamp\({_COUNTER} offset {_OVER}\)\)"),
+        _each(lambda moment, asked, _node: moment.scraped_at - int(asked["seconds"])),
+    ),
+    (re.compile(rf"max {_BY} \(node_network_flags{_SELECTOR}\)"), _each(lambda *_: float(_FLAGS))),
+    (re.compile(rf"max {_BY} \(node_network_speed_bytes{_SELECTOR}\)"), _each(lambda *_: LINK_BYTES)),
+    (re.compile(rf"max {_BY} \(timestamp\(node_uname_info\)\)"), _unames),
+    (
+        re.compile(
+            rf"quantile by \(job\) \(0\.5, \(timestamp\({_COUNTER}\) - timestamp\({_AGAIN} offset \d+s\)\)"
+            rf" / count_over_time\({_AGAIN}\[{_OVER}\]\)\)"
+        ),
+        _interval,
+    ),
+)
+
+
+def _names_device(asked: Asked) -> bool:
+    """Whether the query's selector takes the one device that there is."""
+    groups = asked.groupdict()
+    if "device" not in groups:
+        return True
+    pattern = msgspec.json.decode(f'"{groups["device"]}"', type=str)
+    if groups["match"] == "=":
+        return pattern == _DEVICE
+    return re.fullmatch(f"(?:{pattern})", _DEVICE) is not None
+
+
+def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=msgspec.json.encode(document), status=code, content_type="application/json")

@@ -1,0 +1,187 @@
+"""Everything that a Prometheus server, or what stands in its place, may answer: one error, with its cause, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from datetime import timedelta
+
+import pytest
+from aiohttp import web
+
+from harness.child_processes import free_ports
+from harness.scripted_server import cut, scripted_server, stream
+from metrics_collector.answers import PrometheusError
+from metrics_collector.prometheus import Prometheus
+
+PATIENCE = timedelta(seconds=0.5)
+GRACE = timedelta(seconds=0.3)
+ROW = {"metric": {"instance": "n1:9100"}, "value": [1700000000.5, "80"]}
+
+
+def body(result, **other) -> bytes:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **other}).encode()
+
+
+def says(data: bytes, status: int = 200, **headers: str):
+    async def handler(request):
+        return web.Response(body=data, status=status, headers=headers, content_type="application/json")
+
+    return handler
+
+
+async def hangs(request):
+    await asyncio.sleep(60)
+
+
+async def trickles(request):
+    response = await stream(request, b"{")
+    for _ in range(100):
+        await asyncio.sleep(0.1)
+        await response.write(b" ")
+    return response
+
+
+async def stops_in_the_middle(request):
+    await stream(request, b'{"status":')
+    await asyncio.sleep(60)
+
+
+async def cuts_off(request):
+    response = await stream(request, body([ROW])[:40])
+    await asyncio.sleep(0.05)
+    cut(request)
+    return response
+
+
+async def promises_more_than_it_sends(request):
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(body([ROW]))
+    cut(request)
+    return response
+
+
+async def redirects(request):
+    return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/login"})
+
+
+async def packed_badly(request):
+    return web.Response(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})
+
+
+CASES = [
+    pytest.param(says(b'{"status":"error","error":"bad_data"}', 400), "refused", "400", id="bad request"),
+    pytest.param(says(b"who are you", 401), "refused", "401", id="no credentials"),
+    pytest.param(says(b"not here", 404), "refused", "404", id="another service"),
+    pytest.param(says(b'{"error":"duplicate series"}', 422), "refused", "duplicate series", id="unanswerable"),
+    pytest.param(says(b"oops", 500), "unavailable", "500", id="broken"),
+    pytest.param(says(b'{"error":"query timed out"}', 503), "unavailable", "timed out", id="its own time-out"),
+    pytest.param(redirects, "refused", "302", id="a log-in page elsewhere"),
+    pytest.param(says(b"<html>welcome</html>"), "nonsense", "want JSON", id="HTML"),
+    pytest.param(says(b""), "nonsense", "want JSON", id="nothing"),
+    pytest.param(says(b"\xff\xfe"), "nonsense", "want JSON", id="no text"),
+    pytest.param(says(b"[" * 100_000), "nonsense", "want JSON", id="nested without end"),
+    pytest.param(says(b"null"), "nonsense", "another shape", id="null"),
+    pytest.param(says(b"[1]"), "nonsense", "another shape", id="a list"),
+    pytest.param(says(b'"text"'), "nonsense", "another shape", id="a text"),
+    pytest.param(says(b"{}"), "nonsense", "another shape", id="no data"),
+    pytest.param(says(b'{"data":null}'), "nonsense", "another shape", id="null data"),
+    pytest.param(says(b'{"data":{}}'), "nonsense", "another shape", id="no result"),
+    pytest.param(says(body(None)), "nonsense", "null", id="null result"),
+    pytest.param(says(body([1700000000, "1"])), "nonsense", "instant vector", id="a scalar"),
+    pytest.param(says(body([{"metric": {}, "values": [[1, "1"]]}])), "nonsense", "value", id="a matrix"),
+    pytest.param(says(body([{"metric": {}, "value": [1]}])), "nonsense", "instant vector", id="half a value"),
+    pytest.param(says(body([{"metric": None, "value": [1, "1"]}])), "nonsense", "instant vector", id="no labels"),
+    pytest.param(says(body({"a": 1})), "nonsense", "instant vector", id="a mapping"),
+    pytest.param(packed_badly, "nonsense", "unpacked", id="packed badly"),
+    pytest.param(cuts_off, "unavailable", "cut off", id="cut off"),
+    pytest.param(promises_more_than_it_sends, "unavailable", "cut off", id="cut off before its length"),
+    pytest.param(hangs, "slow", "in time", id="hanging"),
+    pytest.param(trickles, "slow", "in time", id="trickling"),
+    pytest.param(stops_in_the_middle, "slow", "in time", id="stopping in the middle"),
+]
+
+
+@pytest.mark.parametrize(("handler", "cause", "words"), CASES)
+async def test_each_way_of_not_answering_is_one_error_in_time(handler, cause, words):
+    async with scripted_server(handler) as url:
+        server = Prometheus(url, patience=PATIENCE, grace=GRACE)
+        began = time.monotonic()
+        with pytest.raises(PrometheusError, match=words) as caught:
+            await server.query("up")
+        assert caught.value.cause == cause
+        assert str(caught.value).startswith(f"asking {url}: ")
+        assert time.monotonic() - began < 2
+        server.close()
+
+
+async def test_nothing_that_listens_is_unreachable_at_once():
+    server = Prometheus(f"http://127.0.0.1:{free_ports(1)[0]}", patience=PATIENCE)
+    began = time.monotonic()
+    with pytest.raises(PrometheusError, match="refused") as caught:
+        await server.query("up")
+    assert caught.value.cause == "unreachable"
+    assert time.monotonic() - began < 0.5
+    server.close()
+
+
+async def test_a_name_that_nobody_has_is_unreachable():
+    server = Prometheus("http://prometheus.invalid:9090", patience=timedelta(seconds=5))
+    with pytest.raises(PrometheusError) as caught:
+        await server.query("up")
+    assert caught.value.cause == "unreachable"
+    server.close()
+
+
+async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr("metrics_collector.prometheus.LARGEST", 1000)
+    async with scripted_server(says(body([ROW] * 1000))) as url:
+        server = Prometheus(url, patience=PATIENCE)
+        with pytest.raises(PrometheusError, match="more than 1000 bytes"):
+            await server.query("up")
+        server.close()
+
+
+async def test_a_sound_answer_is_rows_packed_or_not():
+    for data, headers in ((body([ROW]), {}), (gzip.compress(body([ROW])), {"Content-Encoding": "gzip"})):
+        async with scripted_server(says(data, **headers)) as url:
+            server = Prometheus(url, patience=PATIENCE)
+            [row] = await server.query("up")
+            assert (row.metric, row.value) == ({"instance": "n1:9100"}, (1700000000.5, "80"))
+            server.close()
+
+
+async def test_after_a_request_that_does_not_come_back_the_next_one_has_a_thread_of_its_own(monkeypatch):
+    """A header that trickles is bounded by nobody: the thread is left alone."""
+    answers = iter([drip_a_header, no_more])
+
+    async def serve(reader, writer):
+        await next(answers)(reader, writer)
+
+    server_socket = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server_socket.sockets[0].getsockname()
+    server = Prometheus(f"http://{host}:{port}", patience=PATIENCE, grace=GRACE)
+    with pytest.raises(PrometheusError, match="no answer in time"):
+        await server.query("up")
+    assert await server.query("up") == []
+    server.close()
+    server_socket.close()
+
+
+async def drip_a_header(reader, writer):
+    writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    for _ in range(30):
+        await asyncio.sleep(0.1)
+        writer.write(b"x")
+    writer.close()
+
+
+async def no_more(reader, writer):
+    await reader.readuntil(b"\r\n\r\n")
+    data = body([])
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+    await writer.drain()
+    writer.close()
