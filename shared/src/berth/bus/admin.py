@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from berth.bus import kv
 from berth.bus.connection import Connection
-from berth.bus.port import BusRefusedError, MissingError, WrongLastSequenceError
+from berth.bus.port import BusRefusedError, ConsumerState, MissingError, StreamState, WrongLastSequenceError
 from berth.bus.topology import BUS_ID_KEY, CONTROL, SharedConsumer, Stream, declared_consumer, shared_consumers, streams
 from berth.bus.wire import (
     API,
     A,
     ApiAnswer,
     ConsumerAnswer,
+    ConsumerAnswers,
     ConsumerNames,
     StreamAnswer,
     consumer_config,
@@ -89,6 +92,46 @@ async def consumer_names(connection: Connection, stream: str) -> list[str]:
         if not page.consumers or len(names) >= page.total:
             break
     return names
+
+
+async def stream_state(connection: Connection, name: str) -> StreamState:
+    """The stream with its durable consumers."""
+    stream = await stream_of(connection, name)
+    numbers = stream.state
+    return StreamState(
+        stream=name,
+        messages=numbers.messages,
+        bytes=numbers.bytes,
+        last_sequence=numbers.last_seq,
+        now=stream.ts or datetime.now(UTC),
+        first_time=numbers.first_ts if numbers.messages else None,
+        consumers=tuple([_consumer_state(one) async for one in _consumers(connection, name) if _is_durable(one)]),
+    )
+
+
+async def _consumers(connection: Connection, stream: str) -> AsyncIterator[ConsumerAnswer]:
+    """All consumers of the stream, page by page."""
+    seen = 0
+    while True:
+        page = await ask(connection, f"CONSUMER.LIST.{stream}", {"offset": seen}, ConsumerAnswers)
+        for consumer in page.consumers or []:
+            yield consumer
+        seen += len(page.consumers or [])
+        if not page.consumers or seen >= page.total:
+            return
+
+
+def _is_durable(consumer: ConsumerAnswer) -> bool:
+    return bool(consumer.config.get("durable_name"))
+
+
+def _consumer_state(consumer: ConsumerAnswer) -> ConsumerState:
+    return ConsumerState(
+        name=consumer.name,
+        undelivered=consumer.num_pending,
+        unacknowledged=consumer.num_ack_pending,
+        redelivered=consumer.num_redelivered,
+    )
 
 
 async def _apply_stream(connection: Connection, stream: Stream) -> None:

@@ -37,7 +37,9 @@ class MemoryBus(Bus):
         await asyncio.sleep(0)
         if not self._running:
             raise BusLostError(f"connecting to the bus {self.name!r} in memory as {name!r}: it is stopped")
-        session = MemorySession(self._store, name, on_lost=self.sessions.remove, verify=self.verify)
+        session = MemorySession(
+            self._store, name, on_lost=self.sessions.remove, verify=self.verify, everybody=self.services
+        )
         self.sessions.append(session)
         return session
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from berth.api.errors import BerthError
 from berth.bus.clock import Clock
 from berth.bus.credit import Credit
-from berth.bus.port import BusRefusedError, MissingError, Stored
+from berth.bus.port import BusRefusedError, ConsumerState, MissingError, Stored
 from berth.bus.topology import SharedConsumer
 
 
@@ -130,6 +130,16 @@ class MemoryConsumer:
     def prolong(self, sequence: int) -> None:
         """Still at it."""
         self._prolong(sequence, self.declared.ack_wait)
+
+    def state(self) -> ConsumerState:
+        """Where it stands."""
+        coming = range(self._next, self.messages.last_sequence + 1)
+        return ConsumerState(
+            name=self.declared.name,
+            undelivered=sum(self.messages.get(sequence) is not None for sequence in coming),
+            unacknowledged=sum(self.messages.get(sequence) is not None for sequence in (*self._lent, *self._again)),
+            redelivered=sum(self._counts.get(sequence, 0) > 1 for sequence in self._lent),
+        )
 
     def end(self) -> None:
         """The consumer was deleted."""

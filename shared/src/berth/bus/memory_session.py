@@ -16,7 +16,17 @@ from berth.bus.filters import takes
 from berth.bus.memory_following import MemoryFollowing
 from berth.bus.memory_queue import MemoryConsumption
 from berth.bus.memory_store import Listener, MemoryStore
-from berth.bus.port import BusLostError, BusRefusedError, Entry, MissingError, PubAck, Session, Stored
+from berth.bus.port import (
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    MissingError,
+    Present,
+    PubAck,
+    Session,
+    Stored,
+    StreamState,
+)
 from berth.bus.publishing import MESSAGE_ID
 from berth.bus.topology import bucket_prefix, bucket_stream, declared_consumer
 
@@ -56,6 +66,7 @@ class MemorySession(Session):
         *,
         on_lost: Callable[[MemorySession], None],
         verify: Callable[[], None],
+        everybody: Callable[[], list[Registered]],
     ) -> None:
         self.name: Final = name
         self._lost = asyncio.Event()
@@ -64,6 +75,7 @@ class MemorySession(Session):
         self._bus_id = store.bus_id()
         self._on_lost = on_lost
         self._verify = verify
+        self._everybody = everybody
         self._cause = "closed"
         self._going_on: list[_Ending] = []
         self._stop_listening: list[Callable[[], None]] = []
@@ -223,3 +235,13 @@ class MemorySession(Session):
     async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
         one = Registered(service=service, identity=identity, version=version, stats=stats)
         await self._answer(lambda: self.registered.append(one))
+
+    async def state(self, stream: str) -> StreamState:
+        return await self._answer(lambda: self._store.stream(stream).state())
+
+    async def present(self) -> list[Present]:
+        found = await self._answer(self._everybody)
+        named = sorted(found, key=lambda one: (one.service, one.identity))
+        return [
+            Present(service=one.service, identity=one.identity, version=one.version, stats=one.stats()) for one in named
+        ]

@@ -11,7 +11,7 @@ from berth.bus.clock import Clock
 from berth.bus.filters import takes, takes_any
 from berth.bus.kv import ROLLUP, TTL
 from berth.bus.memory_queue import WorkQueue
-from berth.bus.port import PubAck, Stored, TooLargeError, WrongLastSequenceError
+from berth.bus.port import PubAck, Stored, StreamState, TooLargeError, WrongLastSequenceError
 from berth.bus.publishing import EXPECTED_SEQUENCE, MESSAGE_ID
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import Stream
@@ -138,6 +138,20 @@ class MemoryStream:
             return self._messages[max(there)]
         test = takes(subject)
         return next((one for one in reversed(self._messages.values()) if test(one.subject)), None)
+
+    def state(self) -> StreamState:
+        """Where it and its consumers stand."""
+        first = next(iter(self._messages.values()), None)
+        consumers = self.queue.consumers.values() if self.queue is not None else ()
+        return StreamState(
+            stream=self.name,
+            messages=len(self._messages),
+            bytes=self._bytes,
+            last_sequence=self.last_sequence,
+            now=self._clock.now(),
+            first_time=first.time if first else None,
+            consumers=tuple(consumer.state() for consumer in consumers),
+        )
 
     def all_after(self, sequence: int) -> Iterator[Stored]:
         """The messages above a sequence, as they are now, in order."""

@@ -16,7 +16,18 @@ from berth.bus.connection import Connection
 from berth.bus.consuming import NatsConsumption
 from berth.bus.delivered import NO_HEADERS
 from berth.bus.following import EVERYTHING, NatsFollowing
-from berth.bus.port import Bus, BusLostError, BusRefusedError, Entry, PubAck, Session, Stored, UnansweredError
+from berth.bus.port import (
+    Bus,
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    Present,
+    PubAck,
+    Session,
+    Stored,
+    StreamState,
+    UnansweredError,
+)
 from berth.bus.settings import BusSettings
 
 log = logging.getLogger(__name__)
@@ -140,3 +151,9 @@ class NatsSession(Session):
         self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
     ) -> None:
         await presence.register(self._connection, service, identity=identity, version=version, stats=stats)
+
+    async def state(self, stream: str) -> StreamState:
+        return await admin.stream_state(self._connection, stream)
+
+    async def present(self) -> list[Present]:
+        return await presence.present(self._connection)

@@ -82,6 +82,44 @@ class Entry:
     time: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerState:
+    """Where a durable consumer stands."""
+
+    name: str
+    undelivered: int
+    """Messages that nobody was given yet."""
+    unacknowledged: int
+    """Messages that somebody was given and has not settled."""
+    redelivered: int
+    """Of the unacknowledged ones, those that were given more than once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """Where a stream stands. Ages are differences to ``now``, the server's own clock."""
+
+    stream: str
+    messages: int
+    bytes: int
+    last_sequence: int
+    now: datetime
+    first_time: datetime | None
+    """When the oldest message that is still there was stored; ``None``: there is none."""
+    consumers: tuple[ConsumerState, ...] = ()
+    """The durable ones; readings that somebody keeps for himself are not among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """A service that is there, by NATS's service protocol."""
+
+    service: str
+    identity: str
+    version: str
+    stats: Mapping[str, object] = field(default_factory=dict)
+
+
 class Delivery(Protocol):
     """A message of a work queue, lent until ``ack`` or ``nak`` settles it. What is said of it later is dropped."""
 
@@ -301,6 +339,18 @@ class Session(Protocol):
         self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
     ) -> None:
         """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it."""
+        ...
+
+    async def state(self, stream: str) -> StreamState:
+        """Where a stream and its durable consumers stand.
+
+        Raises:
+            MissingError: there is no such stream.
+        """
+        ...
+
+    async def present(self) -> list[Present]:
+        """Which services are there, by name and identity; whoever does not answer within half a second is left out."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -45,18 +45,22 @@ class PublishAnswer(ApiAnswer, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+class StreamNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stream stands."""
 
     messages: int = 0
+    bytes: int = 0
     last_seq: int = 0
+    first_ts: datetime | None = None
 
 
 class StreamAnswer(ApiAnswer, frozen=True, kw_only=True):
     """A stream as the server has it."""
 
     config: dict[str, object] = {}
-    state: StreamState = StreamState()
+    state: StreamNumbers = StreamNumbers()
+    ts: datetime | None = None
+    """The server's clock."""
 
 
 class ConsumerAnswer(ApiAnswer, frozen=True, kw_only=True):
@@ -65,6 +69,15 @@ class ConsumerAnswer(ApiAnswer, frozen=True, kw_only=True):
     name: str = ""
     config: dict[str, object] = {}
     num_pending: int = 0
+    num_ack_pending: int = 0
+    num_redelivered: int = 0
+
+
+class ConsumerAnswers(ApiAnswer, frozen=True, kw_only=True):
+    """One page of a stream's consumers as the server has them."""
+
+    consumers: list[ConsumerAnswer] | None = None
+    total: int = 0
 
 
 class ConsumerNames(ApiAnswer, frozen=True, kw_only=True):

@@ -1,0 +1,75 @@
+"""What the port promises of looking at streams, consumers and services, in memory and on a real nats-server."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from berth.bus.port import MissingError, StreamState
+from harness.fixtures_bus import SHORT_ACK_WAIT
+
+SUBJECTS = [f"berth.pending.berth.default.web-{number}" for number in range(3)]
+
+
+def scorer(state: StreamState) -> tuple[int, int, int]:
+    (consumer,) = state.consumers
+    assert consumer.name == "scorer"
+    return consumer.undelivered, consumer.unacknowledged, consumer.redelivered
+
+
+async def test_an_empty_stream_has_no_oldest_message(on):
+    session = await on.session()
+    state = await session.state("DECISIONS")
+    assert (state.stream, state.messages, state.first_time, state.consumers) == ("DECISIONS", 0, None, ())
+
+
+async def test_the_age_of_the_oldest_message_is_told_by_the_servers_clock(on):
+    session = await on.session()
+    await session.publish("berth.decision.berth.default.web", b"first")
+    await on.pass_time(timedelta(seconds=0.3))
+    await session.publish("berth.decision.berth.default.web", b"second")
+    state = await session.state("DECISIONS")
+    assert (state.messages, state.last_sequence) == (2, 2)
+    assert state.bytes > 0
+    assert timedelta(seconds=0.3) <= state.now - state.first_time < timedelta(seconds=5)
+
+
+async def test_a_message_is_undelivered_then_unacknowledged_then_redelivered_then_gone(on):
+    session = await on.session()
+    for subject in SUBJECTS:
+        await session.publish(subject, b"")
+    assert scorer(await session.state("PENDING")) == (3, 0, 0)
+    async with session.consume("PENDING", "scorer", hold=1) as deliveries:
+        await anext(deliveries)
+        assert scorer(await session.state("PENDING")) == (2, 1, 0)
+        await on.pass_time(SHORT_ACK_WAIT + timedelta(seconds=0.3))
+    async with session.consume("PENDING", "scorer", hold=3) as deliveries:
+        taken = [await anext(deliveries) for _ in SUBJECTS]
+        assert scorer(await session.state("PENDING")) == (0, 3, 1)
+        for delivery in taken:
+            delivery.ack()
+        await asyncio.sleep(0.05)  # an ack is fire and forget
+        assert scorer(await session.state("PENDING")) == (0, 0, 0)
+
+
+async def test_the_state_of_a_stream_that_is_not_there_is_refused(on):
+    session = await on.session()
+    with pytest.raises(MissingError, match="stream not found"):
+        await session.state("NOBODY")
+
+
+async def test_services_are_present_with_their_identity_and_stats(on):
+    watcher, scorer, other = [await on.session(name) for name in ("watcher", "scorer", "other")]
+    await scorer.register("scorer", identity="host_1_scorer-1", version="1.2.3", stats=lambda: {"answered": 7})
+    await watcher.register("watcher", identity="host_1_watcher", version="1.2.3", stats=dict)
+    found = await other.present()
+    assert [(one.service, one.identity, one.version, one.stats) for one in found] == [
+        ("scorer", "host_1_scorer-1", "1.2.3", {"answered": 7}),
+        ("watcher", "host_1_watcher", "1.2.3", {}),
+    ]
+    await scorer.close()
+    assert [one.service for one in await other.present()] == ["watcher"]
+
+
+async def test_nobody_is_present_on_a_bus_without_services(on):
+    assert await (await on.session()).present() == []
