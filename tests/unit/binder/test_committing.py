@@ -279,7 +279,7 @@ def test_when_all_were_touched_the_first_three_attempts_are_ranked_again(bench, 
     assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.STALE)
 
 
-def test_from_the_fourth_attempt_on_the_first_that_passes_is_taken(bench):
+def test_from_the_fourth_attempt_on_a_touched_one_is_taken(bench):
     touch(bench, "n1", "n2", "n3")
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=4))) == [("web", "n1", "10")]
@@ -289,6 +289,15 @@ def test_with_fewer_feasible_nodes_than_k_a_touched_one_is_taken_at_once(bench):
     touch(bench, "n1", "n2")
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1", "n2", feasible=2))) == [("web", "n1", "10")]
+
+
+@pytest.mark.parametrize(("n", "feasible"), [(4, 100), (1, 3)], ids=["fourth attempt", "no better list"])
+def test_of_touched_nodes_the_one_touched_least_is_taken(bench, n, feasible):
+    touch(bench, "n1", "n2", "n3")
+    bench.show(make_pod("second-on-n1", cpu="100m", node="n1"))
+    pod = bench.show(make_pod("web"))
+    # by count minus counted: n1 2, n2 1, n3 1
+    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=n, feasible=feasible))) == [("web", "n2", "10")]
 
 
 def test_where_more_pods_make_a_node_better_touched_ones_are_as_good(bench):

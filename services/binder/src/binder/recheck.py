@@ -2,7 +2,8 @@
 
 A node is untouched when the ledger has no more pods on it than the scorer counted; of a profile with a plugin that
 keeps pods of a kind apart, no more pods of the pod's kind. When all that pass were touched
-since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*).
+since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*); where
+that is of no use, the node that was touched least is taken (ADR 2).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from berth.framework.status import Code, Status
 from binder.ledger import Ledger
 
 STALE_ATTEMPTS: Final = 3
-"""Attempts of a uid in one term that may end in ``stale``; after that the first node that passes is good enough."""
+"""Attempts of a uid in one term that may end in ``stale``; after that the node touched least is good enough."""
 
 
 class RecheckError(Exception):
@@ -43,7 +44,7 @@ class Recheck:
 
     ledger: Ledger
     best: int = 8
-    """K: with fewer feasible nodes than this a touched one is taken at once: there is no better list to be had."""
+    """K: with fewer feasible nodes than this the least touched is taken at once: there is no better list to be had."""
 
     def passes(self, pod: Pod, node: str, profile: Profile) -> Status:
         """Every filter's answer for one node.
@@ -62,25 +63,26 @@ class Recheck:
         Raises:
             RecheckError: a filter could not answer.
         """
-        touched = ""
+        excess: dict[str, int] = {}
         refusals: list[Rejection] = []
         for candidate in ranked.candidates:
             status = self.passes(pod, candidate.node, profile)
             if not status.is_success:
                 refusals.append(_refusal(candidate, status))
-            elif not ranked.untouched_first or self._is_untouched(candidate, pod, profile):
+                continue
+            excess[candidate.node] = self._excess(candidate, pod, profile) if ranked.untouched_first else 0
+            if excess[candidate.node] <= 0:
                 return Choice(node=candidate.node)
-            else:
-                touched = touched or candidate.node
-        if not touched:
+        if not excess:
             return Choice(conflict=Reason.NO_CANDIDATE, refusals=tuple(refusals))
         if self._may_be_ranked_again(ranked, attempt):
             return Choice(conflict=Reason.STALE)
-        return Choice(node=touched)
+        return Choice(node=min(excess, key=excess.__getitem__))
 
-    def _is_untouched(self, candidate: Candidate, pod: Pod, profile: Profile) -> bool:
+    def _excess(self, candidate: Candidate, pod: Pod, profile: Profile) -> int:
+        """How many pods more than the scorer counted are on the node; 0 or less: untouched."""
         try:
-            return company_on(pod, candidate.node, self.ledger.snapshot, profile) <= candidate.pods
+            return company_on(pod, candidate.node, self.ledger.snapshot, profile) - candidate.pods
         except PluginFailure as failure:
             raise RecheckError(f"checking {pod.key!r} on {candidate.node!r}: {failure}") from failure
 
