@@ -249,10 +249,11 @@ class Leading:
         self._carry_on(self._core.published(said))
 
     async def _publish_decision(self, said: Decision, delivery: Delivery) -> None:
+        timed = msgspec.structs.replace(said, ranked_at=delivery.time)
         try:
-            await publish_decision(self._session, said, headers=delivery.headers)
+            await publish_decision(self._session, timed, headers=delivery.headers)
         except TooLargeError:
-            await publish_decision(self._session, _shortened(said), headers=delivery.headers)
+            await publish_decision(self._session, _shortened(timed), headers=delivery.headers)
 
     async def _until_stored(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Publish until the stream has it. A lost connection ends the leadership, and the message comes again."""

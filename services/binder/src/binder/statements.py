@@ -62,4 +62,6 @@ class Statements:
             positions=ranked.positions,
             resource_versions=self.ledger.newest_objects() if conflict else {},
             scorer=ranked.scorer,
+            view_age_seconds=ranked.view_age_seconds,
+            asked_at=ranked.asked_at,
         )

@@ -7,6 +7,8 @@ from collections.abc import Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+import msgspec
+
 from berth.api.errors import TemporaryError
 from berth.api.messages import DeadLetter, Ranked
 from berth.bus.port import Delivery, Session
@@ -62,8 +64,9 @@ class Outbox:
 
     async def publish(self, held: Held, message: Ranked, headers: Mapping[str, str]) -> None:
         """RANKED first; only when the stream has it (a duplicate is as good) is PENDING acknowledged."""
+        timed = msgspec.structs.replace(message, asked_at=held.delivery.time)
         try:
-            await publish_ranked(self._session, message, headers=headers)
+            await publish_ranked(self._session, timed, headers=headers)
         except TemporaryError:
             held.delivery.nak(AGAIN)
             raise

@@ -6,6 +6,7 @@ writer runs, so that two versions or two configurations can run side by side.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -113,13 +114,15 @@ class Ranked(Message, frozen=True, kw_only=True):
     Exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. ``untouched_first`` says
     whether more pods make a node worse, so that the binder may ask for another ranking when a node was touched since.
     ``blockers`` are the plugins that refused nodes: the events that they name may help the pod.
-    ``proposals_counted`` tells that the "no" hangs on somebody's proposal that is not yet bound.
+    ``proposals_counted`` tells that the "no" hangs on somebody's proposal that is not yet bound. ``asked_at`` is when
+    NATS stored the PENDING that this answers.
     """
 
     attempt: str
     profile: str
     pod: Pod
     scorer: str = ""
+    asked_at: datetime | None = None
     positions: Positions = Positions()
     view_age_seconds: float | None = None
     evaluated: int = 0
@@ -137,7 +140,8 @@ class Decision(Message, frozen=True, kw_only=True):
     """DECISIONS: what became of an attempt, with everything that explains it.
 
     ``resource_versions`` name, on a conflict, the newest **object or event** of each kind that the binder had seen: the
-    watcher tries again once its own reflectors have reached them. ``positions`` are those of the ranking.
+    watcher tries again once its own reflectors have reached them. ``positions`` and ``view_age_seconds`` are those of
+    the ranking; ``asked_at`` and ``ranked_at`` are when NATS stored the PENDING and the RANKED that led here.
     """
 
     attempt: str
@@ -159,6 +163,9 @@ class Decision(Message, frozen=True, kw_only=True):
     positions: Positions = Positions()
     resource_versions: dict[str, str] = {}
     scorer: str = ""
+    view_age_seconds: float | None = None
+    asked_at: datetime | None = None
+    ranked_at: datetime | None = None
 
 
 class DeadLetter(Message, frozen=True, kw_only=True):
