@@ -11,6 +11,7 @@ from berth.service.flags import service_command
 from berth.service.process import Process
 from berth.service.start import start
 from scorer.answer import Answering
+from scorer.explaining import VERBOSITY, explain
 from scorer.service import serve
 
 
@@ -20,6 +21,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
         config=configuration.digest,
         identity=process.identity,
         best=process.settings.numbers.best,
+        explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
     )
     await serve(process, nats_bus(process.settings), answering)
 

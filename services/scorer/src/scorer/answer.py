@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from berth.api.identity import Attempt
 from berth.api.messages import Pending, Ranked
 from berth.cluster.livesource import LiveSource
 from berth.framework.cycle import rank
+from berth.framework.detail import Detail
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
 from scorer.view import View
+
+
+Explain = Callable[[Pending, Detail], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,8 @@ class Answering:
     config: str
     identity: str
     best: int
+    explain: Explain | None = None
+    """What to do with every plugin's word on every node; ``None``: it is not collected."""
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:
@@ -32,7 +38,7 @@ class Answering:
         """Rank one pod. Its profile is one of ours. The proposal that this makes counts from here on."""
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
-        ranking = self._rank(pending, attempt, view)
+        ranking = self._explained(pending, attempt, view)
         message = self._message(
             pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, ranking, view)
         )
@@ -50,8 +56,17 @@ class Answering:
             error=reason,
         )
 
-    def _rank(self, pending: Pending, attempt: Attempt, view: View) -> Ranking:
-        return rank(pending.pod, view.snapshot, self.profiles[pending.profile], attempt=attempt, best=self.best)
+    def _explained(self, pending: Pending, attempt: Attempt, view: View) -> Ranking:
+        if self.explain is None:
+            return self._rank(pending, attempt, view)
+        detail = Detail()
+        ranking = self._rank(pending, attempt, view, detail)
+        self.explain(pending, detail)
+        return ranking
+
+    def _rank(self, pending: Pending, attempt: Attempt, view: View, detail: Detail | None = None) -> Ranking:
+        profile = self.profiles[pending.profile]
+        return rank(pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail)
 
     def _hangs_on_proposals(self, pending: Pending, ranking: Ranking, view: View) -> bool:
         """Whether a "no" would be a "yes" if nobody had proposed anything: then it is a conflict, not a verdict."""

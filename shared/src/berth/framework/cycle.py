@@ -13,6 +13,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.company import company
+from berth.framework.detail import Detail
 from berth.framework.filtering import (
     Filtering,
     PreFiltered,
@@ -31,10 +32,18 @@ from berth.framework.scoring import Scored, score
 from berth.framework.status import Status
 
 
-def rank(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, best: int = 8) -> Ranking:
+def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by name
+    pod: Pod,
+    snapshot: Snapshot,
+    profile: Profile,
+    *,
+    attempt: Attempt,
+    best: int = 8,
+    detail: Detail | None = None,
+) -> Ranking:
     """Run the whole cycle over every node; a pod that is placed does not count against itself.
 
-    What a plugin raises ends in ``error``, by name; nothing else is raised.
+    What a plugin raises ends in ``error``, by name; nothing else is raised. A ``detail`` is filled in for every node.
     """
     count, untouched_first = snapshot.node_count, profile.untouched_first
     problems = snapshot.class_of(pod).requests.problems
@@ -44,7 +53,8 @@ def rank(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt, be
         return Ranking(message=NO_NODES, untouched_first=untouched_first)
     try:
         with _without_itself(pod, snapshot):
-            return _rank(pod, snapshot, profile, attempt, best)
+            found = pre_filter(pod, snapshot, profile)
+            return _rank(_Cycle(pod, snapshot, profile, found, detail), attempt, best)
     except PluginFailure as failure:
         return Ranking(error=str(failure), evaluated=count, untouched_first=untouched_first)
 
@@ -82,15 +92,17 @@ class _Cycle:
     snapshot: Snapshot
     profile: Profile
     found: PreFiltered
+    detail: Detail | None
 
 
-def _rank(pod: Pod, snapshot: Snapshot, profile: Profile, attempt: Attempt, best: int) -> Ranking:
-    found = pre_filter(pod, snapshot, profile)
-    cycle = _Cycle(pod, snapshot, profile, found)
-    if found.rejection is not None:
-        return _refused_by_pre_filter(cycle, found.rejection)
-    filtering = Filtering(pod, snapshot, profile, found)
+def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
+    snapshot, rejection = cycle.snapshot, cycle.found.rejection
+    if rejection is not None:
+        return _refused_by_pre_filter(cycle, rejection)
+    filtering = Filtering(cycle.pod, snapshot, cycle.profile, cycle.found)
     filtering.run()
+    if cycle.detail is not None:
+        cycle.detail.take_refusals(filtering.refusals(), snapshot.rows.names)
     feasible = int(np.count_nonzero(filtering.feasible))
     if feasible == 0:
         refusals = filtering.refusals()
@@ -101,7 +113,7 @@ def _rank(pod: Pod, snapshot: Snapshot, profile: Profile, attempt: Attempt, best
         candidates=_candidates(cycle, nodes, attempt, best),
         evaluated=snapshot.node_count,
         feasible=feasible,
-        untouched_first=profile.untouched_first,
+        untouched_first=cycle.profile.untouched_first,
     )
 
 
@@ -112,6 +124,8 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         scored = score(cycle.pod, nodes, cycle.profile, cycle.found)
         untouched_first = cycle.profile.untouched_first
         positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=untouched_first)
+    if cycle.detail is not None:
+        cycle.detail.take_scores(scored, nodes.names)
     names, points = cycle.snapshot.rows.names, scored.of(positions)
     return tuple(
         Candidate(
@@ -147,6 +161,8 @@ def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
     snapshot = cycle.snapshot
     refusals = Refusals(snapshot.node_count)
     refusals.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
+    if cycle.detail is not None:
+        cycle.detail.take_refusals(refusals, snapshot.rows.names)
     return _none_feasible(cycle, refusals, unavailable(snapshot.node_count, [", ".join(rejection.reasons)]))
 
 

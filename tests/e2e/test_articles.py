@@ -1,0 +1,120 @@
+"""What the articles configure, on the real API server: the whole pipeline with their own files."""
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from harness.control_plane import ControlPlane
+from harness.outside import Outside, eventually
+from harness.pipeline import berth_up
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
+
+ARTICLES = Path(__file__).parents[1] / "data" / "articles"
+TENANTS = ("red", "green", "blue")
+PODS_OF_A_TENANT = 100
+NODES = 10
+
+
+async def test_the_node_with_the_scored_label_gets_no_pod_while_others_have_room(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
+    flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 4)
+    with berth_up(*flags, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        others = await cluster_outside.add_nodes(4, cpu="1")
+        (labelled,) = await cluster_outside.add_nodes(1, cpu="1", labels={"node": "hello"})
+        room = await cluster_outside.add_pods(16, "room", cpu="250m", scheduler="nodelabelscore")
+        placed = await cluster_outside.all_bound(room)  # 4 pods of 250m fill a node of 1 cpu: 16 fill the other four
+        assert Counter(placed.values()) == dict.fromkeys(others, 4)
+        more = await cluster_outside.add_pods(3, "more", cpu="250m", scheduler="nodelabelscore")
+        placed = await cluster_outside.all_bound(more)
+        assert {placed[name] for name in more} == {labelled}
+        assert {labelled} | set(others) <= explained_nodes(berth.said, "NodeScoreLabel")
+
+
+def explained_nodes(said: str, plugin: str) -> set[str]:
+    """The nodes of which a line of verbosity 4 says what a plugin gave them."""
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {line["node"] for line in lines if line.get("plugin") == plugin and "score" in line}
+
+
+async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_do_not(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-filter-label.yaml"
+    with berth_up("--kubeconfig", kubeconfig, f"--config={config}", "--v=4", folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        labelled = await cluster_outside.add_nodes(3, cpu="1", labels={"cpu": "true"})
+        await cluster_outside.add_nodes(2, cpu="8")
+        names = await cluster_outside.add_pods(6, cpu="500m", scheduler="nodelabelfilter")
+        placed = await cluster_outside.all_bound(names)
+        assert Counter(placed.values()) == dict.fromkeys(labelled, 2)
+        await cluster_outside.add_pods(1, "late", cpu="500m", scheduler="nodelabelfilter")
+        condition = await eventually(lambda: cluster_outside.condition("late-0"), "a condition on the pod")
+        assert condition["reason"] == "Unschedulable"
+        assert condition["message"] == (
+            "0/5 nodes are available: 2 node(s) didn't have label cpu=true, 3 Insufficient cpu."
+        )
+        (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event on the pod")
+        assert "node(s) didn't have label cpu=true" in event["note"]
+        assert "node(s) didn't have label cpu=true" in berth.said
+        await cluster_outside.add_nodes(1, cpu="1", labels={"cpu": "true"})
+        await cluster_outside.all_bound(["late-0"])
+
+
+@pytest.mark.parametrize(
+    ("scorers", "allowed"), [pytest.param(1, 1, id="1 scorer"), pytest.param(2, 2, id="2 scorers")]
+)
+async def test_pods_of_each_tenant_spread_evenly_also_after_one_tenants_are_made_anew(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path, scorers: int, allowed: int
+):
+    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
+    flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratchMultiTenant")
+    with berth_up(*flags, "--scorers", scorers, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        nodes = await cluster_outside.add_nodes(NODES, cpu="32")
+        await cluster_outside.create(
+            tenants_pod(cluster_outside, f"{tenant}-{number}", tenant)
+            for number in range(PODS_OF_A_TENANT)
+            for tenant in TENANTS
+        )
+        assert worst_difference(await all_of(cluster_outside, 300), nodes) <= allowed
+        for number in range(PODS_OF_A_TENANT):
+            await cluster_outside.delete_pod(f"red-{number}")
+        await cluster_outside.create(
+            tenants_pod(cluster_outside, f"red-again-{number}", "red") for number in range(PODS_OF_A_TENANT)
+        )
+        assert worst_difference(await all_of(cluster_outside, 300), nodes) <= allowed
+        await cluster_outside.create([tenants_pod(cluster_outside, "nobodys", "")])
+        condition = await eventually(lambda: cluster_outside.condition("nobodys"), "a condition on the pod")
+        assert "pod has no label tenant, which names the tenant it belongs to" in condition["message"]
+        patch = {"metadata": {"labels": {"tenant": "blue"}}}
+        await cluster_outside.api.patch(f"{cluster_outside.api.pods}/nobodys", patch)
+        await cluster_outside.all_bound(["nobodys"])
+
+
+def tenants_pod(seen: Outside, name: str, tenant: str) -> dict:
+    labels = {"tenant": tenant} if tenant else {}
+    return seen.pod(name, labels=labels, scheduler="my-custom-scheduler", cpu="10m", memory="16Mi")
+
+
+async def all_of(seen: Outside, count: int) -> dict[str, str]:
+    """Wait until so many pods have nodes; return the nodes."""
+
+    async def placed() -> dict[str, str] | None:
+        found = await seen.placed()
+        return found if len(found) == count else None
+
+    return await eventually(placed, f"{count} pods to be bound", 60)
+
+
+def worst_difference(placed: dict[str, str], nodes: list[str]) -> int:
+    """By how many pods of one tenant two nodes differ at most."""
+    counts: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(nodes, 0)))
+    for name, node in placed.items():
+        counts[name.split("-")[0]][node] += 1
+    return max(max(of.values()) - min(of.values()) for of in counts.values())

@@ -1,0 +1,55 @@
+"""A cycle that is asked for its detail says of every node what every plugin gave it, or why it is refused."""
+
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.detail import Detail, NodeRefusal, NodeScore
+from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
+from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
+from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
+from harness.objects import a_node, a_pod, first_attempt
+from harness.profiles import profile_of
+
+
+def detail_of(pod, snapshot, *plugins, weight: int = 1) -> Detail:
+    detail, profile = Detail(), profile_of(*plugins, weight=weight)
+    asked = rank(pod, snapshot, profile, attempt=first_attempt(pod), detail=detail)
+    assert asked == rank(pod, snapshot, profile, attempt=first_attempt(pod))
+    return detail
+
+
+def cluster(**labels: dict[str, str]) -> Snapshot:
+    snapshot = Snapshot()
+    for name, given in labels.items():
+        snapshot.set_node(a_node(name, labels=given))
+    return snapshot
+
+
+def test_every_node_is_told_of_also_beyond_the_best():
+    snapshot = cluster(
+        **{f"n{number}": {"cpu": "true"} for number in range(20)}, other={}, hello={"cpu": "true", "node": "hello"}
+    )
+    plugins = NodeFilterLabel(NodeFilterLabelArgs()), NodeScoreLabel(NodeScoreLabelArgs())
+    detail = detail_of(a_pod(), snapshot, *plugins, weight=3)
+    assert detail.refusals == [
+        NodeRefusal(plugin="NodeFilterLabel", node="other", reasons=("node(s) didn't have label cpu=true",))
+    ]
+    assert len(detail.scores) == 21
+    assert NodeScore(plugin="NodeScoreLabel", node="hello", score=0) in detail.scores
+    assert NodeScore(plugin="NodeScoreLabel", node="n7", score=300) in detail.scores  # 100 x weight 3
+
+
+def test_a_rejection_before_any_node_is_looked_at_is_told_of_each():
+    detail = detail_of(a_pod(), cluster(a={}, b={}), TenantSpread(TenantSpreadArgs()))
+    assert [(refusal.plugin, refusal.node) for refusal in detail.refusals] == [
+        ("TenantSpread", "a"),
+        ("TenantSpread", "b"),
+    ]
+    assert detail.scores == []
+
+
+def test_the_only_feasible_node_is_not_scored():
+    snapshot = cluster(a={"cpu": "true"}, b={})
+    plugins = NodeFilterLabel(NodeFilterLabelArgs()), NodeScoreLabel(NodeScoreLabelArgs())
+    detail = detail_of(a_pod(), snapshot, *plugins)
+    assert [refusal.node for refusal in detail.refusals] == ["b"]
+    assert detail.scores == []
