@@ -1,0 +1,129 @@
+"""Live data beside a Snapshot: rows that come, go and change hands, and what the buckets' entries mean."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth
+from berth.api.errors import DecodeError
+from berth.cluster.heard import HeardData
+from berth.cluster.livesource import LiveSource
+from berth.cluster.snapshot import Snapshot
+from harness.objects import a_node, a_pod
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+SOURCES = [LiveSource(bucket="bandwidth", name="q1"), LiveSource(bucket="facts", name="disk")]
+
+
+def sample(receive: float) -> Bandwidth:
+    return Bandwidth(receive=receive, sampled_at=T0)
+
+
+def receive(snapshot: Snapshot, node: str) -> float:
+    return float(snapshot.live.bandwidth("q1").receive[snapshot.rows.of(node)])
+
+
+def test_a_sample_that_comes_before_its_node_is_there_when_the_node_comes():
+    snapshot = Snapshot()
+    snapshot.live.set_bandwidth("q1", "a", sample(5.0))
+    snapshot.set_node(a_node("a"))
+    assert receive(snapshot, "a") == 5.0
+
+
+def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():
+    snapshot = Snapshot()
+    for name, amount in (("a", 5.0), ("b", 7.0)):
+        snapshot.live.set_bandwidth("q1", name, sample(amount))
+    snapshot.set_node(a_node("a"))
+    row = snapshot.rows.of("a")
+    assert receive(snapshot, "a") == 5.0
+    snapshot.remove_node("a")
+    snapshot.set_node(a_node("b"))
+    assert snapshot.rows.of("b") == row
+    assert receive(snapshot, "b") == 7.0
+    snapshot.remove_node("b")
+    snapshot.set_node(a_node("c"))
+    assert receive(snapshot, "c") != receive(snapshot, "c")  # NaN: nothing is known of it
+
+
+def test_columns_grow_with_the_cluster():
+    snapshot = Snapshot()
+    snapshot.live.set_bandwidth("q1", "n0", sample(1.0))
+    for number in range(200):
+        snapshot.set_node(a_node(f"n{number}"))
+    snapshot.live.set_bandwidth("q1", "n199", sample(2.0))
+    assert (receive(snapshot, "n0"), receive(snapshot, "n199")) == (1.0, 2.0)
+
+
+def test_rows_that_changed_are_told_newest_first_and_only_those():
+    snapshot = Snapshot()
+    for name in ("a", "b"):
+        snapshot.set_node(a_node(name))
+    columns = snapshot.live.bandwidth("q1")
+    before = columns.version
+    snapshot.live.set_bandwidth("q1", "b", sample(1.0))
+    assert columns.changed_since(before) == [snapshot.rows.of("b")]
+    assert columns.changed_since(columns.version) == []
+
+
+def test_entries_of_sources_that_nobody_declared_are_left_out():
+    snapshot = Snapshot()
+    heard = HeardData(snapshot.live, SOURCES)
+    for query in ("q1", "q2"):
+        heard.apply("bandwidth", f"{query}.node-1.example.com", encode_bandwidth(sample(3.0)), T0)
+    assert set(snapshot.live.bandwidth("q1").samples()) == {"node-1.example.com"}
+    assert not snapshot.live.bandwidth("q2").samples()
+    assert heard.buckets == ("bandwidth", "facts")
+    assert snapshot.live.now == T0.timestamp()
+
+
+def test_a_removal_leaves_nothing():
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    heard = HeardData(snapshot.live, SOURCES)
+    heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    heard.apply("bandwidth", "q1.a", None, T0)
+    assert snapshot.live.bandwidth("q1").sample("a") is None
+    assert receive(snapshot, "a") != receive(snapshot, "a")
+
+
+def test_facts_are_any_json():
+    snapshot = Snapshot()
+    heard = HeardData(snapshot.live, SOURCES)
+    heard.apply("facts", "disk.a", b'{"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}', T0)
+    fact = snapshot.live.fact("disk", "a")
+    assert msgspec.json.decode(fact) == {"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}
+    heard.apply("facts", "disk.a", None, T0)
+    assert snapshot.live.fact("disk", "a") is None
+
+
+@pytest.mark.parametrize(
+    ("bucket", "key", "data"),
+    [
+        ("bandwidth", "q1.a", b"{"),
+        ("bandwidth", "q1.a", b'{"schema":1,"receive":-1,"sampled_at":"2026-01-01T00:00:00Z"}'),
+        ("bandwidth", "q1.a", b'{"schema":1,"sampled_at":"2026-01-01T00:00:00"}'),
+        ("bandwidth", "q1.a", b'{"schema":9,"sampled_at":"2026-01-01T00:00:00Z"}'),
+        ("bandwidth", "q1.a", b'{"schema":1}'),
+        ("bandwidth", "nothing", b"{}"),
+        ("facts", "disk.a", b"{not json"),
+        ("facts", "disk.a", b""),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_what_was_known_stays(bucket, key, data):
+    snapshot = Snapshot()
+    heard = HeardData(snapshot.live, SOURCES)
+    heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    with pytest.raises(DecodeError):
+        heard.apply(bucket, key, data, T0)
+    assert snapshot.live.bandwidth("q1").sample("a") == sample(3.0)
+
+
+def test_the_time_of_a_binding_is_kept_with_the_pod_also_while_something_else_is_supposed():
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    snapshot.place(a_pod("web"), "a", bound_at=5.0)
+    with snapshot.supposing(removed=["uid-web"]):
+        assert snapshot.placed("uid-web") is None
+    assert snapshot.placed("uid-web").bound_at == 5.0
