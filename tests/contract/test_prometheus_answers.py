@@ -100,7 +100,7 @@ CASES = [
     pytest.param(cuts_off, "unavailable", "cut off", id="cut off"),
     pytest.param(promises_more_than_it_sends, "unavailable", "cut off", id="cut off before its length"),
     pytest.param(hangs, "slow", "in time", id="hanging"),
-    pytest.param(trickles, "slow", "in time", id="trickling"),
+    pytest.param(trickles, "slow", "in time: it trickles", id="trickling"),
     pytest.param(stops_in_the_middle, "slow", "in time", id="stopping in the middle"),
 ]
 

@@ -65,6 +65,11 @@ def test_rows_that_changed_are_told_newest_first_and_only_those():
     snapshot.live.set_bandwidth("q1", "b", sample(1.0))
     assert columns.changed_since(before) == [snapshot.rows.of("b")]
     assert columns.changed_since(columns.version) == []
+    before = columns.version
+    for name in ("a", "b", "a"):
+        snapshot.live.set_bandwidth("q1", name, sample(2.0))
+    a, b = snapshot.rows.of("a"), snapshot.rows.of("b")
+    assert [columns.changed_since(before + written) for written in range(4)] == [[a, b], [a, b], [a], []]
 
 
 def test_entries_of_sources_that_nobody_declared_are_left_out():
