@@ -157,9 +157,12 @@ async def test_a_sound_answer_is_rows_packed_or_not():
 async def test_after_a_request_that_does_not_come_back_the_next_one_has_a_thread_of_its_own(monkeypatch):
     """A header that trickles is bounded by nobody: the thread is left alone."""
     answers = iter([drip_a_header, no_more])
+    serving = []
 
     async def serve(reader, writer):
+        serving.append(asyncio.current_task())
         await next(answers)(reader, writer)
+        await writer.wait_closed()
 
     server_socket = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server_socket.sockets[0].getsockname()
@@ -169,11 +172,12 @@ async def test_after_a_request_that_does_not_come_back_the_next_one_has_a_thread
     assert await server.query("up") == []
     server.close()
     server_socket.close()
+    await asyncio.wait(serving)
 
 
 async def drip_a_header(reader, writer):
     writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    for _ in range(30):
+    for _ in range(15):
         await asyncio.sleep(0.1)
         writer.write(b"x")
     writer.close()

@@ -103,7 +103,8 @@ class _Worker:
 
     def __init__(self, url: str, patience: float) -> None:
         self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._client = _client(url, patience)
+        self._session = BoundedSession(patience)
+        self._client = _client(url, patience, self._session)
         self._thread = threading.Thread(target=self._work, name="prometheus", daemon=True)
         self._thread.start()
 
@@ -122,6 +123,7 @@ class _Worker:
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:
             self._answer(question)
+        self._session.close()
 
     def _answer(self, question: _Question) -> None:
         set_it: Callable[[], None]
@@ -141,9 +143,8 @@ class _Worker:
         question.settle(set_it)
 
 
-def _client(url: str, patience: float) -> PrometheusConnect:
+def _client(url: str, patience: float, session: requests.Session) -> PrometheusConnect:
     """Without retries and with a time-out: the library's defaults are three with back-off, and none."""
-    session = BoundedSession(patience)
     no_retries = Retry(total=0, read=False)  # read=False: a time-out stays one, in the place of "retries exceeded"
     return PrometheusConnect(url, retry=no_retries, session=session, timeout=patience)
 

@@ -39,6 +39,7 @@ class NodeColumns:
         ready: bool[capacity], the condition Ready is True or not there.
         taints: int32[capacity], index into ``taint_sets.sets``.
         name_hash: uint64[capacity], the same in every process.
+        names_written: how often an element of ``name_hash`` was written.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class NodeColumns:
         self.ready: npt.NDArray[np.bool_] = np.zeros(self.capacity, dtype=np.bool_)
         self.taints: npt.NDArray[np.int32] = np.zeros(self.capacity, dtype=np.int32)
         self.name_hash: npt.NDArray[np.uint64] = np.zeros(self.capacity, dtype=np.uint64)
+        self.names_written = 0
         self.taint_sets = TaintSets()
         self.labels = LabelColumns()
 
@@ -76,6 +78,7 @@ class NodeColumns:
         self.ready[row] = is_ready(node)
         self.taints[row] = self.taint_sets.intern(node.spec.taints)
         self.name_hash[row] = hash_of(node.metadata.name)
+        self.names_written += 1
         self.labels.write(row, node.metadata.labels or {}, rows)
 
     def clear_node(self, row: int, rows: int) -> None:

@@ -39,6 +39,7 @@ class BandwidthColumns:
         self._samples: dict[str, Bandwidth] = {}
         self._whose: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
         self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
+        self._names_seen = 0
         self.version = 0
         self._changed: dict[int, int] = {}
         """Row to the version that wrote it last, in that order."""
@@ -65,6 +66,9 @@ class BandwidthColumns:
         """Bring the columns in line with the rows: rows come, go, and are given to other nodes."""
         if len(self._whose) != self._columns.capacity:
             self._grow()
+        if self._names_seen == self._columns.names_written:
+            return
+        self._names_seen = self._columns.names_written
         other = np.flatnonzero(self._whose != self._columns.name_hash)
         for row in other.tolist():
             name = self._rows.names[row] if row < self._rows.size else ""
