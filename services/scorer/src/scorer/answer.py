@@ -14,7 +14,6 @@ from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
 from scorer.view import View
 
-
 Explain = Callable[[Pending, Detail], None]
 
 

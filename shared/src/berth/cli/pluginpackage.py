@@ -106,9 +106,8 @@ kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: $folder
   plugins:
-    score:
+    multiPoint:
       enabled: [{name: $name}]
-      disabled: [{name: "*"}]
 """
 
 
@@ -118,7 +117,7 @@ def node(name: str, **labels: str) -> Node:
 
 
 def ranked(*nodes: Node) -> dict[str, int]:
-    """The points of each node, the best first."""
+    """What the plugin gives each node, the best first."""
     known = with_third_party([FACTORY])
     profiles = build_profiles(load(CONFIGURATION, known=known, preset=DEFAULT), known)
     snapshot = Snapshot()
@@ -127,7 +126,7 @@ def ranked(*nodes: Node) -> dict[str, int]:
     pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="1"))
     ranking = rank(pod, snapshot, profiles["$folder"], attempt=Attempt(uid=Uid("1"), term=Term(1), n=1))
     assert not ranking.error
-    return {candidate.node: candidate.total for candidate in ranking.candidates}
+    return {candidate.node: candidate.scores["$name"] for candidate in ranking.candidates}
 
 
 def test_the_node_with_the_label_comes_first() -> None:
@@ -146,10 +145,10 @@ kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: $folder
   plugins:
-    score:
+    multiPoint: # at every extension point that the plugin has
       enabled:
       - name: $name
-        weight: 10
+        weight: 10 # its points count ten times, beside those of the default plugins
 """)
 
 

@@ -1,0 +1,78 @@
+"""A plugin of another distribution in the whole pipeline: whatever it does, it costs its pod and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.outside import eventually, outside
+from harness.pipeline import berth_up
+
+pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
+
+PLUGIN = '''
+"""Does what the pod's label "how" says."""
+
+from berth.api.config.types import Point
+from berth.framework.interface import ScorePlugin
+from berth.plugins.factory import PluginFactory
+
+
+class Rude(ScorePlugin):
+    name = "Rude"
+
+    def score(self, state, pod, node):
+        how = (pod.metadata.labels or {}).get("how")
+        while how == "hang":
+            pass
+        if how == "raise":
+            raise LookupError("no such thing")
+        return 101 if how == "exceed" else 50
+
+
+FACTORY = PluginFactory(name="Rude", points=(Point.SCORE,), build=lambda _args: Rude())
+'''
+CONFIGURATION = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{schedulerName: berth, plugins: {score: {enabled: [{name: Rude}]}}}]
+"""
+SENTENCES = {
+    "raise": 'running Score plugin "Rude": LookupError: no such thing',
+    "hang": 'running Score plugin "Rude": took longer than 0.3 s',
+    "exceed": 'plugin "Rude" returns an invalid score 101',
+}
+
+
+@pytest.fixture
+def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration with the plugin, whose package is installed for whatever the test starts."""
+    site = tmp_path / "site"
+    about = site / "rude-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "rude.py").write_text(PLUGIN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[berth.plugins]\nRude = rude:FACTORY\n")
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
+    monkeypatch.setenv("BERTH_NUMBERS_PLUGIN_DEADLINE", "300ms")
+    path = tmp_path / "scheduler.yaml"
+    path.write_text(CONFIGURATION)
+    return path
+
+
+async def test_a_plugin_that_raises_hangs_or_exceeds_fails_that_pod_with_its_name_and_the_scorer_goes_on(
+    configuration: Path, tmp_path: Path
+):
+    with berth_up("--nodes", 4, "--config", configuration, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        scorer = berth.pids["scorer-1"]
+        async with outside(berth.kubeconfig) as seen:
+            anywhere = {"spec": {"nodeSelector": {}}}
+            await seen.create(seen.pod(how, labels={"how": how}, **anywhere) for how in SENTENCES)
+            for how, sentence in SENTENCES.items():
+                condition = await eventually(lambda how=how: seen.condition(how), f"a word on the pod that {how}s")
+                assert sentence in condition["message"]
+            notes = [event["note"] for event in await seen.events("FailedScheduling")]
+            assert all(any(sentence in note for note in notes) for sentence in SENTENCES.values())
+            await seen.create([seen.pod("fine", **anywhere)])
+            await seen.all_bound(["fine"])
+        assert berth.pids["scorer-1"] == scorer

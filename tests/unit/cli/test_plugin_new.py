@@ -1,0 +1,105 @@
+"""`berth plugin new`, and CONTRIBUTING's walk-through, followed as it is written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.cli.pluginpackage import files_of, name_problem
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT = 100
+
+
+def berth(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    return ran("-m", "berth.cli", *words, folder=folder, path=path)
+
+
+def ran(*words: str, folder: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    inherited = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (path, inherited) if part)}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+def own_tests(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the package's own tests as CONTRIBUTING does."""
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-c", "first-node/pyproject.toml", "first-node")
+    return ran(*words, folder=folder, path=str(folder / "first-node"))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A folder in which `berth plugin new FirstNode` was typed."""
+    done = berth("plugin", "new", "FirstNode", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_a_new_package_has_a_test_that_passes(package: Path):
+    done = own_tests(package)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_an_installed_package_is_found_by_its_entry_point(package: Path):
+    site = package / "site"
+    flags = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--target", str(site))
+    done = ran("-m", "pip", "install", *flags, "./first-node", folder=package)
+    assert done.returncode == 0, done.stderr
+    found = berth("config", "check", "first-node/scheduler.yaml", folder=package, path=str(site))
+    assert (found.returncode, found.stdout) == (0, "first-node/scheduler.yaml: fine, schedules pods of first-node\n")
+    missing = berth("config", "check", "first-node/scheduler.yaml", folder=package)
+    assert missing.returncode == 2
+    assert "unknown plugin 'FirstNode'" in missing.stderr
+
+
+def test_what_contributing_makes_of_it_passes_its_test(package: Path):
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text[text.index("## A plugin of your own") : text.index("\n## Dependencies")]
+    module, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (package / "first-node/first_node.py").write_text(module)
+    path = package / "first-node/test_first_node.py"
+    before = path.read_text().replace(", FirstNodeArgs", "")
+    path.write_text(before[: before.index("def test_")] + test)
+    done = own_tests(package)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(package: Path):
+    done = berth("plugin", "new", "FirstNode", folder=package)
+    assert done.returncode == 2
+    assert "want a new or empty folder, got 'first-node'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["firstnode", "First-Node", "", "First Node", "../X", "1st"])
+def test_a_name_that_is_no_name_is_refused(name: str):
+    assert (
+        name_problem(name)
+        == f"naming the plugin {name!r}: want words with capitals and nothing between, such as FirstNode"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "module"),
+    [
+        pytest.param("FirstNode", "first-node", "first_node.py", id="words"),
+        pytest.param("GPUShare", "gpu-share", "gpu_share.py", id="capitals"),
+        pytest.param("Spread2", "spread2", "spread2.py", id="a number"),
+    ],
+)
+def test_files_are_named_after_the_plugin(name: str, folder: str, module: str):
+    files = files_of(name)
+    assert files.folder == folder
+    assert set(files.texts) == {"pyproject.toml", module, f"test_{module}", "scheduler.yaml"}
