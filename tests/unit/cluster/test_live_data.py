@@ -47,6 +47,19 @@ def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():
     assert receive(snapshot, "c") != receive(snapshot, "c")  # NaN: nothing is known of it
 
 
+def test_a_node_that_comes_back_to_a_row_shows_its_own_newest_sample():
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("a"))
+    snapshot.live.set_bandwidth("q1", "a", sample(5.0))
+    snapshot.remove_node("a")
+    snapshot.place(a_pod("early"), "b")  # takes the row, though its node is not known yet
+    snapshot.live.set_bandwidth("q1", "b", sample(7.0))
+    snapshot.live.set_bandwidth("q1", "a", sample(6.0))
+    snapshot.remove_pod("uid-early")
+    snapshot.set_node(a_node("a"))
+    assert receive(snapshot, "a") == 6.0
+
+
 def test_columns_grow_with_the_cluster():
     snapshot = Snapshot()
     snapshot.live.set_bandwidth("q1", "n0", sample(1.0))

@@ -22,6 +22,8 @@ from berth.cluster.taintsets import TaintSets
 Amount = npt.NDArray[np.float64]
 _EXACT: Final = 2.0**53
 _FIRST_CAPACITY: Final = 64
+NOBODY: Final = np.uint64(0)
+"""The name's hash of a row that has no node."""
 
 
 class NodeColumns:
@@ -38,7 +40,7 @@ class NodeColumns:
         unschedulable: bool[capacity], cordoned.
         ready: bool[capacity], the condition Ready is True or not there.
         taints: int32[capacity], index into ``taint_sets.sets``.
-        name_hash: uint64[capacity], the same in every process.
+        name_hash: uint64[capacity], the same in every process; NOBODY for a row without a node.
         names_written: how often an element of ``name_hash`` was written.
     """
 
@@ -86,6 +88,8 @@ class NodeColumns:
         self._write_allocatable(row, {})
         self.allowed_pods[row] = 0
         self.exists[row] = False
+        self.name_hash[row] = NOBODY
+        self.names_written += 1
         self.unschedulable[row] = False
         self.ready[row] = False
         self.taints[row] = 0

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from itertools import takewhile
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.bandwidth import Bandwidth
-from berth.cluster.columns import NodeColumns
+from berth.cluster.columns import NOBODY, NodeColumns
 from berth.cluster.rows import Rows, grown
 
 T = TypeVar("T")
 Amount = npt.NDArray[np.float64]
-NOBODY: Final = np.uint64(0)
-"""The name's hash of a row that has no node yet."""
 
 
 class BandwidthColumns:
