@@ -10,7 +10,7 @@ from harness.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
-CHILDREN = {"watcher", "binder", "scorer-1", "nats-server", "cluster"}
+CHILDREN = {"watcher", "binder", "scorer-1", "metrics-collector", "nats-server", "cluster"}
 ORPHANS_SECONDS = 5.0
 """The kernel tells children of their parent's end at once; what is under way then ends."""
 
@@ -69,7 +69,7 @@ def test_next_run_removes_the_files_of_one_that_was_killed(tmp_path: Path):
         assert berth.files_left() == []
 
 
-@pytest.mark.parametrize("name", ["watcher", "binder", "scorer-1", "nats-server"])
+@pytest.mark.parametrize("name", ["watcher", "binder", "scorer-1", "metrics-collector", "nats-server"])
 def test_child_that_dies_is_started_again_and_a_line_says_so(name: str, restarted: BerthUp):
     before = restarted.said
     pid = restarted.kill(name)

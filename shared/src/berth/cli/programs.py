@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from berth.bus.server import ServerSettings, config_text, find_nats_server
 from berth.cli.supervisor import Program
@@ -50,9 +51,10 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
 
 
 def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
-    """Watcher, binder and scorers."""
+    """Watcher, binder, metrics collector and scorers."""
     yield _service("watcher", "watcher", options)
     yield _service("binder", "binder", options)
+    yield _service("metrics_collector", "metrics-collector", options)
     for number in range(1, scorers + 1):
         yield _service("scorer", f"scorer-{number}", options)
 
@@ -62,17 +64,21 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
     return options.ready / program.name
 
 
+NEED_THE_API: Final = frozenset({"watcher", "binder"})
+"""The others talk to NATS alone and get no credentials."""
+
+
 def _service(module: str, name: str, options: ServiceOptions) -> Program:
     command: Sequence[str] = (
         *(sys.executable, "-m", module),
         *("--nats", options.nats),
-        *(("--kubeconfig", str(options.kubeconfig)) if module != "scorer" else ()),
+        *(("--kubeconfig", str(options.kubeconfig)) if module in NEED_THE_API else ()),
         *(("--config", str(options.config)) if options.config is not None else ()),
         *(("--algorithm-provider", options.algorithm_provider) if options.algorithm_provider is not None else ()),
         *("-v", str(options.verbosity)),
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),
-        *(options.extra if module != "scorer" else ()),
+        *(options.extra if module in NEED_THE_API else ()),
     )
     return Program(name=name, command=command)
 
