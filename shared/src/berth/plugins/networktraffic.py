@@ -84,7 +84,8 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
             return "unknown: no sample"
         said = f"{_written(seen.measured)} {direction}, sampled {seen.age_seconds:.0f} s ago"
         if seen.estimated:
-            said += f", {_written(seen.estimated)} estimated for {seen.pods} pods placed lately"
+            pods = "1 pod" if seen.pods == 1 else f"{seen.pods} pods"
+            said += f", {_written(seen.estimated)} estimated for {pods} placed lately"
         if self._of_capacity:
             said += f", link {_written(seen.capacity)}"
         return f"unknown, too old: {said}" if traffic.is_too_old(node.row) else said

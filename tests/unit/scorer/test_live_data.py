@@ -1,0 +1,128 @@
+"""A scorer whose profile runs NetworkTraffic: it reads the bucket, and says what it has read."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth
+from berth.api.config.load import load
+from berth.api.identity import Term
+from berth.api.messages import Pending, Positions, Ranked, decode, decoder
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.subjects import key
+from berth.bus.memory import MemoryBus
+from berth.bus.stages import publish_pending
+from berth.framework.profile import build_profiles
+from berth.plugins.networktrafficargs import query_of
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN
+from berth.service.process import Process
+from harness.objects import a_node, a_pod
+from scorer.answer import Answering
+from scorer.service import serve
+
+CONFIG = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {score: {disabled: [{name: "*"}], enabled: [{name: NetworkTraffic}]}}
+  pluginConfig: [{name: NetworkTraffic, args: {url: "http://p:9090", podBandwidth: 8M}}]
+"""
+RANKED = decoder(Ranked)
+
+
+@pytest.fixture
+async def bus():
+    return MemoryBus()
+
+
+@pytest.fixture
+async def session(bus):
+    made = await bus.connect(name="test")
+    await made.apply()
+    yield made
+    await made.close()
+
+
+@asynccontextmanager
+async def scoring(bus):
+    configuration = load(CONFIG, known=BUILT_IN, preset=DEFAULT)
+    [profile] = configuration.profiles
+    answering = Answering(
+        profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
+    )
+    process = Process(name="scorer")
+    task = asyncio.create_task(serve(process, bus, answering))
+    async with asyncio.timeout(5):
+        while not process.health.is_ready:  # noqa: ASYNC110 - the bus has no event for it
+            await asyncio.sleep(0.01)
+    try:
+        yield query_of(profile.args["NetworkTraffic"]).token
+    finally:
+        process.stopping.set()
+        await asyncio.wait_for(task, 5)
+
+
+async def put(session, token, node, receive, *, ago=0.0):
+    sampled_at = datetime.now(UTC) - timedelta(seconds=ago)
+    return await session.put(
+        "bandwidth", key(token, node), encode_bandwidth(Bandwidth(receive=receive, sampled_at=sampled_at))
+    )
+
+
+async def show(session, kind, name, thing, **more):
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(thing)), **more)
+    await session.put("cluster", key(kind, name), encode_entry(entry))
+
+
+async def ranking(session, name, *, after=0):
+    """The answer to one more pod, on a view that has read the bucket up to a position."""
+    wanted = Positions(bandwidth=after)
+    await publish_pending(session, Pending(attempt=f"uid-{name}.1.1", profile="berth", pod=a_pod(name), after=wanted))
+    async with asyncio.timeout(5):
+        while True:
+            async for stored in session.look_through("RANKED", "berth.ranked.>"):
+                message = decode(stored.data, RANKED)
+                if message.attempt.startswith(f"uid-{name}."):
+                    return message
+            await asyncio.sleep(0.01)
+
+
+async def test_samples_before_and_after_its_start_decide_and_are_named_in_the_answer(bus, session):
+    for name in ("a", "b"):
+        await show(session, "node", name, a_node(name))
+    async with scoring(bus) as token:
+        await put(session, token, "a", 80e6, ago=30)
+        position = await put(session, token, "b", 20e6)
+        message = await ranking(session, "web", after=position)
+        assert {c.node: c.total for c in message.candidates} == {"b": 75, "a": 0}  # 100 - 20*100/80
+        assert message.positions.bandwidth == position
+        [said] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
+        assert said == "80 MB/s receive, sampled 30 s ago"
+    async with scoring(bus):  # started anew: the bucket is read to its end before the first pod
+        again = await ranking(session, "other")
+        assert again.candidates[0].node == "b"
+        assert "1 MB/s estimated for 1 pod placed lately" in again.candidates[0].details["NetworkTraffic"]
+
+
+async def test_pods_that_the_mirror_shows_count_from_the_time_of_their_binding(bus, session):
+    await show(session, "node", "a", a_node("a"))
+    await show(session, "node", "b", a_node("b"))
+    now = datetime.now(UTC)
+    for name, ago in (("new", 0), ("half", 150), ("old", 3600)):
+        bound_at = (now - timedelta(seconds=ago)).isoformat()
+        await show(session, "pod", f"uid-{name}", a_pod(name, node_name="a"), bound_at=bound_at)
+    await show(session, "pod", "uid-unknown", a_pod("unknown", node_name="a"))
+    async with scoring(bus) as token:
+        for node in ("a", "b"):
+            position = await put(session, token, node, 0.0)
+        message = await ranking(session, "web", after=position)
+        [said] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
+    # range 5 min, 8 Mbit/s = 1 MB/s: the new one whole, half of the one that is 150 s old, none of the others
+    assert "MB/s estimated for 2 pods" in said
+    assert 1.49 < float(said.partition("ago, ")[2].split()[0]) <= 1.5
