@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +40,19 @@ class Berth:
 class OneProcess:
     """A scheduler that is a single process."""
 
-    pids: Mapping[str, int]
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Its only process."""
+        return {self.name: self.process.pid}
+
+    def must_run(self) -> None:
+        """Fail with its last words when it has ended by itself."""
+        code = self.process.poll()
+        assert code is None, f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-3000:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +68,16 @@ class KubeScheduler:
         """Run it for as long as the block lasts."""
         config = folder / "kube-scheduler.json"
         config.write_text(json.dumps(_configuration(plane.kubeconfig_path)))
-        process = spawn([str(self.program), f"--config={config}", "--secure-port=0"], folder / "kube-scheduler.log")
+        log = folder / "kube-scheduler.log"
+        process = spawn([str(self.program), f"--config={config}", "--secure-port=0"], log)
         try:
-            yield OneProcess(pids={KUBE_SCHEDULER: process.pid})
+            yield OneProcess(name=self.name, process=process, log=log)
         finally:
             stop([process])
 
 
 Contender = Berth | KubeScheduler
+Running = BerthUp | OneProcess
 
 
 def kube_scheduler() -> KubeScheduler | None:

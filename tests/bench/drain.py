@@ -10,6 +10,7 @@ The clock is that of the observer, and everything is what the API server shows:
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.contenders import Contender
-from bench.processes import Cost, children, costs
+from bench.contenders import Contender, Running
+from bench.processes import Cost, children, costs, machine_busy_seconds
 from berth.sim.workload import make_pod
 from harness.control_plane import ControlPlane
 from harness.outside import Outside, eventually
@@ -27,6 +28,8 @@ from harness.outside import Outside, eventually
 DRAIN_SECONDS = 300.0
 EVENTS_SECONDS = 30.0
 """After the last Binding. A scheduler that drops Events under load would keep us for ever."""
+BENCH = "bench"
+"""This process, whose cost is nobody's."""
 CPU = "100m"
 MEMORY = "500Mi"
 
@@ -63,6 +66,8 @@ class Drain:
     pods_per_node: str
     cpu_seconds_per_1000: dict[str, float]
     peak_mebibytes: dict[str, float]
+    cores_taken_by_others: float
+    """What everything else on the machine used meanwhile, in cores: above a few tenths the rates say little."""
     watch_resumed: int
     """How often the observer's own watch was ended and resumed: each time its clock stood for some ms."""
 
@@ -98,15 +103,18 @@ async def drain(contender: Contender, seen: Outside, plane: ControlPlane, folder
     try:
         began = time.monotonic()
         with contender.run(plane, folder) as running:
-            await _count_of(watched, 1, watching)
-            before = costs(_pids(running.pids))
-            await _count_of(watched, pods, watching)
+            await _count_of(watched, 1, watching, running)
+            before, busy = _spent_so_far(running.pids), machine_busy_seconds()
+            from_here = time.monotonic()
+            await _count_of(watched, pods, watching, running)
             events_at = await _events_there(seen, pods)
-            after = costs(_pids(running.pids))
+            after, busy = _spent_so_far(running.pids), machine_busy_seconds() - busy
+            took = time.monotonic() - from_here
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     first, last = watched.times[0], watched.times[-1]
+    spent = _between(before, after)
     return Drain(
         scheduler=contender.name,
         pods=pods,
@@ -115,8 +123,11 @@ async def drain(contender: Contender, seen: Outside, plane: ControlPlane, folder
         from_start_seconds=last - began,
         events=await _count_events(seen),
         pods_per_node=_spread(watched),
-        cpu_seconds_per_1000=_spent(before, after, pods),
-        peak_mebibytes={name: round(cost.peak_mebibytes) for name, cost in after.items()},
+        cpu_seconds_per_1000={
+            name: round(seconds / pods * 1000, 3) for name, seconds in spent.items() if name != BENCH
+        },
+        peak_mebibytes={name: round(cost.peak_mebibytes) for name, cost in after.items() if name != BENCH},
+        cores_taken_by_others=round((busy - sum(spent.values())) / took, 2),
         watch_resumed=watched.resumed,
     )
 
@@ -125,12 +136,13 @@ def _waiting(name: str, namespace: str, scheduler: str) -> dict:
     return make_pod(name, namespace=namespace, cpu=CPU, memory=MEMORY, scheduler=scheduler)
 
 
-def _pids(scheduler: Mapping[str, int]) -> dict[str, int]:
-    return {**scheduler, **children("etcd", "kube-apiserver")}
+def _spent_so_far(scheduler: Mapping[str, int]) -> dict[str, Cost]:
+    return costs({**scheduler, **children("etcd", "kube-apiserver"), BENCH: os.getpid()})
 
 
-async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None]) -> None:
+async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None], running: Running) -> None:
     async def reached() -> bool:
+        running.must_run()
         if watching.done():
             watching.result()
         return len(watched.times) >= count
@@ -168,7 +180,6 @@ def _spread(watched: _Watched) -> str:
     return f"{min(counts.values())}..{max(counts.values())} on {len(counts)}"
 
 
-def _spent(before: dict[str, Cost], after: dict[str, Cost], pods: int) -> dict[str, float]:
-    """Between the first pod bound and the last Event, per 1,000 pods."""
-    spent = {name: after[name].cpu_seconds - before[name].cpu_seconds for name in after if name in before}
-    return {name: round(seconds / pods * 1000, 3) for name, seconds in spent.items()}
+def _between(before: dict[str, Cost], after: dict[str, Cost]) -> dict[str, float]:
+    """Seconds of CPU by process, from the first pod bound to the last Event."""
+    return {name: after[name].cpu_seconds - before[name].cpu_seconds for name in after if name in before}

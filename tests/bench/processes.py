@@ -36,6 +36,13 @@ def _cost(folder: Path) -> Cost | None:
     return Cost(cpu_seconds=cpu_seconds, peak_mebibytes=int(peak[1]) / 1024 if peak else 0.0)
 
 
+def machine_busy_seconds() -> float:
+    """Seconds of CPU that the whole machine has spent since it booted, waiting for disks not counted."""
+    fields = (PROC / "stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = (int(each) for each in fields[:8])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
 def children(*names: str) -> dict[str, int]:
     """Process ids of this process's own children that run one of these programs."""
     found = {}

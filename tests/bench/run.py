@@ -85,7 +85,7 @@ def _sentence(done: Drain) -> str:
     return (
         f"{done.scheduler} bound {done.pods} pods at {done.bound_per_second:.0f}/s, Events included "
         f"{_rate(done.with_events_per_second)}/s, {done.from_start_seconds:.1f} s from its start to the last; "
-        f"{done.events} Events, pods per node {done.pods_per_node}"
+        f"{done.events} Events, pods per node {done.pods_per_node}; others took {done.cores_taken_by_others:.1f} cores"
     )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.child_processes import die_with_parent
+from harness.child_processes import die_with_parent, free_ports
 
 PROC = Path("/proc")
 READY_SECONDS = 60.0
@@ -112,9 +112,13 @@ class BerthUp:
         """Look until it is so; fails with the last words of the run when it ends before, or at the deadline."""
         deadline = time.monotonic() + seconds
         while not met():
-            assert self.returncode is None, f"ended with {self.returncode} before {what}: {self._last_words()}"
+            self.must_run()
             assert time.monotonic() < deadline, f"waited {seconds} s for {what}: {self._last_words()}"
             time.sleep(0.02)
+
+    def must_run(self) -> None:
+        """Fail with its last words when it has ended by itself."""
+        assert self.returncode is None, f"`berth up` ended with {self.returncode}: {self._last_words()}"
 
     @property
     def returncode(self) -> int | None:
@@ -175,12 +179,18 @@ class BerthUp:
 @contextmanager
 def berth_up(*arguments: object, folder: Path) -> Iterator[BerthUp]:
     """Start `berth up` with these arguments; it has ended when the block has."""
-    berth = BerthUp(tuple(str(argument) for argument in arguments), folder)
+    berth = BerthUp((*_port(arguments), *map(str, arguments)), folder)
     berth.start()
     try:
         yield berth
     finally:
         berth.end()
+
+
+def _port(arguments: tuple[object, ...]) -> tuple[str, ...]:
+    """A port of its own for an embedded NATS: of two runs that start at once only one gets the default one."""
+    told = {"--nats", "--nats-port"} & {str(argument).partition("=")[0] for argument in arguments}
+    return () if told else ("--nats-port", str(free_ports(1)[0]))
 
 
 def _text(path: Path) -> str:
