@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from berth.cluster.nodes import Nodes
 from berth.framework.interface import VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
+from berth.plugins.balancedallocation import BalancedAllocationArgs, NodeResourcesBalancedAllocation
 from berth.plugins.freecapacity import FreeCapacity
 from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
 from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
@@ -36,6 +37,7 @@ RESOURCES = [
     ResourceWeight(name="example.com/gpu", weight=5),
     ResourceWeight(name="ephemeral-storage", weight=1),
 ]
+ONCE_EACH = [ResourceWeight(name=resource.name) for resource in RESOURCES]
 SHAPE = Shape(shape=[ShapePoint(utilization=u, score=s) for u, s in [(0, 10), (30, 0), (70, 7), (100, 3)]])
 
 
@@ -53,6 +55,11 @@ PLUGINS = [
     pytest.param(fit("MostAllocated", ignored_resources=["example.com/gpu"]), id="MostAllocated"),
     pytest.param(
         fit("RequestedToCapacityRatio", ignored_resource_groups=["example.com"]), id="RequestedToCapacityRatio"
+    ),
+    pytest.param(NodeResourcesBalancedAllocation(BalancedAllocationArgs()), id="BalancedAllocation"),
+    pytest.param(
+        NodeResourcesBalancedAllocation(BalancedAllocationArgs(resources=ONCE_EACH)),
+        id="BalancedAllocation of four",
     ),
     pytest.param(NodeReady(), id="NodeReady"),
     pytest.param(NodeScoreLabel(NodeScoreLabelArgs(key="disk", value="a")), id="NodeScoreLabel"),

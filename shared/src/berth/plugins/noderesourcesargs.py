@@ -88,14 +88,15 @@ def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
     ]
     if strategy.type not in (LEAST, MOST, RATIO):
         problems.append(f"{where}.type: want {LEAST}, {MOST} or {RATIO}, got {strategy.type!r}")
-    problems += _resource_problems(strategy.resources or [], f"{where}.resources")
+    problems += resource_problems(strategy.resources or [], f"{where}.resources")
     if strategy.type == RATIO:
         shape = (strategy.requested_to_capacity_ratio or Shape()).shape or []
         problems += _shape_problems(shape, f"{where}.requestedToCapacityRatio.shape")
     return problems
 
 
-def _resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
+def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
+    """Every problem of a list of resources with weights."""
     names = [resource.name for resource in resources]
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"

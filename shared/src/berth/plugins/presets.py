@@ -8,6 +8,7 @@ from typing import Final
 from berth.api.config.types import PluginRef, Plugins, PluginSet
 from berth.api.errors import PermanentError
 from berth.plugins import (
+    balancedallocation,
     defaultbinder,
     freecapacity,
     nodeaffinity,
@@ -31,6 +32,7 @@ DEFAULT: Final = Plugins(
             PluginRef(name=tainttoleration.NAME, weight=3),
             PluginRef(name=nodeaffinity.NAME, weight=2),
             PluginRef(name=noderesourcesfit.NAME, weight=1),
+            PluginRef(name=balancedallocation.NAME, weight=1),
             PluginRef(name=defaultbinder.NAME),
         ]
     )

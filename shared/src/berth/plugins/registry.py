@@ -7,6 +7,7 @@ from typing import Final
 
 from berth.api.errors import PermanentError
 from berth.plugins import (
+    balancedallocation,
     defaultbinder,
     freecapacity,
     networktraffic,
@@ -33,6 +34,7 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TaintToleration": tainttoleration.FACTORY,
     "NodeAffinity": nodeaffinity.FACTORY,
     "NodeResourcesFit": noderesourcesfit.FACTORY,
+    "NodeResourcesBalancedAllocation": balancedallocation.FACTORY,
     "NetworkTraffic": networktraffic.FACTORY,
     "network_traffic": networktraffic.FACTORY,
     "NodeReady": nodeready.FACTORY,
