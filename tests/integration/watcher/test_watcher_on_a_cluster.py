@@ -17,10 +17,20 @@ from harness.watcher_service import WatcherWorld, watcher_world
 
 @pytest.fixture
 async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[WatcherWorld]:
+    await without_pods(cluster)
     async with watcher_world(cluster, nats_bus_under_test.bus) as world:
         if cluster.simulated is None and (await cluster.api.get("/api/v1/nodes/n1")).code == 404:
             await world.add_node("n1")
         yield world
+
+
+async def without_pods(cluster: Cluster) -> None:
+    """Other tests of this run have left pods on the real API server, and a watcher takes those of every namespace."""
+    listed = await cluster.api.get("/api/v1/pods")
+    for pod in listed.body["items"]:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        await cluster.api.delete(path, {"gracePeriodSeconds": 0})
 
 
 async def mirrored(world: WatcherWorld, kind: str) -> dict[str, dict]:
