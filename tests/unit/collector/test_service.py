@@ -125,6 +125,14 @@ async def test_the_sample_of_a_node_that_is_gone_is_removed(played):
         assert await world.sample("b") is not None
 
 
+async def test_nodes_that_come_after_their_exporters_are_not_kept_waiting_for_the_next_round(played):
+    async with collecting(QUERY, interval=timedelta(hours=1)) as world:
+        await world.show(node_at("a"))
+        await world.until(lambda sample: sample is not None, "a", seconds=5)
+        await world.show(node_at("b"))
+        await world.until(lambda sample: sample is not None, "b", seconds=5)
+
+
 async def test_a_collector_that_starts_anew_goes_on_where_the_bucket_stands(played):
     async with collecting(QUERY, node_at("a"), interval=QUICKLY) as world:
         first = await world.until(lambda sample: sample is not None, "a")

@@ -10,14 +10,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Final
 
-import msgspec
-
 from berth.api.bandwidth import BandwidthQuery, encode_bandwidth
-from berth.api.errors import DecodeError, TemporaryError
-from berth.api.mirror import decode_entry
-from berth.api.node import Node
-from berth.api.subjects import parse_key
-from berth.bus.port import BucketFollowing, Bus, BusLostError, Entry, Session, WrongLastSequenceError
+from berth.api.errors import TemporaryError
+from berth.bus.port import BucketFollowing, Bus, BusLostError, Session, WrongLastSequenceError
 from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.service.health import Condition
 from berth.service.logging import get_logger
@@ -25,7 +20,8 @@ from berth.service.process import Process
 from berth.service.sessions import sessions
 from berth.service.until import run_until
 from metrics_collector.book import Book, Removal, Write
-from metrics_collector.names import Directory
+from metrics_collector.names import Named
+from metrics_collector.nodes import Nodes
 from metrics_collector.prometheus import Prometheus
 from metrics_collector.reports import Reports
 from metrics_collector.rounds import Rounds
@@ -34,6 +30,8 @@ from metrics_collector.settings import CollectorSettings
 log = get_logger()
 
 VERSION: Final = version("berth-metrics-collector")
+SETTLE_SECONDS: Final = 1.0
+"""Nodes come in crowds when a cluster is new: so long is waited for more of them."""
 AT_ONCE: Final = 64
 """Writes on the wire at once: 5,000 take about a second."""
 
@@ -58,33 +56,6 @@ async def serve(process: Process, bus: Bus, questions: Sequence[BandwidthQuery],
     finally:
         for server in servers.values():
             server.close()
-
-
-class Nodes:
-    """The nodes of the mirror, by name."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._directory: Directory | None = None
-
-    @property
-    def directory(self) -> Directory:
-        """The nodes as they are now, ready to be looked up."""
-        if self._directory is None:
-            self._directory = Directory(self._nodes.values())
-        return self._directory
-
-    def take(self, entry: Entry) -> None:
-        """An entry of ``cluster`` under ``node.``; one that cannot be read leaves its node as it was."""
-        try:
-            _, name = parse_key(entry.key)
-            if entry.data is None:
-                self._nodes.pop(name, None)
-            else:
-                self._nodes[name] = msgspec.json.decode(decode_entry(entry.data).object, type=Node)
-        except (DecodeError, msgspec.MsgspecError) as exc:
-            log.warning("left a node out", key=entry.key, reason=str(exc))
-        self._directory = None
 
 
 class Collector:
@@ -150,17 +121,34 @@ class Collector:
         reports = Reports(query, self._process.metrics)
         rounds = Rounds(query, self._servers[query.url], reports, inventory_rounds=self._settings.inventory_rounds)
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
+        await self._nodes.arrived_after(0)
         while True:
-            began = time.monotonic()
-            await self._one_round(rounds, self._books[query.token])
+            began, arrivals = time.monotonic(), self._nodes.arrivals
+            named = await self._one_round(rounds, self._books[query.token])
             self._report_age(reports, self._books[query.token])
-            rest = self._settings.interval.total_seconds() - (time.monotonic() - began)
-            await self._process.clock.sleep(max(rest, 0.0))
+            rest = max(0.0, self._settings.interval.total_seconds() - (time.monotonic() - began))
+            await self._rest(rest, arrivals if named.strangers else None)
 
-    async def _one_round(self, rounds: Rounds, book: Book) -> None:
+    async def _rest(self, seconds: float, arrivals: int | None) -> None:
+        """Until the next round; sooner when exporters wait for their nodes (``arrivals`` so far) and one comes."""
+        sleep = self._process.clock.sleep
+        if arrivals is None:
+            await sleep(seconds)
+            return
+        waiting = asyncio.ensure_future(self._nodes.arrived_after(arrivals))
+        sleeping = asyncio.ensure_future(sleep(seconds))
+        try:
+            await sleep(min(seconds, SETTLE_SECONDS))
+            await asyncio.wait([waiting, sleeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()
+
+    async def _one_round(self, rounds: Rounds, book: Book) -> Named:
         named = await rounds.ask(self._nodes.directory)
         await asyncio.gather(*(self._write(book, write) for write in book.due(named.samples)))
         await asyncio.gather(*(self._remove(removal) for removal in book.gone(self._nodes.directory.names)))
+        return named
 
     async def _write(self, book: Book, write: Write) -> None:
         async with self._at_once:

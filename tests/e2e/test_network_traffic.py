@@ -1,0 +1,115 @@
+"""NetworkTraffic from end to end: real Prometheus, collector, scorers, binder; a burst of pods between two samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+
+from berth.api.bandwidth import BandwidthQuery
+from berth.api.messages import Decision, Outcome, decode, decoder
+from berth.bus.nats import NatsBus
+from berth.bus.settings import BusSettings
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.workload import make_nodes
+from harness.child_processes import free_ports
+from harness.exporter import Exporter
+from harness.outside import outside
+from harness.pipeline import berth_up
+from harness.prometheus_server import prometheus_server
+from metrics_collector.prometheus import Prometheus
+from metrics_collector.queries import traffic_of
+
+pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
+
+RANGE_SECONDS = 10
+PODS, NODES = 500, 20
+MEGA = 1e6
+CONFIG = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins:
+    score:
+      disabled: [{{name: "*"}}]
+      enabled: [{{name: network_traffic}}]
+  pluginConfig:
+  - name: NetworkTraffic
+    args: {{url: "{url}", devices: [eth0], range: {seconds}s}}
+"""
+
+
+async def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_share(tmp_path, monkeypatch):
+    nodes = make_nodes(NODES, cpu="64", memory="256Gi", pods=1000)
+    names = [node["metadata"]["name"] for node in nodes]
+    port = free_ports(1)[0]
+    rates = {name: 9 * MEGA if name == names[0] else 10 * MEGA for name in names}  # one is a little quieter
+    made = [
+        Exporter(address=f"127.0.0.{number}", port=port, rate=rates[name], nodename=name)
+        for number, name in enumerate(names, start=2)
+    ]
+    monkeypatch.setenv("BERTH_COLLECTOR_INTERVAL", "120s")  # one look at the start, and none while the pods come
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(prometheus_server(tmp_path / "prometheus"))
+        for exporter in made:
+            await exporter.start()
+            stack.push_async_callback(exporter.stop)
+        server.scrape(*(exporter.instance for exporter in made))
+        await until_scraped_for_the_whole_range(server.url, NODES)
+        cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))
+        config = tmp_path / "config.yaml"
+        config.write_text(CONFIG.format(url=server.url, seconds=RANGE_SECONDS))
+        arguments = ("--kubeconfig", cluster.kubeconfig_path, "--config", config, "--scorers", 2)
+        berth = stack.enter_context(berth_up(*arguments, folder=tmp_path))
+        await asyncio.to_thread(berth.wait_until_ready)
+        await until_sampled(berth.nats, NODES)
+        seen = await stack.enter_async_context(outside(cluster.kubeconfig_path))
+        pods = [f"web-{number}" for number in range(PODS)]
+        await seen.create(seen.pod(name, cpu="10m", memory="16Mi", spec={"nodeSelector": {}}) for name in pods)
+        placed = Counter((await seen.all_bound(pods, seconds=60)).values())
+        assert len(placed) == NODES
+        assert max(placed.values()) <= 2 * PODS / NODES, placed
+        decisions = await bound(berth.nats)
+        assert len(decisions) == PODS
+        details = [decision.candidates[0].details["NetworkTraffic"] for decision in decisions]
+        assert all(" MB/s receive, sampled " in said for said in details)
+        assert sum("estimated for" in said for said in details) > PODS / 2
+
+
+async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
+    """Wait until what the collector will ask once has a full answer."""
+    query = BandwidthQuery(url=url, devices=("eth0",), time_range=timedelta(seconds=RANGE_SECONDS))
+    server = Prometheus(url)
+    async with asyncio.timeout(60):
+        while len(await server.query(traffic_of(query).scraped_before)) < count:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.5)
+    server.close()
+
+
+async def until_sampled(nats: str, count: int) -> None:
+    """Wait until the bucket holds a sample of so many nodes."""
+    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    try:
+        async with asyncio.timeout(30), session.follow_bucket("bandwidth") as following:
+            keys: set[str] = set()
+            async for batch in following.batches():
+                keys |= {entry.key for entry in batch}
+                if len(keys) >= count:
+                    return
+    finally:
+        await session.close()
+
+
+async def bound(nats: str) -> list[Decision]:
+    """Every Decision that bound a pod."""
+    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    try:
+        stored = [one async for one in session.look_through("DECISIONS", "berth.decision.>")]
+    finally:
+        await session.close()
+    read = decoder(Decision)
+    return [said for one in stored if (said := decode(one.data, read)).outcome is Outcome.BOUND]
