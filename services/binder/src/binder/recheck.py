@@ -1,20 +1,21 @@
 """Which of the K nodes the pod gets, by the newest state: the first that passes every filter, untouched ones first.
 
-A node is untouched when the ledger has no more pods on it than the scorer counted; of a profile with a plugin that
-keeps pods of a kind apart, no more pods of the pod's kind. When all that pass were touched
+A node is untouched when the ledger has no more pods on it than the scorer counted. When all that pass were touched
 since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*); where
-that is of no use, the node that was touched least is taken (ADR 2).
+that is of no use, the node that was touched least is taken (ADR 2). No node is taken for being untouched that is worse
+in what pods cannot change; and where pods of a kind are kept apart, the node with the fewest of them is taken (ADR 3).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Ranked, Reason, Rejection
 from berth.api.pod import Pod
-from berth.framework.company import company_on
+from berth.framework.company import company_by_name, nodes_with_less_company
 from berth.framework.cycle import check
 from berth.framework.guard import PluginFailure
 from berth.framework.profile import Profile
@@ -63,31 +64,67 @@ class Recheck:
         Raises:
             RecheckError: a filter could not answer.
         """
-        excess: dict[str, int] = {}
         refusals: list[Rejection] = []
-        for candidate in ranked.candidates:
-            status = self.passes(pod, candidate.node, profile)
-            if not status.is_success:
-                refusals.append(_refusal(candidate, status))
+        if not ranked.untouched_first:
+            chosen = next(self._passing(ranked.candidates, pod, profile, refusals), None)
+            return Choice(node=chosen.node) if chosen else _nothing(refusals)
+        choose = self._untouched if profile.spreading is None else self._least_company
+        try:
+            return choose(ranked, attempt, pod, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
+
+    def _untouched(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
+        refusals: list[Rejection] = []
+        excess: dict[str, int] = {}
+        floor = 0
+        for candidate in self._passing(ranked.candidates, pod, profile, refusals):
+            points = profile.fixed_points(candidate.scores)
+            floor = floor if excess else points
+            if points < floor:
                 continue
-            excess[candidate.node] = self._excess(candidate, pod, profile) if ranked.untouched_first else 0
+            there = company_by_name(pod, [candidate.node], self.ledger.snapshot, profile)[candidate.node]
+            excess[candidate.node] = there - candidate.pods
             if excess[candidate.node] <= 0:
                 return Choice(node=candidate.node)
         if not excess:
-            return Choice(conflict=Reason.NO_CANDIDATE, refusals=tuple(refusals))
+            return _nothing(refusals)
         if self._may_be_ranked_again(ranked, attempt):
             return Choice(conflict=Reason.STALE)
         return Choice(node=min(excess, key=excess.__getitem__))
 
-    def _excess(self, candidate: Candidate, pod: Pod, profile: Profile) -> int:
-        """How many pods more than the scorer counted are on the node; 0 or less: untouched."""
-        try:
-            return company_on(pod, candidate.node, self.ledger.snapshot, profile) - candidate.pods
-        except PluginFailure as failure:
-            raise RecheckError(f"checking {pod.key!r} on {candidate.node!r}: {failure}") from failure
+    def _least_company(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
+        """The node of the K with the fewest of the pod's kind; when another has fewer, a better list is to be had."""
+        names = [candidate.node for candidate in ranked.candidates]
+        there = company_by_name(pod, names, self.ledger.snapshot, profile)
+        in_order = sorted(ranked.candidates, key=lambda candidate: there[candidate.node])
+        refusals: list[Rejection] = []
+        chosen = next(self._passing(in_order, pod, profile, refusals), None)
+        if chosen is None:
+            return _nothing(refusals)
+        if self._may_be_ranked_again(ranked, attempt):
+            fewer = nodes_with_less_company(pod, self.ledger.snapshot, profile, than=there[chosen.node])
+            if any(self.passes(pod, node, profile).is_success for node in fewer[: self.best]):
+                return Choice(conflict=Reason.STALE)
+        return Choice(node=chosen.node)
+
+    def _passing(
+        self, candidates: Iterable[Candidate], pod: Pod, profile: Profile, refusals: list[Rejection]
+    ) -> Iterator[Candidate]:
+        """Those that pass every filter, looked at when they are asked for; of the others, why not."""
+        for candidate in candidates:
+            status = self.passes(pod, candidate.node, profile)
+            if status.is_success:
+                yield candidate
+            else:
+                refusals.append(_refusal(candidate, status))
 
     def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
         return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best
+
+
+def _nothing(refusals: Iterable[Rejection]) -> Choice:
+    return Choice(conflict=Reason.NO_CANDIDATE, refusals=tuple(refusals))
 
 
 def _refusal(candidate: Candidate, status: Status) -> Rejection:

@@ -1,10 +1,13 @@
 """Which pods on a node are company to a pod: those that make the node another one than it was when it was ranked.
 
-All of them, unless a plugin of the profile keeps pods of a kind apart: then those of the pod's kind. The scorer writes
+All of them, unless the profile is about keeping pods of a kind apart: then those of the pod's kind. The scorer writes
 the number on each candidate, the binder compares it with what it knows now (PROTOCOL 5, *Untouched first*).
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,11 +36,24 @@ def company(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
     return counts
 
 
-def company_on(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> int:
-    """The same for one node; 0 for one that is not there.
+def company_by_name(pod: Pod, names: Iterable[str], snapshot: Snapshot, profile: Profile) -> dict[str, int]:
+    """The same by the nodes' names; 0 for one that is not there.
 
     Raises:
         PluginFailure: a plugin failed.
     """
-    row = snapshot.rows.of(node)
-    return 0 if row is None else int(company(pod, Nodes(snapshot, np.array([row], dtype=np.intp)), profile)[0])
+    rows = {name: row for name in names if (row := snapshot.rows.of(name)) is not None}
+    counts = company(pod, Nodes(snapshot, np.array(list(rows.values()), dtype=np.intp)), profile)
+    return defaultdict(int, zip(rows, counts.tolist(), strict=True))
+
+
+def nodes_with_less_company(pod: Pod, snapshot: Snapshot, profile: Profile, *, than: int) -> list[str]:
+    """The names of all nodes with fewer such pods, the fewest first.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    nodes = Nodes(snapshot)
+    counts = np.where(nodes.exists, company(pod, nodes, profile), than)
+    rows = np.flatnonzero(counts < than)
+    return [snapshot.rows.names[row] for row in rows[np.argsort(counts[rows], kind="stable")].tolist()]

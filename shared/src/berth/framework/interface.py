@@ -235,7 +235,8 @@ class NormalizePlugin(ScorePlugin):
 class SpreadingPlugin(ScorePlugin):
     """A Score that keeps pods of a kind apart: to such a pod a node changes when pods of its kind come, not others.
 
-    While a profile has one, candidates carry the pods of its kind, and the binder compares these ("untouched first").
+    Where its weight is more than 100 times that of all other scores together, candidates carry the number of these
+    pods, and the binder takes the node that has the fewest by then. ``company`` must be all that its score is about.
     """
 
     @abstractmethod

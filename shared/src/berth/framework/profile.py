@@ -21,6 +21,7 @@ from berth.framework.classmemory import ClassMemory, WeightedScore
 from berth.framework.events import ClusterEvent, EventHint
 from berth.framework.guard import PluginFailure, call, named
 from berth.framework.interface import (
+    MAX_SCORE,
     BindPlugin,
     EnqueueExtensions,
     ExplainingPlugin,
@@ -34,6 +35,7 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
+    Reads,
     ReservePlugin,
     ScorePlugin,
     SpreadingPlugin,
@@ -113,9 +115,25 @@ class Profile:
 
     @cached_property
     def spreading(self) -> SpreadingPlugin | None:
-        """The weightiest score plugin that keeps pods of a kind apart, if there is one."""
-        spreading = [(score.weight, score.plugin) for score in self.scores if isinstance(score.plugin, SpreadingPlugin)]
-        return max(spreading, key=lambda entry: entry[0])[1] if spreading else None
+        """The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together.
+
+        Then a node with fewer pods of the kind is better, whatever else is to be said of it.
+        """
+        for score in self.scores:
+            others = sum(other.weight for other in self.scores if other is not score)
+            if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * others:
+                return score.plugin
+        return None
+
+    @cached_property
+    def fixed_scores(self) -> frozenset[str]:
+        """The score plugins whose points no pod on a node can change."""
+        plugins = (score.plugin for score in self.scores)
+        return frozenset(p.name for p in plugins if p.is_row_local and Reads.PODS not in p.reads)
+
+    def fixed_points(self, scores: Mapping[str, int]) -> int:
+        """What such plugins contribute to a node's points."""
+        return sum(scores.get(name, 0) for name in self.fixed_scores)
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:
