@@ -1,10 +1,20 @@
 """One pod's messages, told to a person."""
 
-from berth.api.messages import Candidate, Decision, Outcome, Pending, Ranked, encode
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.cli.journey import Step, candidates_of, lines
+from berth.bus.memory import MemoryBus
+from berth.bus.stages import bury, publish_decision, publish_pending
+from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, said, with_recalled
+from berth.cli.podname import parse_pod
 from berth.cli.tally import Tally
+from berth.cli.trace import past
+from harness.printed import printed
 
 POD = Pod(metadata=ObjectMeta(name="web-0", namespace="default", uid="u"))
 PENDING = encode(Pending(attempt="u.1.1", profile="berth", pod=POD))
@@ -14,7 +24,7 @@ RANKED = encode(
         attempt="u.1.1",
         profile="berth",
         pod=POD,
-        scorer="host_1_scorer-2",
+        scorer="host_08d73f09-8861-42e0-81fd-655f5624f11e_scorer-2",
         evaluated=100,
         feasible=98,
         candidates=CANDIDATES,
@@ -22,19 +32,26 @@ RANKED = encode(
 )
 
 
-def decision(outcome=Outcome.BOUND, uid="u", node="node-7"):
-    return encode(
-        Decision(
-            attempt=f"{uid}.1.1",
-            epoch=1,
-            outcome=outcome,
-            profile="berth",
-            namespace="default",
-            pod="web-0",
-            uid=uid,
-            node=node,
-        )
+def decided(outcome=Outcome.BOUND, uid="u", node="node-7", **more):
+    return Decision(
+        attempt=f"{uid}.1.1",
+        epoch=1,
+        outcome=outcome,
+        profile="berth",
+        namespace="default",
+        pod="web-0",
+        uid=uid,
+        node=node,
+        **more,
     )
+
+
+def decision(outcome=Outcome.BOUND, uid="u", node="node-7"):
+    return encode(decided(outcome, uid, node))
+
+
+def moment(seconds):
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def step(stage, data, at):
@@ -44,15 +61,58 @@ def step(stage, data, at):
 STEPS = [step("pending", PENDING, 1.0), step("ranked", RANKED, 1.002), step("decision", decision(), 1.0105)]
 
 
-def test_the_messages_are_told_in_order_with_the_times_between_them():
-    assert list(lines(STEPS)) == [
-        "+    0.0 ms  berth.pending.berth.default.web-0  attempt u.1.1 waits for a node",
+def test_the_messages_are_told_in_order_with_the_time_since_the_first():
+    assert printed(by_subject(STEPS), width=160) == [
+        "+    0.0 ms  berth.pending.berth.default.web-0   attempt u.1.1 waits for a node",
         (
-            "+    2.0 ms  berth.ranked.berth.default.web-0  host_1_scorer-2: 98 of 100 nodes are possible, "
+            "+    2.0 ms  berth.ranked.berth.default.web-0    scorer-2: 98 of 100 nodes are possible, "
             "best node-7 with 93"
         ),
         "+   10.5 ms  berth.decision.berth.default.web-0  bound node-7",
     ]
+
+
+def test_a_trace_has_the_time_between_one_message_and_the_next():
+    times = [line.split()[1:4] for line in printed(by_stage(STEPS))]
+    assert times[1][:2] == ["pending", "attempt"]
+    assert times[2:] == [["+2.0", "ms", "ranked"], ["+8.5", "ms", "decision"]]
+
+
+def test_a_narrow_terminal_wraps_what_is_said_and_not_the_rest():
+    lines = printed(by_stage(STEPS), width=60)
+    assert all(len(line) <= 60 for line in lines)
+    assert len(lines) > len(printed(by_stage(STEPS), width=160))
+
+
+def test_a_decision_tells_of_the_messages_that_are_gone():
+    explained = decided(
+        asked_at=moment(0),
+        ranked_at=moment(0.002),
+        evaluated=100,
+        feasible=98,
+        candidates=CANDIDATES,
+        scorer="scorer-2",
+    )
+    alone = [step("decision", encode(explained), 0.0105)]
+    told = with_recalled(alone)
+    assert [(one.stage, one.at, one.recalled is not None) for one in told] == [
+        ("pending", 0.0, True),
+        ("ranked", 0.002, True),
+        ("decision", 0.0105, False),
+    ]
+    assert said(told[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
+
+
+def test_a_message_that_is_there_is_not_told_a_secondmoment():
+    steps = [*STEPS[:2], step("decision", encode(decided(asked_at=moment(1), ranked_at=moment(1.002))), 1.0105)]
+    assert with_recalled(steps) == steps
+
+
+def test_programs_get_the_message_itself_unless_it_is_gone():
+    gone = with_recalled([step("decision", encode(decided(asked_at=moment(1))), 2)])[0]
+    first, second = as_json(STEPS[1], None), as_json(gone, None)
+    assert (first["stage"], first["recalled"], first["message"].feasible) == ("ranked", False, 98)
+    assert (second["stage"], second["recalled"], second["message"]) == ("pending", True, None)
 
 
 def test_the_nodes_are_those_of_the_last_ranking():
@@ -61,7 +121,30 @@ def test_the_nodes_are_those_of_the_last_ranking():
 
 
 def test_what_cannot_be_read_is_shown_as_it_is():
-    assert next(iter(lines([step("ranked", b"junk", 0)]))).endswith("cannot be read: b'junk'")
+    assert said(step("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
+
+
+@pytest.mark.parametrize("text", ["[red]x[/red]", "[/]"])
+def test_what_looks_like_markup_is_shown_as_it_is(text):
+    data = encode(msgspec.structs.replace(decided(Outcome.ERROR, node=""), message=text))
+    assert printed(by_subject([step("decision", data, 0)]))[0].endswith(f"error {text}")
+
+
+async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    await publish_decision(session, decided(Outcome.CONFLICT, node=""))
+    await publish_pending(session, Pending(attempt="u.1.2", profile="berth", pod=POD))
+    letter = DeadLetter(subject="berth.pending.berth.default.web-0", reason="broken", service="scorer")
+    await bury(session, letter)
+    other = Pod(metadata=ObjectMeta(name="web-00", namespace="default", uid="v"))
+    await publish_pending(session, Pending(attempt="v.1.1", profile="berth", pod=other))
+    found = [one for one, _ in await past(session, parse_pod("web-0"))]
+    assert [said(one).plain for one in found] == [
+        "conflict",
+        "attempt u.1.2 waits for a node",
+        "put aside by the scorer: broken",
+    ]
 
 
 def test_the_tally_counts_a_pod_bound_once():
@@ -71,4 +154,4 @@ def test_the_tally_counts_a_pod_bound_once():
     tally.hear("berth.ranked.berth.default.web-0", RANKED)
     tally.hear("berth.ranked.berth.default.web-0", b"junk")
     assert (len(tally.bound), tally.outcomes[Outcome.BOUND], tally.outcomes[Outcome.CONFLICT]) == (2, 3, 1)
-    assert (tally.scorers["host_1_scorer-2"], tally.unreadable, tally.spread()) == (1, 1, "1..1")
+    assert (sum(tally.scorers.values()), tally.unreadable, tally.spread()) == (1, 1, "1..1")

@@ -30,6 +30,9 @@ class ServerSettings:
     port: int = 4222
     """Port on the loopback address, 1..65535."""
 
+    name: str = ""
+    """What the server calls itself to whoever connects; empty: a name that it makes up."""
+
     monitoring_port: int | None = None
     """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
 
@@ -61,6 +64,7 @@ def config_text(settings: ServerSettings) -> str:
     """The configuration file of such a server."""
     lines = [
         f"listen: {_quoted(f'{LOOPBACK}:{settings.port}')}",
+        *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),
         f"max_payload: {settings.max_payload_bytes}",
         *([f"http: {_quoted(f'{LOOPBACK}:{settings.monitoring_port}')}"] if settings.monitoring_port else []),
         "jetstream {",

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
-from berth.api.errors import BerthError
 from berth.cli import run as running
 from berth.cli.config import Provider, configured, kubeconfig_of
 from berth.cli.config import app as config_app
-from berth.cli.console import note, say
+from berth.cli.console import say
+from berth.cli.embedded import ANY_PORT, DEFAULT_PORT
+from berth.cli.ending import finish
 from berth.cli.pipeline import PipelineOptions
 from berth.cli.plugin import app as plugin_app
 from berth.cli.reachable import apply_bus
-from berth.cli.supervisor import ChildRefusedError
+from berth.cli.top import top
+from berth.cli.trace import trace
 from berth.cli.up import up as bring_up
-from berth.service.exits import Exit, exit_for
+from berth.cli.why import why
+from berth.service.exits import Exit
 from berth.service.flags import go_forms
-
-T = TypeVar("T")
 
 app = typer.Typer(
     help="A Kubernetes scheduler made of small services that meet on NATS.",
@@ -53,6 +52,15 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     nats: Nats = None,
     config: Config = None,
     algorithm_provider: Provider = None,
+    nats_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the embedded NATS; without it 4222 when nobody has it, else any.",
+            min=1,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
     scorers: Annotated[int, typer.Option(help="How many scorers.", min=1, max=256)] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes of the simulated cluster.", min=0)] = 100,
     verbosity: Verbosity = 0,
@@ -66,6 +74,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     options = PipelineOptions(
         kubeconfig=kubeconfig or kubeconfig_of(chosen),
         nats=nats,
+        nats_ports=(nats_port,) if nats_port is not None else (DEFAULT_PORT, ANY_PORT),
         config=config,
         algorithm_provider=algorithm_provider,
         scorers=scorers,
@@ -73,7 +82,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         verbosity=verbosity,
         leader_elect=leader_elect,
     )
-    _await(bring_up(options, ready_file=ready_file))
+    finish(bring_up(options, ready_file=ready_file))
 
 
 @app.command()
@@ -85,41 +94,20 @@ def run(
 ) -> None:
     """See it work: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
     options = running.RunOptions(pods=pods, nodes=nodes, scorers=scorers, deadline=timedelta(seconds=deadline))
-    if not _await(running.run(options)):
+    if not finish(running.run(options)):
         raise typer.Exit(Exit.NO)
+
+
+app.command()(why)
+app.command()(trace)
+app.command()(top)
 
 
 @bus_app.command("apply")
 def bus_apply(nats: Annotated[str, typer.Option("--nats", help="Address of the NATS server.")]) -> None:
     """Create or update every stream, bucket and shared consumer that berth declares."""
-    _await(apply_bus(nats))
+    finish(apply_bus(nats))
     say(f"applied to {nats}")
-
-
-def _await(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; an error that berth raises on purpose is one line and an exit code."""
-    try:
-        return asyncio.run(work)
-    except BaseExceptionGroup as group:
-        raise _told(_first(group)) from group
-    except (BerthError, ChildRefusedError) as error:
-        raise _told(error) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(Exit.NO) from error
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _told(error: BaseException) -> BaseException:
-    if not isinstance(error, BerthError | ChildRefusedError):
-        return error
-    note(" ".join(str(error).split()))
-    return typer.Exit(Exit.USAGE if isinstance(error, ChildRefusedError) else exit_for(error))
 
 
 def main() -> None:

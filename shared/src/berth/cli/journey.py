@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rich.table import Table
+from rich.text import Text
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Candidate, Decision, Message, Pending, Ranked, decode, decoder
-from berth.api.subjects import PodSubject
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Message,
+    Outcome,
+    Pending,
+    Ranked,
+    decode,
+    decoder,
+)
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.cli.console import columns, plain
+from berth.cli.shown import clock, duration, short_attempt, short_identity
 
 _PENDING = decoder(Pending)
 _RANKED = decoder(Ranked)
 _DECISION = decoder(Decision)
+_DEAD = decoder(DeadLetter)
 _LONGEST_LINE = 160
+OUTCOME_STYLES: Mapping[Outcome, str] = {
+    Outcome.BOUND: "green",
+    Outcome.UNSCHEDULABLE: "yellow",
+    Outcome.CONFLICT: "yellow",
+    Outcome.ERROR: "red",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A message as it was heard; ``at`` in seconds of one monotonic clock."""
+    """A message as it was heard, or as a later one recalls it.
+
+    ``at`` is in seconds of one clock. A message that is gone and that its Decision tells of has no ``data``: what it
+    said, as far as that is known, is ``recalled``.
+    """
 
     at: float
     subject: str
-    data: bytes
+    data: bytes = b""
+    recalled: Message | None = None
+
+    @property
+    def stage(self) -> str:
+        """``pending``, ``ranked``, ``decision`` or ``dead``; empty for a subject that is none of ours."""
+        return next(iter(self.subject.split(".")[1:2]), "")
 
     def message(self) -> Message:
         """What it says.
@@ -31,29 +63,125 @@ class Step:
         Raises:
             DecodeError: it says nothing that can be read.
         """
-        match PodSubject.parse(self.subject).stage:
+        if self.recalled is not None:
+            return self.recalled
+        match self.stage:
             case "pending":
                 return decode(self.data, _PENDING)
             case "ranked":
                 return decode(self.data, _RANKED)
-            case _:
+            case "decision":
                 return decode(self.data, _DECISION)
+            case "dead":
+                return decode(self.data, _DEAD)
+            case _:
+                raise DecodeError(f"decoding {self.subject!r}: no subject of a pod's way")
 
 
-def lines(steps: list[Step]) -> Iterator[str]:
+def with_recalled(steps: Iterable[Step]) -> list[Step]:
+    """The steps in the order of time, with those of which only a Decision tells."""
+    given = list(steps)
+    known = {(step.stage, attempt) for step in given if (attempt := _attempt(step)) is not None}
+    added: dict[tuple[str, str], Step] = {}
+    for step in given:
+        for earlier in _recalled_by(step):
+            added.setdefault((earlier.stage, _attempt(earlier) or ""), earlier)
+    wanted = [step for key, step in added.items() if key not in known]
+    return sorted((*given, *wanted), key=lambda step: step.at)
+
+
+def _recalled_by(step: Step) -> Iterator[Step]:
+    decision = _read(step)
+    if not isinstance(decision, Decision):
+        return
+    pod = Pod(metadata=ObjectMeta(name=decision.pod, namespace=decision.namespace, uid=decision.uid))
+    if decision.asked_at is not None:
+        asked = Pending(attempt=decision.attempt, profile=decision.profile, pod=pod)
+        yield _recalled("pending", decision.asked_at, step, asked)
+    if decision.ranked_at is not None:
+        yield _recalled("ranked", decision.ranked_at, step, _ranked_of(decision, pod))
+
+
+def _recalled(stage: str, at: datetime, by: Step, message: Message) -> Step:
+    prefix, _, rest = by.subject.split(".", 2)
+    return Step(at=at.timestamp(), subject=f"{prefix}.{stage}.{rest}", recalled=message)
+
+
+def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
+    """What the Decision tells of its ranking; the reasons for a "no" are its own by then."""
+    found = bool(decision.candidates)
+    return Ranked(
+        attempt=decision.attempt,
+        profile=decision.profile,
+        pod=pod,
+        scorer=decision.scorer,
+        evaluated=decision.evaluated,
+        feasible=decision.feasible,
+        candidates=decision.candidates,
+        error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
+        message="" if found else "no node is possible",
+        view_age_seconds=decision.view_age_seconds,
+    )
+
+
+def _attempt(step: Step) -> str | None:
+    message = _read(step)
+    return message.attempt if isinstance(message, Pending | Ranked | Decision) else None
+
+
+def by_subject(steps: list[Step]) -> Table:
     """A line a message: milliseconds since the first, subject, what it says."""
+    table = Table.grid(padding=(0, 2, 0, 0))
     for step in steps:
-        yield f"+{(step.at - steps[0].at) * 1000:7.1f} ms  {step.subject}  {_said(step)}"
-
-
-def best_nodes(candidates: list[Candidate]) -> Table:
-    """The nodes of a ranking with every plugin's score."""
-    plugins = sorted({plugin for candidate in candidates for plugin in candidate.scores})
-    table = Table("node", *plugins, "total", "pods", title="the best nodes, score x weight", title_justify="left")
-    for candidate in candidates:
-        scores = (str(candidate.scores.get(plugin, "-")) for plugin in plugins)
-        table.add_row(candidate.node, *scores, str(candidate.total), str(candidate.pods))
+        table.add_row(plain(f"+{(step.at - steps[0].at) * 1000:7.1f} ms"), plain(step.subject), said(step))
     return table
+
+
+def by_stage(steps: list[Step]) -> Table:
+    """A line a message: the time of day, the time since the one before, stage, what it says."""
+    table = columns("TIME", "SINCE", "STAGE", "", numbers=("SINCE",))
+    for step, before in zip(steps, (None, *steps), strict=False):
+        table.add_row(*row(step, before))
+    return table
+
+
+def row(step: Step, before: Step | None) -> tuple[Text, Text, Text, Text]:
+    """One line of :func:`by_stage`."""
+    at = plain(clock(datetime.fromtimestamp(step.at, UTC)))
+    since = plain("" if before is None else f"+{duration(max(0.0, step.at - before.at))}")
+    return at, since, plain(step.stage), said(step)
+
+
+def as_json(step: Step, before: Step | None) -> dict[str, object]:
+    """One message for programs; ``recalled`` ones are gone, and their Decision tells of them."""
+    readable = _read(step)
+    return {
+        "at": datetime.fromtimestamp(step.at, UTC),
+        "since_seconds": None if before is None else round(step.at - before.at, 6),
+        "subject": step.subject,
+        "stage": step.stage,
+        "said": said(step).plain,
+        "recalled": step.recalled is not None,
+        "message": readable if readable is not None and step.recalled is None else None,
+    }
+
+
+def said(step: Step) -> Text:
+    """What a message says, in words."""
+    match _read(step):
+        case Pending() as pending:
+            return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
+        case Ranked() as ranked:
+            return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
+        case Decision() as decision:
+            words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
+            for part in filter(None, (decision.node, decision.reason, decision.message)):
+                words.append(f" {part}", style="")
+            return words
+        case DeadLetter() as letter:
+            return plain(f"put aside by the {letter.service}: {letter.reason}", "red")
+        case _:
+            return plain(f"cannot be read: {step.data[:_LONGEST_LINE]!r}", "red")
 
 
 def candidates_of(steps: list[Step]) -> list[Candidate]:
@@ -70,18 +198,6 @@ def _read(step: Step) -> Message | None:
         return step.message()
     except DecodeError:
         return None
-
-
-def _said(step: Step) -> str:
-    match _read(step):
-        case Pending() as pending:
-            return f"attempt {pending.attempt} waits for a node"
-        case Ranked() as ranked:
-            return f"{ranked.scorer}: {_ranking(ranked)}"
-        case Decision() as decision:
-            return " ".join(filter(None, (decision.outcome, decision.node, decision.reason, decision.message)))
-        case _:
-            return f"cannot be read: {step.data[:_LONGEST_LINE]!r}"
 
 
 def _ranking(ranked: Ranked) -> str:

@@ -12,8 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from berth.cli.embedded import ANY_PORT, embedded_nats
 from berth.cli.folders import working_folder
-from berth.cli.programs import ServiceOptions, nats_server, ready_file, services, simulated_cluster
+from berth.cli.programs import ServiceOptions, ready_file, services, simulated_cluster
 from berth.cli.reachable import answers, apply_bus, ask_api, ask_simulated, free_port
 from berth.cli.supervisor import Program, Say, Supervisor
 
@@ -31,6 +32,8 @@ class PipelineOptions:
 
     kubeconfig: Path | None = None
     nats: str | None = None
+    nats_ports: tuple[int, ...] = (ANY_PORT,)
+    """Ports for an embedded server, the first that is free is taken; ``ANY_PORT`` is any."""
     config: Path | None = None
     algorithm_provider: str | None = None
     """Name of the preset that profiles start from, as it was typed; ``None``: as the services have it."""
@@ -84,7 +87,7 @@ async def pipeline(options: PipelineOptions, say: Say) -> AsyncIterator[Pipeline
 
 
 async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor, say: Say) -> Pipeline:
-    nats = options.nats or _embedded_nats(folder, supervisor)
+    nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START)
     kubeconfig = options.kubeconfig or _simulated_cluster(options, folder, supervisor)
     await answers(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
     if options.kubeconfig:
@@ -111,12 +114,6 @@ def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) ->
         ready=ready,
         extra=() if options.leader_elect is None else (f"--leader-elect={options.leader_elect}",),
     )
-
-
-def _embedded_nats(folder: Path, supervisor: Supervisor) -> str:
-    port = free_port()
-    supervisor.start(nats_server(folder, port))
-    return f"nats://127.0.0.1:{port}"
 
 
 def _simulated_cluster(options: PipelineOptions, folder: Path, supervisor: Supervisor) -> Path:

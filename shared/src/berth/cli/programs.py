@@ -31,10 +31,10 @@ class ServiceOptions:
     """Further flags, as they were given."""
 
 
-def nats_server(folder: Path, port: int) -> Program:
+def nats_server(folder: Path, port: int, *, name: str) -> Program:
     """The embedded NATS server; its configuration lies beside its store, which may be lost and made anew."""
     config = folder / "nats-server.conf"
-    config.write_text(config_text(ServerSettings(store=folder / "nats", port=port)))
+    config.write_text(config_text(ServerSettings(store=folder / "nats", port=port, name=name)))
     command = (str(find_nats_server()), "--config", str(config))
     return Program(name="nats-server", command=command, log=folder / "nats.log")
 

@@ -18,10 +18,11 @@ from rich.table import Table
 from berth.api.errors import BerthError
 from berth.api.messages import Outcome
 from berth.api.subjects import PodSubject
-from berth.cli.console import out, say
-from berth.cli.journey import Step, best_nodes, candidates_of, lines
+from berth.cli.console import out, say, show
+from berth.cli.journey import Step, by_subject, candidates_of
 from berth.cli.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.reachable import open_bus
+from berth.cli.scores import best_nodes
 from berth.cli.tally import Tally
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
@@ -173,10 +174,9 @@ def _stages(tally: Tally) -> Table:
 
 def _explain(observed: Observed) -> None:
     out.print(f"\nOne pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", markup=False)
-    for line in lines(observed.steps):
-        out.print(line, markup=False)
+    show(by_subject(observed.steps))
     if candidates := candidates_of(observed.steps):
-        out.print(best_nodes(candidates))
+        show("", best_nodes(candidates))
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:

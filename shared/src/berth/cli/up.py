@@ -9,6 +9,7 @@ from pathlib import Path
 
 from berth.cli.console import note, say
 from berth.cli.pipeline import PipelineOptions, pipeline
+from berth.service.settings import NatsSettings
 
 
 async def up(options: PipelineOptions, *, ready_file: Path | None) -> None:
@@ -32,6 +33,8 @@ async def up(options: PipelineOptions, *, ready_file: Path | None) -> None:
 async def _up(options: PipelineOptions, ready_file: Path | None) -> None:
     async with pipeline(options, note) as running:
         note(f"NATS at {running.nats}, cluster of {running.kubeconfig}")
+        if running.nats != NatsSettings().url:
+            note(f"berth why, trace and top find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()
         say("ready")
         if ready_file is not None:

@@ -1,0 +1,149 @@
+"""A pod ranked again on every node, from what the buckets show."""
+
+import asyncio
+from datetime import timedelta
+
+import msgspec
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
+from berth.api.identity import Attempt
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.api.node import Node, NodeSpec, NodeStatus, Taint
+from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.bus.memory import MemoryBus
+from berth.cli.again import Again, as_json, counted, told
+from berth.cli.mirrored import mirror
+from berth.cli.podname import parse_pod
+from berth.cli.podspec import find_pod
+from berth.cli.top import newest, node_lines
+from berth.cluster.snapshot import Snapshot
+from berth.framework.everynode import rank_every_node
+from berth.service.configuration import profiles_of, read_configuration
+from harness.printed import printed, words
+
+PROFILE = profiles_of(read_configuration(None))["berth"]
+
+
+def node(name, cpu="4", **spec):
+    return Node(
+        metadata=ObjectMeta(name=name, uid=name),
+        spec=NodeSpec(**spec),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": "8Gi", "pods": "110"}),
+    )
+
+
+def pod(name="web-0", cpu="1", node_name=""):
+    wants = ResourceRequirements(requests={"cpu": cpu})
+    spec = PodSpec(scheduler_name="berth", node_name=node_name, containers=[Container(resources=wants)])
+    return Pod(metadata=ObjectMeta(name=name, namespace="default", uid=name), spec=spec)
+
+
+NODES = [
+    node("roomy"),
+    node("smaller", cpu="2"),
+    node("full", cpu="500m"),
+    node("cordoned", unschedulable=True),
+    node("tainted", taints=[Taint(key="a", value="b", effect="NoSchedule")]),
+]
+
+
+def again(of=None, nodes=NODES):
+    snapshot = Snapshot()
+    for one in nodes:
+        snapshot.set_node(one)
+    asked = of or pod()
+    attempt = Attempt(uid=asked.uid, term=1, n=1)
+    every = rank_every_node(asked, snapshot, PROFILE, attempt=attempt)
+    return Again(
+        pod=asked, stands_on="", found_in="PENDING", weights=PROFILE.weights, every=every, view_age_seconds=0.5
+    )
+
+
+def test_every_node_has_its_scores_or_who_refused_it():
+    said = again()
+    assert [candidate.node for candidate in said.every.ranking.candidates] == ["roomy", "smaller"]
+    assert {name: status.plugin for name, status in said.every.refused.items()} == {
+        "full": "NodeResourcesFit",
+        "cordoned": "NodeUnschedulable",
+        "tainted": "TaintToleration",
+    }
+
+
+def test_people_read_where_it_would_go_and_a_line_for_every_node():
+    lines = printed(*told(again()), width=160)
+    assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
+    assert lines[1] == "  2 of 5 nodes are possible; the mirror is 500.0 ms old; the pod is from PENDING"
+    rows = words(lines)
+    assert ["full", "NodeResourcesFit", "Insufficient", "cpu"] in rows
+    assert any(row[:2] == ["1", "roomy"] for row in rows)
+
+
+def test_a_pod_that_fits_nowhere_is_told_with_counts_first():
+    lines = printed(*told(again(pod(cpu="64"))), width=160)
+    assert lines[0].startswith("default/web-0 is on no node; ranked now it would wait: 0/5 nodes are available:")
+    assert ["3", "NodeResourcesFit", "Insufficient", "cpu", "roomy,", "smaller,", "full"] in words(lines)
+
+
+def test_refusals_before_any_filter_are_of_every_node():
+    asked = pod()
+    affine = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, node_name="nowhere"))
+    assert set(again(affine).every.refused) == {one.metadata.name for one in NODES}
+
+
+def test_without_nodes_there_is_a_sentence():
+    assert printed(*told(again(nodes=[])))[0].endswith("would wait: no nodes available to schedule pods")
+
+
+def test_counts_name_three_nodes_at_most():
+    said = again(pod(cpu="64"), nodes=[node(f"node-{number}") for number in range(9)])
+    (rejection,) = counted(said.every.refused)
+    assert (rejection.nodes, len(rejection.examples)) == (9, 3)
+
+
+def test_programs_get_every_node():
+    said = msgspec.json.decode(msgspec.json.encode(as_json(again())))
+    assert [one["node"] for one in said["candidates"]] == ["roomy", "smaller"]
+    assert said["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
+    assert {one["node"]: one["plugin"] for one in said["refused"]}["full"] == "NodeResourcesFit"
+
+
+async def bus_with_mirror():
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    for one in NODES:
+        entry = MirrorEntry(term=1, object=msgspec.Raw(msgspec.json.encode(one)))
+        await session.put("cluster", f"node.{one.metadata.name}", encode_entry(entry))
+    bound = MirrorEntry(term=1, object=msgspec.Raw(msgspec.json.encode(pod(node_name="roomy"))))
+    await session.put("cluster", "pod.web-0", encode_entry(bound))
+    await session.put("cluster", watermark_key("pod"), encode_watermark(Watermark(term=1, resource_version="7")))
+    return session
+
+
+async def test_the_mirror_is_complete_when_it_is_entered_and_goes_on_inside():
+    session = await bus_with_mirror()
+    await session.put("cluster", "node.broken", b"junk")
+    async with mirror(session, also=("bandwidth",)) as kept:
+        assert kept.snapshot.node_count == len(NODES)
+        assert kept.snapshot.node_of("web-0") == "roomy"
+        assert (kept.unreadable, set(kept.watermarks)) == (1, {"pod"})
+        assert {line.name: line.pods for line in node_lines(kept)}["roomy"] == 1
+        sample = Bandwidth(receive=2.0, sampled_at=utc(1000))
+        await session.put("bandwidth", "q1.roomy", encode_bandwidth(sample))
+        async with asyncio.timeout(5):
+            while not (lines := [line for line in node_lines(kept) if line.sampled_at]):  # noqa: ASYNC110 - no event says when it was read
+                await asyncio.sleep(0)
+        assert [(line.name, line.receive) for line in lines] == [("roomy", 2.0)]
+
+
+async def test_a_pod_is_found_where_it_is_bound():
+    session = await bus_with_mirror()
+    async with mirror(session) as kept:
+        found = await find_pod(session, parse_pod("web-0"), kept.snapshot, None)
+    assert (found.pod.uid, found.where) == ("web-0", "bucket cluster")
+
+
+def test_of_several_questions_about_a_node_the_newest_answer_counts():
+    old, new = Bandwidth(receive=1.0, sampled_at=utc(1)), Bandwidth(receive=2.0, sampled_at=utc(2) + timedelta(0))
+    assert newest([new, old]) is new
+    assert newest([]) is None

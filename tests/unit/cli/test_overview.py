@@ -1,0 +1,107 @@
+"""How the pipeline stands, told to a person and to programs."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from berth.bus.port import ConsumerState, Present, StreamState
+from berth.cli.overview import NodeLine, Overview, as_json, natural, told
+from harness.printed import printed, words
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def before(seconds):
+    return NOW - timedelta(seconds=seconds)
+
+
+def state(stream, consumers=(), messages=0, oldest=None):
+    first = None if oldest is None else before(oldest)
+    return StreamState(
+        stream=stream, messages=messages, bytes=1500, last_sequence=9, now=NOW, first_time=first, consumers=consumers
+    )
+
+
+SCORER = ConsumerState(name="scorer", undelivered=5, unacknowledged=2, redelivered=1)
+NODES = [
+    NodeLine(name="node-10", pods=3, cpu=(500, 1000), memory=(0, 4e9)),
+    NodeLine(name="node-9", pods=3, cpu=(250, 1000), memory=(1e9, 4e9)),
+    NodeLine(name="node-1", pods=7, cpu=(900, 1000), memory=(0, 0)),
+]
+
+
+def overview(**changes):
+    parts = {
+        "now": NOW,
+        "streams": [state("PENDING", (SCORER,), messages=7, oldest=2.5), state("dead")],
+        "services": [Present(service="berth-scorer", identity="scorer-1", version="0.1.0", stats={"answered": 7})],
+        "watermarks": {"node": before(3), "pod": before(1)},
+        "outcomes": {"bound": 200, "conflict": 3},
+        "window": timedelta(seconds=10),
+        "nodes": NODES,
+    }
+    return Overview(**{**parts, **changes})
+
+
+def lines(rows=None, width=100, **changes):
+    return printed(*told(overview(**changes), rows=rows), width=width)
+
+
+def test_a_queue_is_told_with_what_its_consumer_has_of_it_and_how_long_the_oldest_waits():
+    assert ["PENDING", "scorer", "7", "5", "2", "1", "2.5", "s", "1.5", "kB"] in words(lines())
+
+
+def test_the_rate_and_the_lag_of_the_kind_that_is_farthest_behind_are_told():
+    assert "decisions of the last 10 s: bound 200, conflict 3 (20 pods/s); mirror 3.0 s behind" in lines()
+
+
+def test_a_mirror_that_nobody_writes_is_said_to_be_none():
+    assert any(line.endswith("no watcher has written yet") for line in lines(watermarks={}, width=160))
+
+
+def test_nobody_there_is_told_as_such():
+    assert "nobody answers" in lines(services=[])
+
+
+def test_nodes_with_the_most_pods_come_first_and_numbers_count_as_numbers():
+    names = [row[0] for row in words(lines()) if row and row[0].startswith("node-")]
+    assert names == ["node-1", "node-9", "node-10"]
+    assert sorted(["node-10", "node-9", "node"], key=natural) == ["node", "node-9", "node-10"]
+
+
+def test_what_is_requested_is_told_as_a_share_of_what_there_is():
+    assert ["node-9", "3", "25", "%", "25", "%"] in words(lines())
+    assert ["node-1", "7", "90", "%", "-"] in words(lines())
+
+
+def test_traffic_has_columns_only_where_somebody_measures_it():
+    assert not any("RECEIVE" in line for line in lines())
+    measured = NodeLine(
+        name="node-2",
+        pods=1,
+        cpu=(0, 1),
+        memory=(0, 1),
+        receive=2.5e6,
+        transmit=None,
+        sampled_at=before(4),
+    )
+    said = words(lines(nodes=[*NODES, measured]))
+    assert ["NODE", "PODS", "CPU", "MEMORY", "RECEIVE", "TRANSMIT", "AGE"] in said
+    assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in said
+
+
+def test_a_small_terminal_shows_the_first_nodes_and_how_many_more_there_are():
+    assert lines(rows=2)[-1] == "and 1 nodes more, with 3 pods or fewer"
+
+
+def test_a_narrow_terminal_is_kept_to():
+    assert all(len(line) <= 80 for line in lines(width=80))
+
+
+def test_programs_get_every_node_and_ages_in_seconds():
+    said = msgspec.json.decode(msgspec.json.encode(as_json(overview())))
+    assert said["mirror_age_seconds"] == 3.0
+    assert said["streams"][0]["oldest_age_seconds"] == 2.5
+    assert said["streams"][0]["consumers"][0]["redelivered"] == 1
+    assert [node["node"] for node in said["nodes"]] == ["node-1", "node-9", "node-10"]
+    assert said["services"][0]["stats"] == {"answered": 7}

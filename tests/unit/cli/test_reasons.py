@@ -1,0 +1,145 @@
+"""Why a pod is on its node or on none, told from its Decision."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from berth.api.messages import Candidate, Decision, Outcome, Reason, Rejection
+from berth.cli.reasons import Decided, as_json, told
+from harness.printed import printed, words
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CANDIDATES = [
+    Candidate(node="node-a", total=393, scores={"NodeResourcesFit": 93, "TaintToleration": 300}, pods=2),
+    Candidate(node="node-b", total=390, scores={"NodeResourcesFit": 90, "TaintToleration": 300}, pods=3),
+]
+WEIGHTS = {"NodeResourcesFit": 1, "TaintToleration": 3}
+BOUND = Decision(
+    attempt="u.1.2",
+    epoch=4,
+    outcome=Outcome.BOUND,
+    profile="berth",
+    namespace="default",
+    pod="web-0",
+    uid="u",
+    node="node-a",
+    evaluated=10,
+    feasible=9,
+    candidates=CANDIDATES,
+    scorer="scorer-2",
+    view_age_seconds=0.4,
+    asked_at=AT - timedelta(milliseconds=10),
+    ranked_at=AT - timedelta(milliseconds=7),
+)
+WAITS = msgspec.structs.replace(
+    BOUND,
+    outcome=Outcome.UNSCHEDULABLE,
+    node="",
+    feasible=0,
+    candidates=[],
+    message="0/10 nodes are available: 9 Insufficient cpu, 1 node(s) had untolerated taint {a: b}.",
+    rejections=[
+        Rejection(plugin="NodeResourcesFit", reason="Insufficient cpu", nodes=9, examples=["node-a", "node-b"]),
+        Rejection(plugin="TaintToleration", reason="node(s) had untolerated taint", nodes=1, examples=["node-c"]),
+    ],
+    blockers=["NodeResourcesFit", "TaintToleration"],
+)
+
+
+def decided(decision=BOUND, **changes):
+    changed = msgspec.structs.replace(decision, **changes)
+    return Decided(decision=changed, at=AT, now=AT + timedelta(seconds=12))
+
+
+def lines(of, weights=WEIGHTS, width=120):
+    return printed(*told(of, weights), width=width)
+
+
+def test_a_bound_pod_is_told_with_times_and_the_age_of_the_view():
+    first, when, looked_at, *_ = lines(decided())
+    assert first == "default/web-0 is on node-a"
+    assert when.startswith("  decided 12.0 s ago at ")
+    assert when.endswith("ranked 3.0 ms after it was asked for, decided 7.0 ms later, attempt 2 by scorer-2")
+    assert looked_at == "  9 of 10 nodes were possible, on a view of the cluster 400.0 ms old"
+
+
+def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
+    rows = words(lines(decided()))
+    assert ["1", "node-a", "393", "93", "x", "1", "100", "x", "3", "2"] in rows
+    assert ["2", "node-b", "390", "90", "x", "1", "100", "x", "3", "3"] in rows
+
+
+def test_points_are_shown_whole_when_the_weights_are_not_known():
+    assert ["1", "node-a", "393", "93", "300", "2"] in words(lines(decided(), weights={}))
+
+
+def test_the_runner_up_is_told_with_what_made_the_difference():
+    assert lines(decided())[-1] == "runner-up: node-b with 390, 3 less (NodeResourcesFit 93 against 90)"
+
+
+def test_of_equal_nodes_chance_is_said_to_have_decided_only_when_the_pods_are_equal_too():
+    first, second = CANDIDATES
+    equal = [first, msgspec.structs.replace(second, total=393, pods=2)]
+    assert lines(decided(candidates=equal))[-1].endswith("as many pods: chance (a hash) decided")
+    equal[1] = msgspec.structs.replace(second, total=393)
+    assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well, and 3 pods"
+
+
+def test_a_node_that_was_not_the_first_is_said_to_be_taken_because_others_had_changed():
+    last = lines(decided(node="node-b"))[-1]
+    assert last == "node-b was taken: the node before it had changed since they were ranked"
+
+
+def test_the_only_possible_node_has_no_runner_up():
+    last = lines(decided(candidates=CANDIDATES[:1], feasible=1))[-1]
+    assert last == "node-a was the only one possible"
+
+
+def test_what_a_plugin_adds_to_its_points_stands_below_the_nodes():
+    explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
+    assert "node-a  NetworkTraffic: 1 MB/s, 4 s old" in lines(decided(candidates=explained))
+
+
+def test_a_waiting_pod_is_told_with_who_refused_how_many_nodes_and_some_of_them():
+    said = lines(decided(WAITS), width=160)
+    assert said[0] == f"default/web-0 waits, no node is possible: {WAITS.message}"
+    rows = words(said)
+    assert ["9", "NodeResourcesFit", "Insufficient", "cpu", "node-a,", "node-b"] in rows
+    assert ["1", "TaintToleration", "node(s)", "had", "untolerated", "taint", "node-c"] in rows
+    assert said[-1].startswith("refused by NodeResourcesFit, TaintToleration: tried again when")
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_outcome_has_a_sentence(outcome):
+    first = lines(decided(outcome=outcome, message="because"))[0]
+    assert first.startswith("default/web-0 ")
+    assert "because" in first
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_of_a_conflict_is_told_in_words(reason):
+    first = " ".join(lines(decided(outcome=Outcome.CONFLICT, reason=reason))[:1])
+    assert first.startswith("default/web-0 is ranked again: ")
+    assert len(first.removeprefix("default/web-0 is ranked again: ").split()) > 3
+
+
+def test_a_narrow_terminal_is_kept_to():
+    assert all(len(line) <= 80 for line in lines(decided(), width=80))
+
+
+def test_a_decision_of_an_older_version_without_times_is_told_all_the_same():
+    old = decided(asked_at=None, ranked_at=None, view_age_seconds=None, scorer="")
+    assert lines(old)[1].startswith("  decided 12.0 s ago at ")
+    assert lines(old)[2] == "  9 of 10 nodes were possible"
+
+
+def test_programs_get_scores_apart_from_their_weights_and_ages_in_seconds():
+    said = as_json(decided(), WEIGHTS)
+    assert (said["outcome"], said["node"], said["age_seconds"]) == ("bound", "node-a", 12.0)
+    assert said["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}
+    assert as_json(decided(), {})["candidates"][0]["scores"]["TaintToleration"] == {
+        "points": 300,
+        "weight": None,
+        "score": None,
+    }
