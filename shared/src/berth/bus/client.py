@@ -1,4 +1,4 @@
-"""nats-py's client with three holes closed: secrets on a plain connection, PINGs that overtake, headers that kill."""
+"""nats-py's client with four holes closed: secrets in the open, PINGs that overtake, headers and ends that kill."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ class GuardedClient(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - as the library has it
+        """On a socket that is gone the library would still write what is pending, which uvloop answers with an error.
+
+        That error would end the reading task, and with it the process, when NATS is killed while much is being sent.
+        """
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None and writer.is_closing():
+            self._pending, self._pending_data_size = [], 0
+        await super()._close(status, do_cbs)
 
     async def ping(self, pong: asyncio.Future[bool]) -> None:
         """Send a PING; the future is done when the server has read all that was sent before it. Never cancel it."""
