@@ -98,7 +98,7 @@ async def _lead_once(session: Session, parts: Parts) -> None:
     process = parts.process
     ledger = parts.ledger
     await session.register(
-        "binder",
+        "berth-binder",
         identity=process.identity,
         version=version("berth-binder"),
         stats=lambda: {"pods": ledger.pod_count, "reservations": len(ledger.reservations)},

@@ -66,7 +66,7 @@ async def _lead_again_and_again(bus: Bus, parts: Parts) -> None:
 
 async def _lead_once(session: Session, parts: Parts) -> None:
     process = parts.process
-    await session.register("watcher", identity=process.identity, version=version("berth-watcher"), stats=dict)
+    await session.register("berth-watcher", identity=process.identity, version=version("berth-watcher"), stats=dict)
     async with lead(
         role="watcher", session=session, client=parts.client, settings=process.settings, process=process
     ) as leadership:

@@ -41,7 +41,7 @@ async def register(connection: Connection, service: str, *, identity: str, versi
         connection.client,
         name=service,
         version=version,
-        description=f"berth {service}",
+        description=f"berth: {service.removeprefix('berth-')}",
         metadata={"identity": identity},
         stats_handler=for_listing,
     )
