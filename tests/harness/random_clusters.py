@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta, SelectorRequirement
-from berth.api.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
+from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
     Affinity,
     Container,
+    ContainerPort,
     NodeAffinity,
     NodeSelector,
     NodeSelectorTerm,
@@ -21,6 +22,7 @@ from berth.api.pod import (
     ResourceRequirements,
     Toleration,
 )
+from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 
 NODE_NAMES = [f"n{i}" for i in range(6)]
@@ -47,6 +49,18 @@ tolerations = st.lists(
     ),
     max_size=2,
 )
+image_names = st.sampled_from(["app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2"])
+node_images = st.builds(
+    ContainerImage,
+    names=st.lists(image_names, max_size=2),
+    size_bytes=st.sampled_from([0, 30 << 20, 250 << 20, (700 << 20) + 1, 5 << 30]),
+)
+ports = st.builds(
+    ContainerPort,
+    host_port=st.sampled_from([0, 80, 443]),
+    host_ip=st.sampled_from(["", EVERY_ADDRESS, "10.0.0.1", "10.0.0.2"]),
+    protocol=st.sampled_from(["TCP", "TCP", "UDP"]),
+)
 
 
 def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -56,11 +70,13 @@ def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
 
 
 nodes = st.builds(
-    lambda name, given, taint_list, cordoned, allocatable, ready: Node(
+    lambda name, given, taint_list, cordoned, allocatable, ready, images: Node(
         metadata=ObjectMeta(name=name, labels=given),
         spec=NodeSpec(unschedulable=cordoned, taints=taint_list or None),
         status=NodeStatus(
-            allocatable=allocatable, conditions=[NodeCondition(type="Ready", status=ready)] if ready else None
+            allocatable=allocatable,
+            conditions=[NodeCondition(type="Ready", status=ready)] if ready else None,
+            images=images,
         ),
     ),
     st.sampled_from(NODE_NAMES),
@@ -69,6 +85,7 @@ nodes = st.builds(
     st.sampled_from([False, False, False, True]),
     quantities(pods=st.sampled_from(["0", "2", "110"])) | st.just({"cpu": "abc", "pods": "3"}) | st.none(),
     st.sampled_from(["", "True", "False", "Unknown"]),
+    st.none() | st.lists(node_images, max_size=2),
 )
 expressions = st.builds(
     SelectorRequirement,
@@ -95,11 +112,17 @@ node_affinities = st.builds(
     | st.lists(st.builds(PreferredNodeTerm, weight=st.sampled_from([1, 7, 100]), preference=terms), max_size=2),
 )
 containers = st.builds(
-    lambda requests, policy: Container(
-        name="c", resources=ResourceRequirements(requests=requests), restart_policy=policy
+    lambda requests, policy, image, taken: Container(
+        name="c",
+        image=image,
+        resources=ResourceRequirements(requests=requests),
+        restart_policy=policy,
+        ports=taken,
     ),
     quantities(),
     st.sampled_from([None, None, "Always"]),
+    image_names,
+    st.none() | st.lists(ports, max_size=2),
 )
 specs = st.builds(
     PodSpec,

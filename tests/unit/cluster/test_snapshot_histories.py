@@ -6,11 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.cluster.hostports import EVERY_ADDRESS, HostPort
 from berth.cluster.snapshot import Snapshot
 from harness.objects import a_node, asking
 from harness.random_clusters import events, nodes, pods
 
 LABELS = ("zone", "disk")
+IMAGES = ("app", "db:v2")
+PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
 
 
 @given(st.lists(events, max_size=30))
@@ -91,6 +94,8 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
             amounts(columns.allocatable, row),
             amounts(columns.requested, row),
             {key: label(snapshot, key, row) for key in LABELS},
+            {name: snapshot.images.size_on(name, row) for name in IMAGES},
+            [snapshot.host_ports.are_free([port], row) for port in PORTS],
             {(group.key, group.counts[row]) for group in snapshot.groups.all() if row in group.counts},
         )
         for row, name in enumerate(snapshot.rows.names)

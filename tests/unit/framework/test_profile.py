@@ -34,9 +34,16 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeName",
         "TaintToleration",
         "NodeAffinity",
+        "NodePorts",
         "NodeResourcesFit",
     ]
-    assert profile.weights == {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1}
+    assert profile.weights == {
+        "TaintToleration": 3,
+        "NodeAffinity": 2,
+        "NodeResourcesFit": 1,
+        "NodeResourcesBalancedAllocation": 1,
+        "ImageLocality": 1,
+    }
     assert profile.untouched_first is True
 
 

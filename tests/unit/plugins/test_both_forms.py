@@ -12,9 +12,11 @@ from berth.framework.interface import VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
 from berth.plugins.balancedallocation import BalancedAllocationArgs, NodeResourcesBalancedAllocation
 from berth.plugins.freecapacity import FreeCapacity
+from berth.plugins.imagelocality import ImageLocality
 from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
 from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
 from berth.plugins.nodename import NodeName
+from berth.plugins.nodeports import NodePorts
 from berth.plugins.nodeready import NodeReady
 from berth.plugins.noderesourcesargs import (
     NodeResourcesFitArgs,
@@ -61,6 +63,8 @@ PLUGINS = [
         NodeResourcesBalancedAllocation(BalancedAllocationArgs(resources=ONCE_EACH)),
         id="BalancedAllocation of four",
     ),
+    pytest.param(ImageLocality(), id="ImageLocality"),
+    pytest.param(NodePorts(), id="NodePorts"),
     pytest.param(NodeReady(), id="NodeReady"),
     pytest.param(NodeScoreLabel(NodeScoreLabelArgs(key="disk", value="a")), id="NodeScoreLabel"),
     pytest.param(NodeFilterLabel(NodeFilterLabelArgs(key="zone", value="b")), id="NodeFilterLabel"),

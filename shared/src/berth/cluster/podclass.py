@@ -17,6 +17,7 @@ from berth.api.selectors import (
     compile_node_selector,
     compile_preferred,
 )
+from berth.cluster.hostports import HostPort, host_ports
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,6 +38,11 @@ class PodClass:
     def tolerations(self) -> tuple[Toleration, ...]:
         """Taints that the pods put up with."""
         return tuple(self.spec.tolerations or ())
+
+    @cached_property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        """Ports of the node that the pods take."""
+        return host_ports(self.spec)
 
     @cached_property
     def node_labels(self) -> NodeTerm | None:

@@ -19,6 +19,8 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.changes import NODE, PODS, Changed, ChangeLog
 from berth.cluster.columns import NodeColumns
+from berth.cluster.hostports import HostPorts
+from berth.cluster.images import Images
 from berth.cluster.labels import LabelColumn
 from berth.cluster.live import LiveData
 from berth.cluster.nodeinfo import NodeInfo
@@ -37,6 +39,8 @@ class Snapshot:
         columns: the numbers of all nodes, by row.
         rows: which node has which row.
         groups: how many pods of which labels are on which row.
+        images: which images are on which row.
+        host_ports: which ports are taken on which row.
         live: what is known of nodes beside their objects, where somebody reads it.
         oddities: the last sentences about what could not be read.
     """
@@ -45,6 +49,8 @@ class Snapshot:
         self.columns = NodeColumns()
         self.rows = Rows()
         self.groups = PodGroups()
+        self.images = Images()
+        self.host_ports = HostPorts()
         self.live = LiveData(self.rows, self.columns)
         self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
         self._changes = ChangeLog()
@@ -65,14 +71,17 @@ class Snapshot:
         self._nodes[row] = node
         if before is None or _differ(before, node):
             self.columns.write_node(row, node, self.size, self._odd(f"node {node.metadata.name}"))
+            self.images.write(row, before.status.images if before else None, node.status.images)
             self._changes.add(row, NODE)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; pods that are still said to be on it stay counted until they are removed."""
         row = self.rows.of(name)
-        if row is None or self._nodes.pop(row, None) is None:
+        node = self._nodes.pop(row, None) if row is not None else None
+        if row is None or node is None:
             return
         self.columns.clear_node(row, self.size)
+        self.images.write(row, node.status.images, None)
         self._changes.add(row, NODE)
         self._release_if_empty(row)
 
@@ -238,6 +247,7 @@ class Snapshot:
 
     def _count(self, placed: Placed, by: int) -> None:
         self.columns.count(placed, by, self.placed_on_row(placed.row))
+        self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
         self.groups.count(placed.group, placed.row, by)
         self._changes.add(placed.row, PODS)
 

@@ -11,8 +11,10 @@ from berth.plugins import (
     balancedallocation,
     defaultbinder,
     freecapacity,
+    imagelocality,
     nodeaffinity,
     nodename,
+    nodeports,
     nodeready,
     noderesourcesfit,
     nodeunschedulable,
@@ -31,8 +33,10 @@ DEFAULT: Final = Plugins(
             PluginRef(name=nodename.NAME),
             PluginRef(name=tainttoleration.NAME, weight=3),
             PluginRef(name=nodeaffinity.NAME, weight=2),
+            PluginRef(name=nodeports.NAME),
             PluginRef(name=noderesourcesfit.NAME, weight=1),
             PluginRef(name=balancedallocation.NAME, weight=1),
+            PluginRef(name=imagelocality.NAME, weight=1),
             PluginRef(name=defaultbinder.NAME),
         ]
     )

@@ -81,12 +81,13 @@ class Traffic:
 
     def seen(self, row: int) -> Seen:
         """What there is to say about a node, also when its sample is too old to be believed."""
+        estimated = math.fsum(self._estimates[direction].column()[row] for direction in self._directions)
         return Seen(
             measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
-            estimated=math.fsum(self._estimates[direction].column()[row] for direction in self._directions),
+            estimated=estimated,
             capacity=self.capacity(row),
             age_seconds=self._age(row),
-            pods=max(self._estimates[direction].pods(row) for direction in self._directions),
+            pods=max(self._estimates[direction].pods(row) for direction in self._directions) if estimated else 0,
         )
 
     def is_too_old(self, row: int) -> bool:

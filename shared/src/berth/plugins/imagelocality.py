@@ -1,0 +1,86 @@
+"""ImageLocality: prefers nodes that have the pod's images already, large ones above all.
+
+Score: each image on the node counts with ``size * nodes that have it / all nodes`` bytes, so that an image on one node
+only does not draw every pod there. The sum, held between 23 MiB and 1000 MiB for each container, is where the node
+stands between these two, in percent. As kube-scheduler 1.36's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import MAX_SCORE, Scores, VectorScorePlugin
+from berth.framework.state import CycleState
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "ImageLocality"
+MIB: Final = 1024 * 1024
+LEAST: Final = 23 * MIB
+"""Fetching less than this is no reason to prefer a node."""
+MOST: Final = 1000 * MIB
+"""More than this, for each container, makes no node better."""
+
+
+class ImageLocality(VectorScorePlugin):
+    """Scores by images; how widely one is spread is known only by looking at all nodes."""
+
+    name: ClassVar[str] = NAME
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """0..100."""
+        images, share_of = node.snapshot.images, _Shares(node.snapshot)
+        total = sum(int(images.size_on(name, node.row) * share_of(name)) for name in _images(pod))
+        most = MOST * _containers(pod)
+        return MAX_SCORE * (max(LEAST, min(total, most)) - LEAST) // (most - LEAST)
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        snapshot, total = nodes.snapshot, np.zeros(len(nodes), dtype=np.int64)
+        share_of = _Shares(snapshot)
+        for name in _images(pod):
+            share = share_of(name)
+            if share:
+                sizes = nodes.take(snapshot.images.sizes(name, snapshot.columns.capacity))
+                total += (sizes * share).astype(np.int64)
+        most = MOST * _containers(pod)
+        scores: Scores = MAX_SCORE * (np.clip(total, LEAST, max(most, LEAST)) - LEAST) // (most - LEAST)
+        return scores
+
+
+class _Shares:
+    """Which part of all nodes has an image."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._images = snapshot.images
+        self._nodes = max(snapshot.node_count, 1)
+
+    def __call__(self, name: str) -> float:
+        """0..1."""
+        return self._images.nodes_with(name) / self._nodes
+
+
+def _images(pod: Pod) -> list[str]:
+    """Of init containers, containers and volumes that are images, as nodes write them: with a tag."""
+    spec = pod.spec
+    given = [container.image for container in (*(spec.init_containers or ()), *(spec.containers or ()))]
+    given += [str(volume.image.get("reference", "")) for volume in spec.volumes or () if volume.image is not None]
+    return [_tagged(image) for image in given]
+
+
+def _containers(pod: Pod) -> int:
+    return max(1, len(pod.spec.init_containers or ()) + len(pod.spec.containers or ()))
+
+
+def _tagged(image: str) -> str:
+    """No tag is the tag latest; a colon before the last slash is a registry's port."""
+    return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.SCORE,), build=no_args(ImageLocality))

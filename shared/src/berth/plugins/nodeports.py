@@ -1,0 +1,61 @@
+"""NodePorts: ports of the node that the pod asks for must be free there. As kube-scheduler's plugin of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.cluster.hostports import host_ports
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, Reads, VectorFilterPlugin
+from berth.framework.state import CycleState
+from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "NodePorts"
+TAKEN: Final = Status.unschedulable("node(s) didn't have free ports for the requested pod ports")
+
+
+class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Filters by host ports."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.PODS
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod that asks for none."""
+        return PreFilterResult(SUCCESS if state.pod_class.host_ports else SKIP)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether all of them are free."""
+        return SUCCESS if node.snapshot.host_ports.are_free(state.pod_class.host_ports, node.row) else TAKEN
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        snapshot = nodes.snapshot
+        taken = snapshot.host_ports.taken_mask(state.pod_class.host_ports, nodes.rows, snapshot.size)
+        return Verdicts.refusing(taken, TAKEN)
+
+    def events(self) -> Sequence[EventHint]:
+        """A pod goes that has one of the ports; a node is added."""
+        return (
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_a_port),
+        )
+
+
+def _frees_a_port(pod: Pod, old: object, _: object) -> bool:
+    if not isinstance(old, Pod):
+        return True
+    wanted, freed = host_ports(pod.spec), host_ports(old.spec) if old.spec.node_name else ()
+    return any(port.conflicts(other) for port in wanted for other in freed)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(NodePorts))

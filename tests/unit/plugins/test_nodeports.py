@@ -1,0 +1,75 @@
+"""NodePorts: two pods cannot take one port of one address of a node."""
+
+import msgspec
+import pytest
+
+from berth.api.pod import Container, ContainerPort
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.state import CycleState
+from berth.plugins.nodeports import TAKEN, NodePorts
+from harness.objects import a_node, a_pod
+from harness.profiles import default_profile
+
+
+def taking(name: str, port: int, address: str = "", protocol: str = "TCP", **container):
+    given = ContainerPort(container_port=80, host_port=port, host_ip=address, protocol=protocol)
+    return a_pod(name, containers=[Container(name="c", ports=[given], **container)])
+
+
+def is_refused(pod, *there) -> bool:
+    snapshot, plugin = Snapshot(), NodePorts()
+    snapshot.set_node(a_node("n"))
+    for other in there:
+        snapshot.place(other, "n")
+    state = CycleState(snapshot.class_of(pod))
+    if plugin.pre_filter(state, pod, snapshot).status.is_skip:
+        return False
+    verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
+    return verdicts.statuses[verdicts.codes[0]] == TAKEN
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "refused"),
+    [
+        pytest.param(taking("a", 80), taking("b", 80), True, id="the same port"),
+        pytest.param(taking("a", 80), taking("b", 81), False, id="another port"),
+        pytest.param(taking("a", 80), taking("b", 80, protocol="UDP"), False, id="another protocol"),
+        pytest.param(taking("a", 80, "10.0.0.1"), taking("b", 80, "10.0.0.2"), False, id="another address"),
+        pytest.param(taking("a", 80, "10.0.0.1"), taking("b", 80), True, id="one address and all"),
+        pytest.param(taking("a", 80), taking("b", 80, "10.0.0.1"), True, id="all addresses and one"),
+        pytest.param(a_pod("a"), taking("b", 80), False, id="no port of the node's"),
+    ],
+)
+def test_a_port_can_be_taken_once(wanted, there, refused):
+    assert is_refused(wanted, there) is refused
+
+
+def test_a_sidecar_keeps_its_port_and_an_init_container_does_not():
+    ports = [ContainerPort(host_port=80)]
+    sidecar = Container(name="s", restart_policy="Always", ports=ports)
+    assert is_refused(taking("a", 80), a_pod("b", init_containers=[sidecar]))
+    assert not is_refused(
+        taking("a", 80), a_pod("b", init_containers=[msgspec.structs.replace(sidecar, restart_policy=None)])
+    )
+
+
+def test_a_port_is_free_again_when_the_last_pod_that_had_it_has_gone():
+    snapshot, pod = Snapshot(), taking("a", 80)
+    plugin, state = NodePorts(), CycleState(snapshot.class_of(pod))
+    snapshot.set_node(a_node("n"))
+    for name in ("b", "c"):  # a node may come to have both: the kubelet decides
+        snapshot.place(taking(name, 80), "n")
+    seen = []
+    for uid in ("uid-b", "uid-c"):
+        snapshot.remove_pod(uid)
+        seen.append(plugin.filter(state, pod, snapshot.node_info("n")))
+    assert [status == TAKEN for status in seen] == [True, False]
+
+
+@pytest.mark.parametrize(("gone", "helps"), [(taking("b", 80), True), (taking("b", 81), False)])
+def test_only_a_pod_that_had_the_port_helps_by_going(gone, helps):
+    was = msgspec.structs.replace(gone, spec=msgspec.structs.replace(gone.spec, node_name="n"))
+    event = ClusterEvent(Resource.POD, Action.DELETE)
+    assert default_profile().may_help({"NodePorts"}, event, taking("a", 80), was, None) is helps
