@@ -1,0 +1,66 @@
+"""The binder with a filter that reads live data: it looks at the newest sample, not at the scorer's."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth
+from berth.api.config.load import load
+from berth.api.messages import Outcome, Reason
+from berth.api.subjects import key
+from berth.plugins.networktrafficargs import query_of
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN
+from harness.binder_world import binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+
+CONFIG = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: NetworkTraffic}]}}
+  pluginConfig: [{name: NetworkTraffic, args: {url: "http://p:9090", saturationPercent: 90, podBandwidth: "0"}}]
+"""
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest):
+    async with binder_world(cluster, nats_bus_under_test.bus) as world:
+        world.configuration = load(CONFIG, known=BUILT_IN, preset=DEFAULT)
+        yield world
+
+
+async def put(world, node: str, receive: float) -> None:
+    [profile] = world.configuration.profiles
+    token = query_of(profile.args["NetworkTraffic"]).token
+    sample = Bandwidth(receive=receive, capacity=100.0, sampled_at=datetime.now(UTC))
+    await world.session.put("bandwidth", key(token, node), encode_bandwidth(sample))
+
+
+async def test_a_node_whose_link_has_filled_meanwhile_is_passed_over(world):
+    full, room = await world.add_node(), await world.add_node()
+    await put(world, full, 95.0)
+    await put(world, room, 10.0)
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    await world.rank(pod, full, room)
+    said = await world.decision(pod)
+    assert (said.outcome, said.node) == (Outcome.BOUND, room)
+
+
+async def test_a_sample_that_comes_while_it_leads_counts(world):
+    node = await world.add_node()
+    await put(world, node, 95.0)
+    pod = await world.add_pod("web")
+    await world.leading_binder()
+    await world.rank(pod, node)
+    said = await world.decision(pod)
+    assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
+    assert said.rejections[0].reason == "node(s) had a saturated network link"
+    await put(world, node, 10.0)
+    for n in range(2, 30):  # ranked again, as the watcher has it done, until the sample has been read
+        await world.rank(pod, node, n=n)
+        if (await world.decision(pod, n)).outcome is Outcome.BOUND:
+            return
+    pytest.fail("the new sample was never looked at")

@@ -1,0 +1,62 @@
+"""Bandwidth on the wire, in annotations, and the time of a Binding as far as objects tell it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from berth.api.bandwidth import Bandwidth, announced, bytes_per_second, decode_bandwidth, encode_bandwidth, utc
+from berth.api.boundat import LONG_AGO, bound_at, unix_seconds
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.api.quantity import QuantityError
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_value_reads_as_a_person_would_write_it():
+    sample = Bandwidth(receive=80e6, transmit=0.5, capacity=125e6, sampled_at=utc(T0.timestamp() + 0.25))
+    written = encode_bandwidth(sample)
+    assert written == (
+        b'{"schema":1,"receive":80000000.0,"transmit":0.5,"capacity":125000000.0,"sampled_at":"2026-01-01T00:00:00.250000Z"}'
+    )
+    assert decode_bandwidth(written) == sample
+
+
+@pytest.mark.parametrize(("bits", "bytes_"), [("8", 1.0), ("10M", 1.25e6), ("1G", 1.25e8), (16, 2.0), ("0", 0.0)])
+def test_rates_that_people_write_are_bits(bits, bytes_):
+    assert bytes_per_second(bits) == bytes_
+
+
+def test_what_is_no_rate_is_refused_and_an_annotation_that_is_none_says_nothing():
+    for text in ("fast", "-1M", ""):
+        with pytest.raises(QuantityError):
+            bytes_per_second(text)
+        assert announced(Pod(metadata=ObjectMeta(annotations={"a": text})), "a") is None
+    assert announced(Pod(metadata=ObjectMeta()), "a") is None
+    assert announced(Pod(metadata=ObjectMeta(annotations={"a": "80"})), "a") == 10.0
+
+
+def scheduled(time: str) -> PodCondition:
+    return PodCondition(type="PodScheduled", status="True", last_transition_time=time)
+
+
+@pytest.mark.parametrize(
+    ("status", "created", "expected"),
+    [
+        pytest.param(
+            PodStatus(conditions=[scheduled("2026-01-01T00:00:00Z")], start_time="2027-01-01T00:00:00Z"),
+            None,
+            T0.timestamp(),
+            id="when the Binding was taken",
+        ),
+        pytest.param(PodStatus(start_time="2026-01-01T00:00:00Z"), None, T0.timestamp(), id="else its start"),
+        pytest.param(PodStatus(), "2026-01-01T00:00:00Z", T0.timestamp(), id="else its creation"),
+        pytest.param(PodStatus(), None, LONG_AGO, id="else long ago"),
+    ],
+)
+def test_since_when_a_pod_is_bound(status, created, expected):
+    assert bound_at(Pod(metadata=ObjectMeta(creation_timestamp=created), status=status)) == expected
+
+
+def test_a_time_that_is_none_is_long_ago():
+    assert [unix_seconds(text) for text in (None, "", "yesterday")] == [LONG_AGO] * 3
