@@ -23,7 +23,7 @@ async def test_the_node_with_the_scored_label_gets_no_pod_while_others_have_room
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
     flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 4)
-    with berth_up(*flags, folder=tmp_path) as berth:
+    with berth_up(*flags, "--scorers", 2, folder=tmp_path) as berth:
         berth.wait_until_ready()
         others = await cluster_outside.add_nodes(4, cpu="1")
         (labelled,) = await cluster_outside.add_nodes(1, cpu="1", labels={"node": "hello"})

@@ -11,8 +11,9 @@ from berth.api.config.load import load
 from berth.api.config.types import Point
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
-from berth.framework.profile import build_profiles
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
+from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import DEFAULT
@@ -20,6 +21,7 @@ from berth.plugins.registry import with_third_party
 from berth.service.thirdparty import GROUP, PluginBuildError, third_party_plugins
 from harness.objects import a_node, a_pod, first_attempt
 
+ADDED = ClusterEvent(Resource.NODE, Action.ADD)
 DEADLINE = timedelta(milliseconds=50)
 POINTS = {FilterPlugin: Point.FILTER, ScorePlugin: Point.SCORE, PreFilterPlugin: Point.PRE_FILTER}
 
@@ -64,6 +66,20 @@ class Exceeds(ScorePlugin):
         return 101
 
 
+class HintsForEver(FilterPlugin, EnqueueExtensions):
+    name = "HintsForEver"
+
+    def filter(self, state, pod, node) -> Status:
+        return Status.unschedulable("not now")
+
+    def events(self):
+        def hang(pod, old, new) -> bool:
+            while True:
+                pass
+
+        return (EventHint(ADDED, hang),)
+
+
 class AnswersNonsense(FilterPlugin):
     name = "AnswersNonsense"
 
@@ -81,7 +97,10 @@ class CannotBeMade(ScorePlugin):
         return 0
 
 
-KINDS = {kind.name: kind for kind in (Raises, Hangs, HangsBefore, IsSlow, Exceeds, AnswersNonsense, CannotBeMade)}
+KINDS = {
+    kind.name: kind
+    for kind in (Raises, Hangs, HangsBefore, IsSlow, Exceeds, AnswersNonsense, HintsForEver, CannotBeMade)
+}
 
 
 @dataclass
@@ -98,14 +117,18 @@ class Installed:
         return PluginFactory(name=self.name, points=points, build=lambda _: kind())
 
 
-def ranking_with(name: str, nodes: int = 3):
+def profile_with(name: str) -> Profile:
     known = with_third_party(third_party_plugins(DEADLINE, [Installed(name)]).factories)
     text = f"""
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {name}}}]}}}}}}]
 """
-    profile = build_profiles(load(text, known=known, preset=DEFAULT), known)["berth"]
+    return build_profiles(load(text, known=known, preset=DEFAULT), known)["berth"]
+
+
+def ranking_with(name: str, nodes: int = 3):
+    profile = profile_with(name)
     snapshot = Snapshot()
     for number in range(nodes):
         snapshot.set_node(a_node(f"n{number}"))
@@ -141,6 +164,11 @@ def test_a_plugin_that_misbehaves_fails_its_pod_with_a_sentence_that_names_it(na
 def test_a_filter_that_hangs_fails_the_binders_check_too():
     _, status = ranking_with("Hangs")
     assert status.reasons == ('running Filter plugin "Hangs": took longer than 0.05 s',)
+
+
+def test_a_hint_that_hangs_counts_as_yes():
+    profile = profile_with("HintsForEver")
+    assert profile.may_help(["HintsForEver"], ADDED, a_pod(), None, a_node("n0"))
 
 
 def test_a_plugin_that_cannot_be_made_is_named():

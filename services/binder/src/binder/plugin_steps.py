@@ -63,14 +63,14 @@ class PluginSteps:
             return
         self._is_reserved = False
         for plugin in reversed(self.profile.reserves):
-            with suppress(Exception):  # the outcome stands, whatever a plugin makes of its own books
-                plugin.unreserve(self.state, self.pod, self.node)
+            with suppress(PluginFailure):  # the outcome stands, whatever a plugin makes of its own books
+                call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
 
     def after_binding(self) -> None:
         """The API has said that the pod is bound."""
         for plugin in self.profile.post_binds:
-            with suppress(Exception):  # the same
-                plugin.post_bind(self.state, self.pod, self.node)
+            with suppress(PluginFailure):  # the same
+                call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
         if self._is_reserved:

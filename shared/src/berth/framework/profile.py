@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from berth.cluster.livesource import LiveSource
 from berth.cluster.snapshot import Snapshot
 from berth.framework.classmemory import ClassMemory, WeightedScore
 from berth.framework.events import ClusterEvent, EventHint
-from berth.framework.guard import PluginFailure, call, named
+from berth.framework.guard import PluginFailure, call, limited, named
 from berth.framework.interface import (
     MAX_SCORE,
     BindPlugin,
@@ -92,11 +92,13 @@ class Profile:
     binds: tuple[BindPlugin, ...] = ()
     post_binds: tuple[PostBindPlugin, ...] = ()
     _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
+    _hinting: dict[str, Plugin] = field(init=False)
     _memories: WeakKeyDictionary[Snapshot, ClassMemory] = field(init=False, default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
         everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
         self._hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in everything}
+        self._hinting = {p.name: p for p in everything}
 
     @cached_property
     def untouched_first(self) -> bool:
@@ -181,7 +183,15 @@ class Profile:
         hints = self._hints.get(name)
         if hints is None:
             return True
-        return any(hint.event.matches(event) and _hint_says_yes(hint, pod, old, new) for hint in hints)
+        return any(hint.event.matches(event) and self._says_yes(name, hint, pod, old, new) for hint in hints)
+
+    def _says_yes(self, name: str, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
+        if hint.hint is None:
+            return True
+        try:
+            return limited(self._hinting[name], "EnqueueExtensions", partial(hint.hint, pod, old, new))
+        except Exception:  # noqa: BLE001 - a hint that fails counts as yes: a try too many beats a pod that sleeps
+            return True
 
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
@@ -221,12 +231,3 @@ def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple
     """Weight absent or 0 is 1."""
     found = ((plugins[ref.name], ref.weight or 1) for ref in refs)
     return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
-
-
-def _hint_says_yes(hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-    if hint.hint is None:
-        return True
-    try:
-        return hint.hint(pod, old, new)
-    except Exception:  # noqa: BLE001 - a hint that fails counts as yes: a try too many beats a pod that sleeps
-        return True

@@ -1,0 +1,93 @@
+"""`berth config`: every error at once, what means nothing here, and what a file becomes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from berth.cli.config import app
+from berth.plugins.presets import PRESETS
+
+ARTICLES = Path(__file__).parents[2] / "data" / "articles"
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+def typed(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(text: str) -> Path:
+        path = tmp_path / "scheduler.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_every_error_is_said_on_a_line_of_its_own_and_the_exit_code_is_2(written):
+    path = written(
+        HEAD + "parallelism: many\nextenders: [{}]\nprofiles: [{plugins: {score: {enabled: [{name: X}]}}}]\n"
+    )
+    done = typed("check", path)
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines] == [
+        "parallelism",
+        "extenders",
+        "profiles[0].plugins.score.enabled[0].name",
+    ]
+    assert all(line.startswith(f"berth: {path}: ") for line in lines)
+
+
+def test_a_file_that_is_fine_is_called_so_with_what_means_nothing_here(written):
+    path = written(HEAD + "parallelism: 16\nprofiles: [{schedulerName: a}, {schedulerName: b}]\n")
+    done = typed("check", path)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"{path}: parallelism: means nothing here",
+        f"{path}: fine, schedules pods of a, b",
+    ]
+
+
+def test_what_was_converted_of_an_older_version_is_said(written):
+    path = written(HEAD.replace("/v1", "/v1beta3") + "profiles: [{schedulerName: a}]\n")
+    first, last = typed("check", path).stdout.splitlines()
+    assert first == f"{path}: apiVersion: read kubescheduler.config.k8s.io/v1beta3 as kubescheduler.config.k8s.io/v1"
+    assert last.endswith("fine, schedules pods of a")
+
+
+def test_a_file_that_is_not_there_is_named():
+    done = typed("check", "/nowhere.yaml")
+    assert done.exit_code == 2
+    assert "/nowhere.yaml: reading: " in done.stderr
+
+
+def test_an_unknown_preset_is_answered_by_those_that_there_are():
+    done = typed("check", ARTICLES / "from-scratch.yaml", "--algorithm-provider", "Scratch")
+    assert done.exit_code == 2
+    assert f"want one of {', '.join(PRESETS)}, got 'Scratch'" in done.stderr
+
+
+def test_what_is_shown_has_every_default_and_is_the_same_as_yaml_and_json():
+    path = ARTICLES / "from-scratch.yaml"
+    as_yaml = yaml.safe_load(typed("show", path, "--algorithm-provider=FromScratch").stdout)
+    as_json = json.loads(typed("show", path, "--algorithm-provider=FromScratch", "-o", "json").stdout)
+    assert as_yaml == as_json
+    assert as_yaml["leaderElection"]["retryPeriod"] == "2s"
+    (profile,) = as_yaml["profiles"]
+    assert profile["plugins"]["score"]["enabled"] == [{"name": "FreeCapacity", "weight": 1}]
+    args = {config["name"]: config["args"] for config in profile["pluginConfig"]}
+    assert args["NodeResourcesFit"]["scoringStrategy"]["type"] == "LeastAllocated"
+
+
+def test_what_is_shown_can_be_checked(written):
+    shown = typed("show", ARTICLES / "node-score-label.yaml").stdout
+    done = typed("check", written(shown))
+    assert (done.exit_code, done.stdout.splitlines()[-1].split(": ")[1]) == (
+        0,
+        "fine, schedules pods of nodelabelscore",
+    )
