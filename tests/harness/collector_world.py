@@ -15,6 +15,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth.api.subjects import key
+from berth.bus.clock import ManualClock
 from berth.bus.memory import MemoryBus
 from berth.bus.port import Session
 from berth.cluster.heard import HeardData
@@ -82,10 +83,14 @@ class CollectorWorld:
 
 @asynccontextmanager
 async def collecting(
-    query: BandwidthQuery, *nodes: Node, interval: timedelta = timedelta(seconds=0.5), collectors: int = 1
+    query: BandwidthQuery,
+    *nodes: Node,
+    interval: timedelta = timedelta(seconds=0.5),
+    collectors: int = 1,
+    clock: ManualClock | None = None,
 ) -> AsyncIterator[CollectorWorld]:
     """Collectors that ask one question, until the block ends."""
-    bus = MemoryBus()
+    bus = MemoryBus(clock=clock) if clock is not None else MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()
     processes = [Process(name="metrics-collector") for _ in range(collectors)]

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth.api.bandwidth import BandwidthQuery
+from berth.bus.clock import ManualClock
 from berth.bus.memory import MemoryBus
 from berth.service.exits import UsageError
 from berth.service.meter import RecordingMeter
@@ -123,6 +124,19 @@ async def test_the_sample_of_a_node_that_is_gone_is_removed(played):
         columns = world.snapshot.live.bandwidth(TOKEN)
         await until(lambda: columns.sample("a") is None)
         assert await world.sample("b") is not None
+
+
+async def test_a_node_that_comes_back_when_the_marker_of_its_sample_has_expired_is_written_again(played):
+    clock = ManualClock()
+    async with collecting(QUERY, node_at("a"), node_at("b"), interval=QUICKLY, clock=clock) as world:
+        await world.until(lambda sample: sample is not None, "a")
+        await world.remove("a")
+        columns = world.snapshot.live.bandwidth(TOKEN)
+        await until(lambda: columns.sample("a") is None)
+        clock.advance(timedelta(hours=2))
+        played.scraped_at = NOW + 15
+        await world.show(node_at("a"))
+        await world.until(lambda sample: sample is not None, "a", seconds=5)
 
 
 async def test_nodes_that_come_after_their_exporters_are_not_kept_waiting_for_the_next_round(played):

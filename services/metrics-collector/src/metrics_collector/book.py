@@ -65,6 +65,10 @@ class Book:
         """A write is stored."""
         self._lines[write.node] = _Line(sequence=sequence, sampled_at=write.sample.sampled_at)
 
+    def forget(self, node: str) -> None:
+        """Nothing stands there, not even the marker of a removal."""
+        self._lines.pop(node, None)
+
     def due(self, samples: Mapping[str, Bandwidth]) -> Iterator[Write]:
         """What is newer than what stands there."""
         for node, sample in samples.items():

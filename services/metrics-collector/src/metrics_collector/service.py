@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -123,10 +122,10 @@ class Collector:
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
         await self._nodes.arrived_after(0)
         while True:
-            began, arrivals = time.monotonic(), self._nodes.arrivals
+            began, arrivals = self._process.clock.now(), self._nodes.arrivals
             named = await self._one_round(rounds, self._books[query.token])
             self._report_age(reports, self._books[query.token])
-            rest = max(0.0, self._settings.interval.total_seconds() - (time.monotonic() - began))
+            rest = max(0.0, self._settings.interval.total_seconds() - (self._process.clock.now() - began))
             await self._rest(rest, arrivals if named.strangers else None)
 
     async def _rest(self, seconds: float, arrivals: int | None) -> None:
@@ -156,7 +155,8 @@ class Collector:
                 data = encode_bandwidth(write.sample)
                 sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
             except WrongLastSequenceError:
-                return  # another collector was faster; its sample is read back in a moment
+                await self._look_up(book, write)
+                return
             except BusLostError:
                 raise
             except TemporaryError as exc:
@@ -164,6 +164,14 @@ class Collector:
                 return
             book.written(write, sequence)
             self._written += 1
+
+    async def _look_up(self, book: Book, write: Write) -> None:
+        """Another collector was faster, or the marker of a removed key has expired without a word: see what stands."""
+        entry = await self._session.get(BANDWIDTH, write.key)
+        if entry is None:
+            book.forget(write.node)
+        else:
+            book.read(entry)
 
     async def _remove(self, removal: Removal) -> None:
         async with self._at_once:

@@ -59,7 +59,12 @@ async def serve(arguments: argparse.Namespace) -> None:
         kubeconfig_path=arguments.kubeconfig_out,
     )
     async with cluster:
-        said = {"event": "listening", "url": cluster.url, "kubeconfig": str(cluster.kubeconfig_path)}
+        said = {
+            "event": "listening",
+            "url": cluster.url,
+            "kubeconfig": str(cluster.kubeconfig_path),
+            "prometheus": cluster.prometheus_url,
+        }
         _say({**said, "nodes": arguments.nodes, "loaded": cluster.loaded})
         await stopped.wait()
 
