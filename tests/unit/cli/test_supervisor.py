@@ -79,6 +79,20 @@ async def test_leaving_ends_every_child(said):
     assert not any(lives(pid) for pid in pids)
 
 
+async def test_what_others_need_ends_after_them(said, tmp_path):
+    order = tmp_path / "order"
+    slow = (
+        "import signal, sys, time\ndef end(*_):\n    time.sleep({})\n    open({!r}, 'a').write({!r})\n    sys.exit()\n"
+    )
+    slow += "signal.signal(15, end)\nopen({!r}, 'w')\ntime.sleep(99)"
+    async with Supervisor(said.append) as supervisor:
+        for name, pause, serves in (("server", 0, True), ("client", 0.3, False)):
+            code = slow.format(pause, str(order), f"{name} ", str(tmp_path / name))
+            supervisor.start(python(code, name, serves_others=serves))
+        await until(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
+    assert order.read_text() == "client server "
+
+
 async def test_a_child_that_does_not_listen_is_killed_in_the_end(said, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "GRACE", module.timedelta(seconds=0.2))
     deaf = (

@@ -25,9 +25,9 @@ class BudgetSettings:
     """Requests that may go out at once after a quiet time, 1 or more."""
     queued: int = 10_000
     """Announcements that may wait, 1 or more: about 30 MB of pods. The oldest is dropped for a new one."""
-    at_once: int = 8
+    at_once: int = 16
     """On the wire at once while no Binding waits."""
-    at_once_behind_bindings: int = 4
+    at_once_behind_bindings: int = 8
     """On the wire at once while Bindings wait: in a long drain Events must go on too, or all come at its end."""
     series: int = 10_000
     """Waiting pods whose last Event is remembered, so that a repeat is counted in it and does not make another."""

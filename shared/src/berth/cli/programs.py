@@ -36,7 +36,7 @@ def nats_server(folder: Path, port: int, *, name: str) -> Program:
     config = folder / "nats-server.conf"
     config.write_text(config_text(ServerSettings(store=folder / "nats", port=port, name=name)))
     command = (str(find_nats_server()), "--config", str(config))
-    return Program(name="nats-server", command=command, log=folder / "nats.log")
+    return Program(name="nats-server", command=command, log=folder / "nats.log", serves_others=True)
 
 
 def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
@@ -47,7 +47,7 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
         *("--nodes", str(nodes)),
         *("--kubeconfig-out", str(folder / "kubeconfig")),
     )
-    return Program(name="cluster", command=command, log=folder / "cluster.log")
+    return Program(name="cluster", command=command, log=folder / "cluster.log", serves_others=True)
 
 
 def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:

@@ -28,6 +28,9 @@ GRACE: Final = timedelta(seconds=12)
 """From SIGTERM to SIGKILL: a service promises to end within 10 s."""
 USAGE: Final = 2
 """The exit code of a child that will never start: its settings are wrong."""
+LAST_BYTES: Final = 16 * 1024
+LAST_LINES: Final = 20
+"""How much of its log is shown when a program has ended: enough for a traceback."""
 _PR_SET_PDEATHSIG: Final = 1
 
 Say = Callable[[str], None]
@@ -46,6 +49,8 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
     """Where its output goes; ``None`` is ours."""
+    serves_others: bool = False
+    """Whether the others need it: then it ends after them, so that they can still say goodbye."""
 
 
 class Supervisor:
@@ -58,7 +63,7 @@ class Supervisor:
         self._say = say
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._group = asyncio.TaskGroup()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
         self.restarts = 0
 
     async def __aenter__(self) -> Self:
@@ -68,13 +73,17 @@ class Supervisor:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for keeper in self._keepers:
-            keeper.cancel()
-        await self._group.__aexit__(kind, error, trace)
+        try:
+            await _cancelled(self._keepers[False])
+        finally:
+            for keeper in self._keepers[True]:
+                keeper.cancel()
+            await self._group.__aexit__(kind, error, trace)
 
     def start(self, program: Program) -> None:
         """Keep this program running from now on."""
-        self._keepers.append(self._group.create_task(self._keep(program), name=program.name))
+        keeper = self._group.create_task(self._keep(program), name=program.name)
+        self._keepers[program.serves_others].append(keeper)
 
     def pid(self, name: str) -> int | None:
         """The process id of a running child."""
@@ -87,6 +96,8 @@ class Supervisor:
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run_once(program)
+            for line in last_words(program) if code >= 0 else ():  # who was killed had no time to say why
+                self._say(f"{program.name}: {line}")
             if code == USAGE:
                 raise ChildRefusedError(f"{program.name} cannot start as it was told to, see its words above")
             if asyncio.get_running_loop().time() - started > SETTLED.total_seconds():
@@ -123,6 +134,12 @@ class Supervisor:
                 output.close()
 
 
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
     """SIGTERM, then SIGKILL; waits until it is gone, also when this task is being cancelled."""
     if process.returncode is not None:
@@ -133,6 +150,15 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+def last_words(program: Program) -> list[str]:
+    """The end of what a program has written, when that goes to a file which nobody reads otherwise."""
+    if program.log is None or not program.log.exists():
+        return []
+    with program.log.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
+        return log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 def _die_with_parent() -> None:
