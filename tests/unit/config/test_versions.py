@@ -127,5 +127,5 @@ def test_a_file_of_v1_is_not_converted():
 
 
 def test_every_problem_of_an_old_file_is_said_at_once():
-    found = refused(f"{GROUP}/v1alpha1", "disablePreemption: true\nbindTimeoutSeconds: 600\nparalelism: 3")
-    assert [problem.split(":")[0] for problem in found] == ["disablePreemption", "bindTimeoutSeconds", "paralelism"]
+    found = refused(f"{GROUP}/v1alpha1", "disablePreemption: true\nbindTimeoutSeconds: 600\nextender: 3")
+    assert [problem.split(":")[0] for problem in found] == ["disablePreemption", "bindTimeoutSeconds", "extender"]
