@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
@@ -74,8 +73,8 @@ class Factory(Protocol):
 class Profile:
     """Plugins in the order in which they run at each point.
 
-    It remembers, for each Snapshot that is ranked with it, what row-local plugins said for classes of pods: results
-    are the same as without, sooner.
+    It remembers, for the Snapshot ranked with it last, what row-local plugins said for classes of pods: results
+    are the same as without, sooner. Of one Snapshot only, since a memory keeps its Snapshot alive.
     """
 
     scheduler_name: str
@@ -93,7 +92,7 @@ class Profile:
     post_binds: tuple[PostBindPlugin, ...] = ()
     _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
     _hinting: dict[str, Plugin] = field(init=False)
-    _memories: WeakKeyDictionary[Snapshot, ClassMemory] = field(init=False, default_factory=WeakKeyDictionary)
+    _memory: ClassMemory | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
@@ -173,11 +172,9 @@ class Profile:
 
     def memory_of(self, snapshot: Snapshot) -> ClassMemory:
         """What is remembered for this Snapshot."""
-        memory = self._memories.get(snapshot)
-        if memory is None:
-            memory = ClassMemory(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
-            self._memories[snapshot] = memory
-        return memory
+        if self._memory is None or self._memory.snapshot is not snapshot:
+            self._memory = ClassMemory(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
+        return self._memory
 
     def _may_help(self, name: str, event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:
         hints = self._hints.get(name)
