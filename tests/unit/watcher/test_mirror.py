@@ -236,6 +236,18 @@ def test_watermarks_are_written_once_a_second_at_most():
     assert decode_watermark(data).resource_version == "29"
 
 
+def test_a_quiet_kinds_watermark_is_written_again_so_that_its_time_says_it_is_current():
+    world = World().leads(a_node("n1"))
+    world.send(Current(kind="node", resource_version="30"))
+    world.passes(2)
+    stands_at = world.bucket["watermark.node"].sequence
+
+    world.send(Current(kind="node", resource_version="30"))
+    world.passes(2)
+
+    assert world.bucket["watermark.node"].sequence > stands_at
+
+
 def test_a_watermark_is_not_written_before_everything_that_it_speaks_of():
     world = World().leads()
     world.passes(2)

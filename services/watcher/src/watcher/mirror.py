@@ -110,7 +110,7 @@ class Mirror:
             if wanted is None:
                 return NOTHING, []
             slot = self._slots[key] = _Slot(key=key)
-        elif slot.wanted == wanted:
+        elif slot.wanted == wanted and not quietly:  # a watermark says the same of a later time
             return NOTHING, []
         slot.wanted = wanted
         if not quietly:
