@@ -13,9 +13,6 @@ from rich.text import Text
 WIDE: Final = 240
 """Columns that a table may take where no terminal cuts it: long names stay whole for ``grep``."""
 
-out: Final = Console(highlight=False, soft_wrap=True)
-"""What was asked for."""
-
 
 def say(line: str) -> None:
     """One plain line on standard output, at once: whoever waits for it may be a program."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from berth.cli.embedded import ANY_PORT, embedded_nats
 from berth.cli.folders import working_folder
 from berth.cli.programs import ServiceOptions, ready_file, services, simulated_cluster
 from berth.cli.reachable import answers, apply_bus, ask_api, ask_simulated, free_port
-from berth.cli.supervisor import Program, Say, Supervisor
+from berth.cli.supervisor import Program, Say, Supervisor, last_words
 
 START: Final = timedelta(seconds=20)
 """How long the embedded server or the simulated cluster may take to answer for the first time."""
@@ -62,6 +62,13 @@ class Pipeline:
         """The services that have not said that they work."""
         return [program.name for program in self.programs if not ready_file(self.options, program).exists()]
 
+    def tell_last_words(self, names: Collection[str]) -> None:
+        """Show the ends of what these services have written, where it goes to files."""
+        for program in self.programs:
+            if program.name in names:
+                for line in last_words(program):
+                    self.say(f"{program.name}: {line}")
+
     async def ready(self) -> None:
         """Wait until every service works; say now and then for whom."""
         loop = asyncio.get_running_loop()
@@ -95,11 +102,18 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     else:
         await answers(lambda: ask_simulated(kubeconfig), within=START)
     told = _told(options, nats, kubeconfig, folder / "ready")
-    log = folder / "services.log" if options.keep_services_quiet else None
-    programs = tuple(replace(program, log=log) for program in services(told, scorers=options.scorers))
+    programs = tuple(services(told, scorers=options.scorers))
+    if options.keep_services_quiet:
+        programs = tuple(_quiet(program, folder) for program in programs)
     for program in programs:
         supervisor.start(program)
     return Pipeline(nats=nats, kubeconfig=kubeconfig, programs=programs, options=told, supervisor=supervisor, say=say)
+
+
+def _quiet(program: Program, folder: Path) -> Program:
+    """With its words in a file, in the form for people, who are shown them when something goes wrong."""
+    readable = {"BERTH_LOG_FORMAT": "text", **program.environment}
+    return replace(program, log=folder / f"{program.name}.log", environment=readable)
 
 
 def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) -> ServiceOptions:

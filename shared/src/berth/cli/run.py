@@ -13,16 +13,19 @@ import msgspec
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.status import Status
 from rich.table import Table
 
-from berth.api.errors import BerthError
+from berth.api.errors import BerthError, TemporaryError
 from berth.api.messages import Outcome
 from berth.api.subjects import PodSubject
-from berth.cli.console import out, say, show
-from berth.cli.journey import Step, by_subject, candidates_of
+from berth.cli.console import columns, page, plain, say, show
+from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of
+from berth.cli.overview import natural
 from berth.cli.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.reachable import open_bus
 from berth.cli.scores import best_nodes
+from berth.cli.shown import short_identity
 from berth.cli.tally import Tally
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
@@ -31,6 +34,8 @@ from berth.sim.workload import make_pod
 _CREATES_AT_ONCE = 16
 _REDRAW = timedelta(seconds=0.1)
 _LINE_EVERY = timedelta(seconds=1)
+START_DEADLINE = timedelta(seconds=60)
+"""How long the services may take to be ready; it is 2 s where nothing else happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +68,39 @@ class Observed:
 
 async def run(options: RunOptions) -> bool:
     """Do the main job; whether every pod was bound."""
-    out.print(
-        f"berth: {options.nodes} simulated nodes, watcher, binder, {options.scorers} scorers, "
+    scorers = f"{options.scorers} scorers" if options.scorers > 1 else "1 scorer"
+    show(
+        f"berth: {options.nodes} simulated nodes, watcher, binder, {scorers}, "
         "each a process of its own, meeting on an embedded NATS server"
     )
     what = PipelineOptions(
         nodes=options.nodes, scorers=options.scorers, verbosity=options.verbosity, keep_services_quiet=True
     )
-    async with pipeline(what, out.print) as running:
-        await running.ready()
-        return await _schedule(running, options)
+    console = page()
+    starting = console.status("starting the NATS server and the simulated cluster")
+    starting.start()
+    try:
+        async with pipeline(what, lambda text: console.print(text, markup=False)) as running:
+            await _until_ready(running, starting, options.deadline)
+            starting.stop()
+            return await _schedule(running, options)
+    finally:
+        starting.stop()
+
+
+async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta) -> None:
+    """Wait until every service works, under a line that says for whom.
+
+    Raises:
+        TemporaryError: somebody is not ready at the deadline; the last words of each of them have been shown.
+    """
+    end = time.monotonic() + min(deadline, START_DEADLINE).total_seconds()
+    while missing := running.not_ready():
+        starting.update(f"starting {', '.join(missing)}")
+        if time.monotonic() > end:
+            running.tell_last_words(missing)
+            raise TemporaryError(f"starting the services: not ready in time: {', '.join(missing)}")
+        await asyncio.sleep(_REDRAW.total_seconds())
 
 
 async def _schedule(running: Pipeline, options: RunOptions) -> bool:
@@ -125,7 +153,8 @@ async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task
     )
     bar = progress.add_task("bound", total=options.pods, rate="")
     began = time.monotonic()
-    with Live(refresh_per_second=10, console=out, transient=False) if out.is_terminal else _Lines() as shown:
+    console = page()
+    with Live(refresh_per_second=10, console=console) if console.is_terminal else _Lines() as shown:
         while len(observed.tally.bound) < options.pods and time.monotonic() - began < options.deadline.total_seconds():
             if creating.done():
                 creating.result()
@@ -162,19 +191,20 @@ def _advance(progress: Progress, bar: TaskID, tally: Tally, began: float) -> Non
 
 
 def _stages(tally: Tally) -> Table:
-    table = Table("message", "by", "number", "what", box=None, title_justify="left")
-    table.add_row("pending", "watcher", str(tally.stages["pending"]), "")
-    for scorer, number in sorted(tally.scorers.items()):
-        table.add_row("ranked", scorer.rpartition("_")[2], str(number), "")
+    table = columns("MESSAGE", "BY", "NUMBER", "", numbers=("NUMBER",))
+    table.add_row("pending", "watcher", str(tally.stages["pending"]))
+    for scorer, number in sorted(tally.scorers.items(), key=lambda item: natural(short_identity(item[0]))):
+        table.add_row("ranked", plain(short_identity(scorer)), str(number))
     for outcome in sorted(tally.outcomes):
-        what = f"pods per node {tally.spread()}" if outcome is Outcome.BOUND else ""
-        table.add_row("decision", "binder", str(tally.outcomes[outcome]), f"{outcome} {what}")
+        what = plain(outcome, OUTCOME_STYLES.get(outcome, ""))
+        if outcome is Outcome.BOUND:
+            what.append(f", pods per node {tally.spread()}", style="")
+        table.add_row("decision", "binder", str(tally.outcomes[outcome]), what)
     return table
 
 
 def _explain(observed: Observed) -> None:
-    out.print(f"\nOne pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", markup=False)
-    show(by_subject(observed.steps))
+    show("", f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", by_subject(observed.steps))
     if candidates := candidates_of(observed.steps):
         show("", best_nodes(candidates))
 
