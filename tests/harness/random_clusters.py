@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from berth.api.meta import ObjectMeta, SelectorRequirement
+from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement
+from berth.api.namespace import Namespace
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
     Affinity,
@@ -17,10 +18,13 @@ from berth.api.pod import (
     NodeSelector,
     NodeSelectorTerm,
     Pod,
+    PodAffinity,
+    PodAffinityTerm,
     PodSpec,
     PreferredNodeTerm,
     ResourceRequirements,
     Toleration,
+    WeightedPodAffinityTerm,
 )
 from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
@@ -124,6 +128,33 @@ containers = st.builds(
     image_names,
     st.none() | st.lists(ports, max_size=2),
 )
+selectors = st.none() | st.builds(
+    LabelSelector,
+    match_labels=st.none() | labels,
+    match_expressions=st.none() | st.lists(expressions, max_size=1),
+)
+pod_terms = st.builds(
+    PodAffinityTerm,
+    topology_key=st.sampled_from(["zone", "disk", "nowhere"]),
+    label_selector=selectors,
+    namespaces=st.none() | st.lists(st.sampled_from(["default", "other"]), max_size=2),
+    namespace_selector=selectors,
+)
+pod_affinities = st.builds(
+    PodAffinity,
+    required_during_scheduling_ignored_during_execution=st.none() | st.lists(pod_terms, max_size=2),
+    preferred_during_scheduling_ignored_during_execution=st.none()
+    | st.lists(
+        st.builds(WeightedPodAffinityTerm, weight=st.sampled_from([1, 7, 100]), pod_affinity_term=pod_terms),
+        max_size=2,
+    ),
+)
+affinities = st.builds(
+    Affinity,
+    node_affinity=st.none() | node_affinities,
+    pod_affinity=st.none() | pod_affinities,
+    pod_anti_affinity=st.none() | pod_affinities,
+)
 specs = st.builds(
     PodSpec,
     scheduler_name=st.just("berth"),
@@ -132,18 +163,27 @@ specs = st.builds(
     containers=st.lists(containers, min_size=1, max_size=2),
     init_containers=st.none() | st.lists(containers, max_size=2),
     node_selector=st.none() | labels,
-    affinity=st.none() | st.builds(Affinity, node_affinity=node_affinities),
+    affinity=st.none() | affinities,
     tolerations=st.none() | tolerations,
 )
 pods = st.builds(
-    lambda uid, given, spec: Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid, labels=given), spec=spec),
+    lambda uid, namespace, deleted, given, spec: Pod(
+        metadata=ObjectMeta(name=uid, namespace=namespace, uid=uid, deletion_timestamp=deleted, labels=given), spec=spec
+    ),
     st.sampled_from(UIDS),
+    st.sampled_from(["default", "default", "other"]),
+    st.sampled_from([None, None, None, "2026-01-01T00:00:00Z"]),
     st.none() | labels,
     specs,
 )
 
 Event = Callable[[Snapshot], None]
 _names = st.sampled_from(NODE_NAMES)
+namespaces = st.builds(
+    lambda name, given: Namespace(metadata=ObjectMeta(name=name, labels=given)),
+    st.sampled_from(["default", "other"]),
+    labels,
+)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(lambda node: lambda snapshot: snapshot.set_node(node), nodes),
     st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
@@ -152,6 +192,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
     st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
     st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
+    st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
 )
 
 

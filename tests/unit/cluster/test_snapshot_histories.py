@@ -6,14 +6,27 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.api.meta import ObjectMeta
+from berth.api.namespace import Namespace
+from berth.api.podterms import PodSelector, PodTerm, Point
+from berth.api.selectors import NOTHING, Labels, Requirement
 from berth.cluster.hostports import EVERY_ADDRESS, HostPort
 from berth.cluster.snapshot import Snapshot
+from berth.cluster.tallies import HoldersOf, PodKind
 from harness.objects import a_node, asking
 from harness.random_clusters import events, nodes, pods
 
 LABELS = ("zone", "disk")
 IMAGES = ("app", "db:v2")
 PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
+TIER_1 = Labels((Requirement("tier", "In", frozenset({"1"})),))
+HERE = PodSelector(frozenset({"default"}), NOTHING, TIER_1)
+KINDS = (
+    PodKind((HERE,)),
+    PodKind((HERE,), living=True),
+    PodKind((PodSelector(frozenset(), TIER_1, Labels(())),)),
+    HoldersOf(Point.REQUIRED_APART, PodTerm(HERE, "zone")),
+)
 
 
 @given(st.lists(events, max_size=30))
@@ -21,6 +34,8 @@ def test_any_history_ends_where_a_fresh_start_would(history):
     followed = Snapshot()
     for key in LABELS:
         followed.label_column(key)  # asked for early, so that it has to be kept right all the way
+    for kind in KINDS:
+        followed.groups.tally(kind)
     for event in history:
         event(followed)
     assert picture(followed) == picture(rebuilt(followed))
@@ -71,6 +86,8 @@ def test_every_row_that_looks_different_is_told_as_changed(history, cut):
 
 def rebuilt(followed: Snapshot) -> Snapshot:
     fresh = Snapshot()
+    for name in ("default", "other"):
+        fresh.set_namespace(Namespace(metadata=ObjectMeta(name=name, labels=dict(followed.labels_of_namespace(name)))))
     for name in reversed(followed.node_names()):
         fresh.set_node(followed.node_info(name).node)
     for row, name in enumerate(followed.rows.names):
@@ -96,6 +113,7 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
             {key: label(snapshot, key, row) for key in LABELS},
             {name: snapshot.images.size_on(name, row) for name in IMAGES},
             [snapshot.host_ports.are_free([port], row) for port in PORTS],
+            [int(snapshot.groups.tally(kind).counts[row]) for kind in KINDS],
             {(group.key, group.counts[row]) for group in snapshot.groups.all() if row in group.counts},
         )
         for row, name in enumerate(snapshot.rows.names)

@@ -36,11 +36,13 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeAffinity",
         "NodePorts",
         "NodeResourcesFit",
+        "InterPodAffinity",
     ]
     assert profile.weights == {
         "TaintToleration": 3,
         "NodeAffinity": 2,
         "NodeResourcesFit": 1,
+        "InterPodAffinity": 2,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
     }

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.cluster.nodes import Nodes
-from berth.framework.interface import VectorFilterPlugin, VectorScorePlugin
+from berth.framework.interface import PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
 from berth.plugins.balancedallocation import BalancedAllocationArgs, NodeResourcesBalancedAllocation
 from berth.plugins.freecapacity import FreeCapacity
 from berth.plugins.imagelocality import ImageLocality
+from berth.plugins.interpodaffinity import InterPodAffinity, InterPodAffinityArgs
 from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
 from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
 from berth.plugins.nodename import NodeName
@@ -64,6 +65,7 @@ PLUGINS = [
         id="BalancedAllocation of four",
     ),
     pytest.param(ImageLocality(), id="ImageLocality"),
+    pytest.param(InterPodAffinity(InterPodAffinityArgs(hard_pod_affinity_weight=50)), id="InterPodAffinity"),
     pytest.param(NodePorts(), id="NodePorts"),
     pytest.param(NodeReady(), id="NodeReady"),
     pytest.param(NodeScoreLabel(NodeScoreLabelArgs(key="disk", value="a")), id="NodeScoreLabel"),
@@ -101,7 +103,8 @@ def agree(plugin, snapshot, pod, names):
         verdicts = plugin.filter_all(state, pod, nodes)
         for info, code in zip(infos, verdicts.codes.tolist(), strict=True):
             assert info is None or verdicts.statuses[code] == plugin.filter(state, pod, info)
-    if isinstance(plugin, VectorScorePlugin):
+    unscored = isinstance(plugin, PreScorePlugin) and plugin.pre_score(state, pod, nodes).is_skip
+    if isinstance(plugin, VectorScorePlugin) and not unscored:
         for info, points in zip(infos, plugin.score_all(state, pod, nodes).tolist(), strict=True):
             assert info is None or points == plugin.score(state, pod, info)
 

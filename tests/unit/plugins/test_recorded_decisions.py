@@ -15,6 +15,8 @@ import numpy as np
 import yaml
 
 from berth.api.config.load import load
+from berth.api.meta import ObjectMeta
+from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Affinity, Pod, is_bound
 from berth.cluster.nodes import Nodes
@@ -131,6 +133,8 @@ def cases_of(cluster: dict[str, Any], profiles: dict[str, Profile]) -> Iterator[
     placed = [pod for pod in msgspec.convert(cluster["objects"]["pods"], list[Pod]) if is_bound(pod)]
     for node in msgspec.convert(cluster["objects"]["nodes"], list[Node]):
         snapshot.set_node(node)
+    for name, labels in cluster["objects"]["namespaces"].items():
+        snapshot.set_namespace(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
     for pod in placed:
         snapshot.place(pod, pod.spec.node_name)
     for answer in cluster["cases"]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from berth.api.pod import Affinity, Pod
+from berth.api.podterms import LabelsOfNamespace, PodTerm, Point, compile_pod_terms
+from berth.cluster.heldterms import HeldTerms
+from berth.cluster.tallies import Kind, Tallies, Tally
 
-GroupKey = tuple[str, tuple[tuple[str, str], ...], bool, bytes]
+LabelItems = tuple[tuple[str, str], ...]
+"""Labels in order."""
+GroupKey = tuple[str, LabelItems, bool, bytes]
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -17,31 +22,38 @@ class PodGroup:
     """Placed pods of one namespace, one set of labels and the same pod affinities.
 
     ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
-    spread does not count them.
+    spread does not count them. ``terms`` are what the affinities compile to, ``tallies`` what the pods are counted in,
+    and how often each.
     """
 
-    __slots__ = ("affinity", "counts", "key", "labels", "namespace", "terminating")
+    __slots__ = ("affinity", "counts", "key", "labels", "namespace", "tallies", "terminating", "terms")
 
     def __init__(self, key: GroupKey, affinity: Affinity | None) -> None:
         self.key = key
         self.namespace, labels, self.terminating, _ = key
         self.labels = dict(labels)
         self.affinity = affinity
+        self.terms = compile_pod_terms(affinity, self.namespace)
         self.counts: dict[int, int] = {}
+        self.tallies: list[tuple[Tally, int]] = []
 
 
 class PodGroups:
     """All groups that have a pod, by namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
+        self._tallies = Tallies(labels_of)
+        self._held = HeldTerms(labels_of)
+        self.namespaces = 0
+        """The version of what is known of namespaces."""
 
     def of(self, pod: Pod) -> PodGroup:
         """The pod's group; a new one is kept from its first count on."""
         affinity = _pod_terms(pod.spec.affinity)
         key = (
             pod.metadata.namespace,
-            tuple(sorted((pod.metadata.labels or {}).items())),
+            label_items(pod.metadata.labels),
             pod.metadata.deletion_timestamp is not None,
             _encode(affinity) if affinity else b"",
         )
@@ -49,12 +61,29 @@ class PodGroups:
 
     def count(self, group: PodGroup, row: int, by: int) -> None:
         """Count pods of the group on a row, or off it."""
+        if not group.counts:
+            self._keep(group)
         left = group.counts.get(row, 0) + by
         if left:
             group.counts[row] = left
         else:
             group.counts.pop(row, None)
-        self._keep(group)
+        for tally, times in group.tallies:
+            tally.counts[row] += times * by
+        if not group.counts:
+            self._let_go(group)
+
+    def tally(self, kind: Kind) -> Tally:
+        """How many pods of a kind are on each row."""
+        return self._tallies.of(kind, self.all, self.namespaces)
+
+    def terms_about(self, point: Point, namespace: str, labels: LabelItems) -> tuple[PodTerm, ...]:
+        """The different terms of placed pods that mean a pod with these labels."""
+        return self._held.meaning(point, namespace, labels, self.namespaces)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for this many rows."""
+        self._tallies.reserve(capacity)
 
     def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
         """The groups of a namespace."""
@@ -65,13 +94,21 @@ class PodGroups:
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
     def _keep(self, group: PodGroup) -> None:
-        groups = self._by_namespace.setdefault(group.namespace, {})
-        if group.counts:
-            groups[group.key] = group
-        else:
-            groups.pop(group.key, None)
+        self._by_namespace.setdefault(group.namespace, {})[group.key] = group
+        self._tallies.join(group)
+        self._held.add(group, 1)
+
+    def _let_go(self, group: PodGroup) -> None:
+        groups = self._by_namespace[group.namespace]
+        del groups[group.key]
+        self._held.add(group, -1)
         if not groups:
             del self._by_namespace[group.namespace]
+
+
+def label_items(labels: Mapping[str, str] | None) -> LabelItems:
+    """Labels in order: equal for equal labels, and good as a key."""
+    return tuple(sorted((labels or {}).items()))
 
 
 def _pod_terms(affinity: Affinity | None) -> Affinity | None:

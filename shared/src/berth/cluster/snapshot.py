@@ -48,7 +48,8 @@ class Snapshot:
     def __init__(self) -> None:
         self.columns = NodeColumns()
         self.rows = Rows()
-        self.groups = PodGroups()
+        self.groups = PodGroups(self.labels_of_namespace)
+        self.groups.reserve(self.columns.capacity)
         self.images = Images()
         self.host_ports = HostPorts()
         self.live = LiveData(self.rows, self.columns)
@@ -87,11 +88,15 @@ class Snapshot:
 
     def set_namespace(self, namespace: Namespace) -> None:
         """A namespace is there, or is now like this."""
-        self._namespaces[namespace.metadata.name] = namespace.metadata.labels or {}
+        labels = namespace.metadata.labels or {}
+        if self._namespaces.get(namespace.metadata.name) != labels:
+            self._namespaces[namespace.metadata.name] = labels
+            self.groups.namespaces += 1
 
     def remove_namespace(self, name: str) -> None:
         """The namespace is gone."""
-        self._namespaces.pop(name, None)
+        if self._namespaces.pop(name, None) is not None:
+            self.groups.namespaces += 1
 
     def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
         """Count the pod on the node, known or not yet; an earlier place of its uid is left first.
@@ -227,6 +232,7 @@ class Snapshot:
     def _claim(self, node: str) -> int:
         row = self.rows.claim(node)
         self.columns.reserve(self.size)
+        self.groups.reserve(self.columns.capacity)
         return row
 
     def _release_if_empty(self, row: int) -> None:

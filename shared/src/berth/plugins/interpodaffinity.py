@@ -1,0 +1,156 @@
+"""InterPodAffinity: pods that must, or would rather, be together with other pods or apart from them, by topology.
+
+Filter: every required term must have a pod that satisfies them all in the node's domain (the first of a group that
+satisfies its own terms may go anywhere), no term of anti-affinity may, and no pod there may keep apart from this one.
+Score: see interpodaffinityscore; normalized so that the least is 0 and the most 100. As kube-scheduler 1.36's plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.api.podterms import compile_pod_terms
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import EventHint
+from berth.framework.interface import (
+    MAX_SCORE,
+    EnqueueExtensions,
+    NormalizePlugin,
+    PreFilterExtensions,
+    PreFilterResult,
+    PreScorePlugin,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.domains import Domains
+from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.interpodaffinityevents import EVENTS
+from berth.plugins.interpodaffinityfilter import Meetings, meetings_of
+from berth.plugins.interpodaffinityscore import added_up, wishes_of
+
+NAME: Final = "InterPodAffinity"
+NOT_TOGETHER: Final = Status.unresolvable("node(s) didn't match pod affinity rules")
+NOT_APART: Final = Status.unschedulable("node(s) didn't match pod anti-affinity rules")
+NOT_LET_IN: Final = Status.unschedulable("node(s) didn't satisfy existing pods anti-affinity rules")
+MEETINGS: Final = StateKey[Meetings]("InterPodAffinity.meetings")
+SUMS: Final = StateKey[list[Domains]]("InterPodAffinity.sums")
+_MAX_WEIGHT: Final = 100
+
+
+class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
+    """``hardPodAffinityWeight``: what a required term of a placed pod counts with in scores, 0..100.
+
+    ``ignorePreferredTermsOfExistingPods``: pods without preferences of their own are not scored.
+    """
+
+    hard_pod_affinity_weight: int = 1
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+
+class InterPodAffinity(
+    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+):
+    """Filters and scores by who is where."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: InterPodAffinityArgs) -> None:
+        self._hard_weight = args.hard_pod_affinity_weight
+        self._own_only = args.ignore_preferred_terms_of_existing_pods
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod that requires nothing and that nobody keeps apart from."""
+        found = meetings_of(pod, snapshot)
+        if found.is_empty:
+            return PreFilterResult(SKIP)
+        state.write(MEETINGS, found)
+        return PreFilterResult()
+
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
+        """One more in the domains of the node."""
+        state.read(MEETINGS).change(pod, added, node.row, 1, node.snapshot)
+        return SUCCESS
+
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
+        """One less."""
+        state.read(MEETINGS).change(pod, removed, node.row, -1, node.snapshot)
+        return SUCCESS
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Affinity first, since no eviction helps there."""
+        meetings = state.read(MEETINGS)
+        if not meetings.is_together(node.row):
+            return NOT_TOGETHER
+        if not meetings.is_apart(node.row):
+            return NOT_APART
+        return SUCCESS if meetings.is_let_in(node.row) else NOT_LET_IN
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        meetings = state.read(MEETINGS)
+        codes = np.where(meetings.let_in(nodes), 0, 3)
+        codes = np.where(meetings.kept_apart(nodes), codes, 2)
+        codes = np.where(meetings.together(nodes), codes, 1).astype(np.int32)
+        return Verdicts(codes, (SUCCESS, NOT_TOGETHER, NOT_APART, NOT_LET_IN))
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip when no placed pod counts for or against any node."""
+        terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
+        if self._own_only and not terms.preferred and not terms.preferred_apart:
+            return SKIP
+        wishes = wishes_of(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
+        state.write(SUMS, added_up(wishes, nodes.snapshot))
+        return SUCCESS if state.read(SUMS) else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """What is wished for in the node's domains, less what is not."""
+        return int(sum(domains.at(node.row) for domains in state.read(SUMS)))
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        total = np.zeros(len(nodes), dtype=np.float64)
+        for domains in state.read(SUMS):
+            total += domains.on(nodes)
+        return total.astype(np.int64)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Divided first, then times 100: 29 of 50 is 57 and not 58, as in kube-scheduler."""
+        least, most = int(scores.min()), int(scores.max())
+        if least == most:
+            return np.zeros(len(scores), dtype=np.int64)
+        normalized: Scores = (MAX_SCORE * ((scores - least) / float(most - least))).astype(np.int64)
+        return normalized
+
+    def events(self) -> Sequence[EventHint]:
+        """Pods that come, go or change their labels; nodes that are added or change theirs."""
+        return EVENTS
+
+
+def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
+    """The weight must be one that a preference can have, or 0."""
+    weight = args.hard_pod_affinity_weight
+    return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
+
+
+def _build(args: Any) -> InterPodAffinity:
+    return InterPodAffinity(args or InterPodAffinityArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
+    build=_build,
+    args_type=InterPodAffinityArgs,
+    validate=validate,
+)

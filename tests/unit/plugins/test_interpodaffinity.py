@@ -1,0 +1,283 @@
+"""InterPodAffinity: who must, or would rather, be with whom, and who apart."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.namespace import Namespace
+from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.state import CycleState
+from berth.plugins.interpodaffinity import (
+    NOT_APART,
+    NOT_LET_IN,
+    NOT_TOGETHER,
+    InterPodAffinity,
+    InterPodAffinityArgs,
+    validate,
+)
+from harness.objects import a_node, a_pod
+from harness.profiles import default_profile
+from harness.random_clusters import NODE_NAMES, pods, snapshots
+
+ZONES = {"n0": "a", "n1": "a", "n2": "b", "n3": None}
+"""Nodes and their zones; the last one is in none."""
+
+
+def term(app: str, **fields) -> PodAffinityTerm:
+    return PodAffinityTerm(topology_key="zone", label_selector=LabelSelector(match_labels={"app": app}), **fields)
+
+
+def requiring(*terms: PodAffinityTerm) -> PodAffinity:
+    return PodAffinity(required_during_scheduling_ignored_during_execution=list(terms))
+
+
+def preferring(**weights: int) -> PodAffinity:
+    given = [WeightedPodAffinityTerm(weight=weight, pod_affinity_term=term(app)) for app, weight in weights.items()]
+    return PodAffinity(preferred_during_scheduling_ignored_during_execution=given)
+
+
+def wanting(name: str, app: str = "", together: PodAffinity | None = None, apart: PodAffinity | None = None) -> Pod:
+    return a_pod(name, labels={"app": app}, affinity=Affinity(pod_affinity=together, pod_anti_affinity=apart))
+
+
+def cluster(**placed: list[Pod]) -> Snapshot:
+    snapshot = Snapshot()
+    for name, zone in ZONES.items():
+        snapshot.set_node(a_node(name, labels={"zone": zone} if zone else {}))
+    for name, there in placed.items():
+        for pod in there:
+            snapshot.place(pod, name)
+    return snapshot
+
+
+def refused(pod: Pod, snapshot: Snapshot) -> dict[str, object]:
+    """The nodes that are refused, and why."""
+    plugin, state = InterPodAffinity(InterPodAffinityArgs()), CycleState(snapshot.class_of(pod))
+    if plugin.pre_filter(state, pod, snapshot).status.is_skip:
+        return {}
+    verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
+    statuses = [verdicts.statuses[code] for code in verdicts.codes]
+    return {name: status for name, status in zip(ZONES, statuses, strict=True) if not status.is_success}
+
+
+def points(pod: Pod, snapshot: Snapshot, **args: object) -> list[int] | None:
+    """Normalized; None when the plugin skips the pod."""
+    plugin, state = InterPodAffinity(InterPodAffinityArgs(**args)), CycleState(snapshot.class_of(pod))
+    nodes = Nodes(snapshot)
+    if plugin.pre_score(state, pod, nodes).is_skip:
+        return None
+    return plugin.normalize(state, pod, plugin.score_all(state, pod, nodes), nodes).tolist()
+
+
+WEB, DB = wanting("web", "web"), wanting("db", "db")
+
+
+@pytest.mark.parametrize(
+    ("pod", "snapshot", "expected"),
+    [
+        pytest.param(WEB, cluster(n0=[DB]), {}, id="no terms anywhere"),
+        pytest.param(
+            wanting("p", together=requiring(term("web"))),
+            cluster(n0=[WEB]),
+            {"n2": NOT_TOGETHER, "n3": NOT_TOGETHER},
+            id="only the zone of the pod that is asked for, and no node outside all zones",
+        ),
+        pytest.param(
+            wanting("p", together=requiring(term("web"), term("db"))),
+            cluster(n0=[WEB], n1=[DB]),
+            dict.fromkeys(ZONES, NOT_TOGETHER),
+            id="one pod has to satisfy all terms",
+        ),
+        pytest.param(
+            wanting("p", "web", together=requiring(term("web"))),
+            cluster(n0=[DB]),
+            {"n3": NOT_TOGETHER},
+            id="the first of a group may go anywhere in the topology",
+        ),
+        pytest.param(
+            wanting("p", "db", together=requiring(term("web"))),
+            cluster(),
+            dict.fromkeys(ZONES, NOT_TOGETHER),
+            id="who asks for others is not the first of them",
+        ),
+        pytest.param(
+            wanting("p", apart=requiring(term("web"))),
+            cluster(n0=[WEB]),
+            {"n0": NOT_APART, "n1": NOT_APART},
+            id="apart from a pod is outside its zone",
+        ),
+        pytest.param(
+            WEB,
+            cluster(n2=[wanting("loner", apart=requiring(term("web")))]),
+            {"n2": NOT_LET_IN},
+            id="a placed pod keeps others out",
+        ),
+        pytest.param(
+            WEB, cluster(n3=[wanting("loner", apart=requiring(term("web")))]), {}, id="but not outside all zones"
+        ),
+    ],
+)
+def test_nodes_are_refused_by_who_is_there(pod, snapshot, expected):
+    assert refused(pod, snapshot) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "met"),
+    [
+        pytest.param({}, False, id="only the pod's own namespace"),
+        pytest.param({"namespaces": ["other"]}, True, id="namespaces by name"),
+        pytest.param({"namespace_selector": LabelSelector(match_labels={"team": "red"})}, True, id="by label"),
+        pytest.param({"namespace_selector": LabelSelector(match_labels={"team": "blue"})}, False, id="by another"),
+        pytest.param({"namespace_selector": LabelSelector()}, True, id="all of them"),
+    ],
+)
+def test_terms_mean_pods_of_their_namespaces(fields, met):
+    there = msgspec.structs.replace(WEB, metadata=msgspec.structs.replace(WEB.metadata, namespace="other"))
+    snapshot = cluster(n0=[there])
+    snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="other", labels={"team": "red"})))
+    assert ("n0" not in refused(wanting("p", together=requiring(term("web", **fields))), snapshot)) is met
+
+
+def test_a_namespace_that_changes_its_labels_changes_who_is_meant():
+    pod = wanting("p", apart=requiring(term("web", namespace_selector=LabelSelector(match_labels={"team": "red"}))))
+    snapshot, seen = cluster(n0=[WEB]), []
+    for team in ("red", "blue", "red"):
+        snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="default", labels={"team": team})))
+        seen.append("n0" in refused(pod, snapshot))
+    assert seen == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("pod", "placed", "args", "expected"),
+    [
+        # zone a: 30 + 30, zone b: 20, outside: 0; times 100/60
+        pytest.param(
+            wanting("p", together=preferring(web=30, db=20)),
+            {"n0": [WEB], "n1": [wanting("web2", "web")], "n2": [DB]},
+            {},
+            [100, 100, 33, 0],
+            id="its own preferences",
+        ),
+        # zone a: -50, zone b: 0
+        pytest.param(wanting("p", apart=preferring(web=50)), {"n0": [WEB]}, {}, [0, 0, 100, 100], id="rather apart"),
+        # a: 1 for the required term, b: 10 preferred, outside 0; 100 * (1 - 0) / 10
+        pytest.param(
+            WEB,
+            {"n0": [wanting("x", together=requiring(term("web")))], "n2": [wanting("y", together=preferring(web=10))]},
+            {},
+            [10, 10, 100, 0],
+            id="what placed pods want",
+        ),
+        # a: 50, b: 10
+        pytest.param(
+            WEB,
+            {"n0": [wanting("x", together=requiring(term("web")))], "n2": [wanting("y", together=preferring(web=10))]},
+            {"hard_pod_affinity_weight": 50},
+            [100, 100, 20, 0],
+            id="a required term counts as the profile says",
+        ),
+        pytest.param(
+            WEB,
+            {"n2": [wanting("y", together=preferring(web=10))]},
+            {"ignore_preferred_terms_of_existing_pods": True},
+            None,
+            id="placed pods' wishes can be left out",
+        ),
+        pytest.param(WEB, {"n0": [DB]}, {}, None, id="nobody wants anything"),
+        pytest.param(wanting("p", together=preferring(web=30)), {"n3": [WEB]}, {}, None, id="nobody in a domain"),
+        # a: 10 - 10 = 0, all 0: they are equal
+        pytest.param(
+            wanting("p", together=preferring(web=10), apart=preferring(db=10)),
+            {"n0": [WEB, DB]},
+            {},
+            [0, 0, 0, 0],
+            id="wishes that cancel out are scored all the same",
+        ),
+    ],
+)
+def test_points_follow_the_wishes(pod, placed, args, expected):
+    assert points(pod, cluster(**placed), **args) == expected
+
+
+def test_points_are_divided_before_they_are_multiplied():
+    plugin, state = InterPodAffinity(InterPodAffinityArgs()), CycleState(Snapshot().class_of(WEB))
+    # 100 * (29 / 50) is 57.99999999999999
+    assert plugin.normalize(state, WEB, np.array([0, 29, 50]), Nodes(Snapshot())).tolist() == [0, 57, 100]
+
+
+@given(snapshot=snapshots(), pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
+def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, other, node):
+    info = snapshot.node_info(node)
+    if info is None or snapshot.node_of(other.uid) is not None:
+        return
+    plugin = InterPodAffinity(InterPodAffinityArgs())
+    state = CycleState(snapshot.class_of(pod))
+    if plugin.pre_filter(state, pod, snapshot).status.is_skip:
+        return
+    before, supposed = answers(plugin, state, pod, snapshot), state.clone()
+    with snapshot.supposing(placed=[(other, node)]):
+        plugin.add_pod(supposed, pod, other, info)
+        anew = CycleState(snapshot.class_of(pod))
+        if not plugin.pre_filter(anew, pod, snapshot).status.is_skip:
+            assert answers(plugin, supposed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
+    plugin.remove_pod(supposed, pod, other, info)
+    assert answers(plugin, supposed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
+
+
+def answers(plugin, state, pod, snapshot) -> dict[str, object]:
+    return {name: plugin.filter(state, pod, snapshot.node_info(name)) for name in snapshot.node_names()}
+
+
+WITH_WEB, APART_FROM_WEB = wanting("p", together=requiring(term("web"))), wanting("p", apart=requiring(term("web")))
+
+
+@pytest.mark.parametrize(
+    ("pod", "resource", "action", "old", "new", "expected"),
+    [
+        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, WEB, True, id="who is asked for comes"),
+        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, DB, False, id="somebody else comes"),
+        pytest.param(WITH_WEB, Resource.POD, Action.UPDATE_POD_LABEL, DB, WEB, True, id="somebody becomes the one"),
+        pytest.param(WITH_WEB, Resource.POD, Action.DELETE, WEB, None, False, id="who is asked for goes"),
+        pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, WEB, None, True, id="who stood in the way goes"),
+        pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, DB, None, False, id="somebody else goes"),
+        pytest.param(WEB, Resource.POD, Action.DELETE, APART_FROM_WEB, None, True, id="who kept it out goes"),
+        pytest.param(WITH_WEB, Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node outside the topology"),
+        pytest.param(
+            WITH_WEB, Resource.NODE, Action.ADD, None, a_node("n", labels={"zone": "z"}), True, id="a node of a zone"
+        ),
+        pytest.param(
+            WITH_WEB,
+            Resource.NODE,
+            Action.UPDATE_NODE_LABEL,
+            a_node("n", labels={"zone": "a"}),
+            a_node("n", labels={"zone": "b"}),
+            True,
+            id="a node comes to another zone",
+        ),
+        pytest.param(
+            WITH_WEB,
+            Resource.NODE,
+            Action.UPDATE_NODE_LABEL,
+            a_node("n", labels={"zone": "a"}),
+            a_node("n", labels={"zone": "a", "disk": "ssd"}),
+            False,
+            id="another label changes",
+        ),
+    ],
+)
+def test_events_that_help(pod, resource, action, old, new, expected):
+    assert default_profile().may_help({"InterPodAffinity"}, ClusterEvent(resource, action), pod, old, new) is expected
+
+
+def test_the_weight_of_required_terms_is_that_of_a_preference():
+    assert validate(InterPodAffinityArgs(hard_pod_affinity_weight=101), "args") == [
+        "args.hardPodAffinityWeight: want 0..100, got 101"
+    ]
