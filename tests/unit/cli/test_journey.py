@@ -10,7 +10,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.memory import MemoryBus
 from berth.bus.stages import bury, publish_decision, publish_pending
-from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, said, with_recalled
+from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, node_of, said, with_recalled
 from berth.cli.podname import parse_pod
 from berth.cli.tally import Tally
 from berth.cli.trace import past
@@ -118,6 +118,11 @@ def test_programs_get_the_message_itself_unless_it_is_gone():
 def test_the_nodes_are_those_of_the_last_ranking():
     assert candidates_of(STEPS) == CANDIDATES
     assert candidates_of(STEPS[:1]) == []
+
+
+def test_the_node_is_that_of_the_last_binding():
+    assert node_of(STEPS) == "node-7"
+    assert not node_of([step("decision", decision(Outcome.CONFLICT), 1)])
 
 
 def test_what_cannot_be_read_is_shown_as_it_is():

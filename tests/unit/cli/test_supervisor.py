@@ -141,3 +141,21 @@ def ended(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+async def test_last_words_of_a_child_whose_words_go_to_a_file_are_said_when_it_ends(said, tmp_path):
+    talker = "import sys; print(*range(50), sep='\\n', flush=True); sys.exit(3)"
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python(talker, log=tmp_path / "log"))
+        await until(lambda: any("exit code 3" in line for line in said))
+    first_end = said.index(next(line for line in said if "exit code 3" in line))
+    assert said[:first_end] == [f"child: {number}" for number in range(50 - module.LAST_LINES, 50)]
+
+
+async def test_a_child_that_is_killed_has_no_last_words(said, tmp_path):
+    async with Supervisor(said.append) as supervisor:
+        supervisor.start(python(FOREVER, log=tmp_path / "log"))
+        await until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "up\n")
+        os.kill(supervisor.pid("child"), signal.SIGKILL)
+        await until(lambda: said)
+    assert said[0].startswith("child ended (killed by SIGKILL)")

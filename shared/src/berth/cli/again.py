@@ -10,7 +10,7 @@ from rich.table import Table
 
 from berth.api.messages import Rejection
 from berth.api.pod import Pod
-from berth.cli.console import columns, plain
+from berth.cli.console import below, columns, plain
 from berth.cli.reasons import rejections_table
 from berth.cli.scores import Weights, best_nodes, candidate_json, details
 from berth.cli.shown import duration
@@ -40,9 +40,9 @@ def told(again: Again) -> Iterator[RenderableType]:
     """For people: every node with its scores or with who refused it."""
     ranking, metadata = again.every.ranking, again.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append(_now(again), style="not bold")
-    yield plain(f"  {_view(again)}")
+    yield below(_view(again))
     if ranking.error:
-        yield plain(f"  {ranking.error}", "red")
+        yield below(ranking.error, "red")
         return
     if ranking.candidates:
         yield ""

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -56,3 +57,8 @@ def columns(*names: str, numbers: tuple[str, ...] = ()) -> Table:
 def plain(text: str, style: str = "") -> Text:
     """Text that is shown as it is: what comes from elsewhere may look like markup."""
     return Text(text, style=style)
+
+
+def below(text: str, style: str = "") -> Padding:
+    """Text that belongs to the line above it, also where it is wrapped."""
+    return Padding(plain(text, style), (0, 0, 0, 2))

@@ -193,6 +193,15 @@ def candidates_of(steps: list[Step]) -> list[Candidate]:
     return []
 
 
+def node_of(steps: list[Step]) -> str:
+    """Where the pod was bound; empty when no message says so."""
+    for step in reversed(steps):
+        message = _read(step)
+        if isinstance(message, Decision) and message.outcome is Outcome.BOUND:
+            return message.node
+    return ""
+
+
 def _read(step: Step) -> Message | None:
     try:
         return step.message()

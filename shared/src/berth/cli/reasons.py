@@ -13,7 +13,7 @@ from rich.text import Text
 from berth.api.errors import DecodeError
 from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Decision, Outcome, Reason, Rejection
-from berth.cli.console import columns, plain
+from berth.cli.console import below, columns, plain
 from berth.cli.journey import OUTCOME_STYLES
 from berth.cli.scores import Weights, best_nodes, candidate_json, details
 from berth.cli.shown import ago, clock, duration, short_identity
@@ -48,9 +48,9 @@ def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
     """The Decision for people: what, when, the best nodes, or who refused and why."""
     decision = decided.decision
     yield headline(decided)
-    yield plain(f"  {_when(decided)}")
+    yield below(_when(decided))
     if decision.evaluated:
-        yield plain(f"  {_looked_at(decision)}")
+        yield below(_looked_at(decision))
     yield ""
     if decision.candidates:
         yield best_nodes(decision.candidates, weights=weights, chosen=decision.node)

@@ -20,15 +20,16 @@ from berth.api.errors import BerthError, TemporaryError
 from berth.api.messages import Outcome
 from berth.api.subjects import PodSubject
 from berth.cli.console import columns, page, plain, say, show
-from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of
+from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of, node_of
 from berth.cli.overview import natural
 from berth.cli.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.reachable import open_bus
-from berth.cli.scores import best_nodes
+from berth.cli.scores import Weights, best_nodes
 from berth.cli.shown import short_identity
 from berth.cli.tally import Tally
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
+from berth.service.configuration import profiles_of, read_configuration
 from berth.sim.workload import make_pod
 
 _CREATES_AT_ONCE = 16
@@ -70,7 +71,7 @@ async def run(options: RunOptions) -> bool:
     """Do the main job; whether every pod was bound."""
     scorers = f"{options.scorers} scorers" if options.scorers > 1 else "1 scorer"
     show(
-        f"berth: {options.nodes} simulated nodes, watcher, binder, {scorers}, "
+        f"berth: {options.nodes} simulated nodes, watcher, binder, metrics collector, {scorers}, "
         "each a process of its own, meeting on an embedded NATS server"
     )
     what = PipelineOptions(
@@ -206,7 +207,13 @@ def _stages(tally: Tally) -> Table:
 def _explain(observed: Observed) -> None:
     show("", f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", by_subject(observed.steps))
     if candidates := candidates_of(observed.steps):
-        show("", best_nodes(candidates))
+        show("", best_nodes(candidates, weights=_weights(), chosen=node_of(observed.steps)))
+
+
+def _weights() -> Weights:
+    """Those of the one profile that there is without a configuration."""
+    (profile,) = profiles_of(read_configuration(None)).values()
+    return profile.weights
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:

@@ -28,9 +28,8 @@ from berth.service.exits import Exit
 WINDOW: Final = timedelta(seconds=10)
 """Over which Decisions are counted: long enough for a steady rate, short enough to be read at the start."""
 STREAMS: Final = (PENDING, RANKED, DECISIONS, DEAD)
-LINES_BESIDE_NODES: Final = 12
-"""What stands above and below the nodes on a terminal, services left out."""
-FEWEST_NODES: Final = 5
+FEWEST_NODES: Final = 3
+"""Shown on the smallest terminal too."""
 
 Watch = Annotated[
     bool | None,
@@ -65,7 +64,8 @@ async def _watch(nats: str | None, form: Form, interval: timedelta) -> None:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 overview = await look.look()
-                rows = max(FEWEST_NODES, console.height - LINES_BESIDE_NODES - len(overview.services))
+                beside = len(console.render_lines(Group(*told(overview, rows=0))))
+                rows = max(FEWEST_NODES, console.height - beside)
                 live.update(Group(*told(overview, rows=rows)), refresh=True)
                 await asyncio.sleep(interval.total_seconds())
 

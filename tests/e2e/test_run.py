@@ -1,0 +1,56 @@
+"""`berth run` as somebody who has just cloned this starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
+
+RUN_SECONDS = 120.0
+LAST_LINE = re.compile(r"bound (\d+)/(\d+) in \d+\.\d s \(\d+ pods/s\)")
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "berth.cli", "run", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_every_pod_is_bound_and_one_of_them_explained():
+    answer = run("--pods", 20, "--nodes", 5, "--scorers", 2)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    lines = answer.stdout.splitlines()
+    last = LAST_LINE.fullmatch(lines[-1])
+    assert last is not None
+    assert last.groups() == ("20", "20")
+    told = [line for line in lines if line.startswith("+")]
+    assert [line.split()[3] for line in told] == [
+        f"berth.{stage}.berth.default.web-20" for stage in ("pending", "ranked", "decision")
+    ]
+    assert re.search(r"scorer-[12]: 5 of 5 nodes are possible", told[1])
+
+
+def test_pods_that_do_not_fit_make_it_a_no():
+    answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 15)
+    assert answer.returncode == 1
+    last = LAST_LINE.fullmatch(answer.stdout.splitlines()[-1])
+    assert last is not None
+    assert int(last[1]) < int(last[2]) == 300
+
+
+def test_a_service_that_cannot_start_is_quoted():
+    answer = run("--pods", 5, "--nodes", 2, BERTH_LEADER_ELECTION_LEASE_DURATION="nonsense")
+    assert answer.returncode == 2
+    assert "leaderElection.leaseDuration: want a duration such as 15s, 1m30s or 500ms, got 'nonsense'" in answer.stdout
+    assert answer.stderr.rstrip().endswith("cannot start as it was told to, see its words above")
