@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -42,6 +43,16 @@ def page() -> Console:
 def show(*parts: RenderableType) -> None:
     """Print what was asked for, a part below the other."""
     console = page()
+    if console.is_terminal:
+        _print(console, parts)
+        return
+    with console.capture() as captured:
+        _print(console, parts)
+    for line in captured.get().splitlines():
+        say(line.rstrip())  # a terminal's cells that are only filled up mean nothing to a program
+
+
+def _print(console: Console, parts: Iterable[RenderableType]) -> None:
     for part in parts:
         console.print(part, markup=False)
 

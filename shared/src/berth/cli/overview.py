@@ -64,7 +64,7 @@ def told(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
 
 def queues(overview: Overview) -> Table:
     """A line a stream: what lies in it, what its consumer has of it, how long the oldest waits."""
-    numbers = ("MESSAGES", "TO DELIVER", "UNACKED", "REDELIVERED", "OLDEST", "SIZE")
+    numbers = ("MSGS", "PENDING", "UNACKED", "REDELIVERED", "OLDEST", "SIZE")
     table = columns("STREAM", "CONSUMER", *numbers, numbers=numbers)
     for state in overview.streams:
         size = amount_of_bytes(state.bytes)
