@@ -24,8 +24,10 @@ from berth.api.pod import (
     PreferredNodeTerm,
     ResourceRequirements,
     Toleration,
+    TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
+from berth.api.workloads import LabelsSpec, Service
 from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 
@@ -36,7 +38,9 @@ _GPU = "example.com/gpu"
 
 cpu = st.sampled_from(["0", "100m", "1", "1500m", "2", "64"])
 memory = st.sampled_from(["0", "128Mi", "1Gi", "3G", "1e9", "256Gi"])
-labels = st.dictionaries(st.sampled_from(["zone", "disk", "tier"]), st.sampled_from(["a", "b", "1", "5", "x9"]))
+labels = st.dictionaries(
+    st.sampled_from(["zone", "disk", "tier", "kubernetes.io/hostname"]), st.sampled_from(["a", "b", "1", "5", "x9"])
+)
 taints = st.lists(
     st.builds(
         Taint, key=st.sampled_from(["k", "l"]), value=st.sampled_from(["", "v"]), effect=st.sampled_from(_EFFECTS)
@@ -155,6 +159,17 @@ affinities = st.builds(
     pod_affinity=st.none() | pod_affinities,
     pod_anti_affinity=st.none() | pod_affinities,
 )
+constraints = st.builds(
+    TopologySpreadConstraint,
+    max_skew=st.integers(1, 3),
+    topology_key=st.sampled_from(["zone", "disk", "kubernetes.io/hostname"]),
+    when_unsatisfiable=st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
+    label_selector=selectors,
+    min_domains=st.sampled_from([None, None, 2]),
+    node_affinity_policy=st.sampled_from([None, "Honor", "Ignore"]),
+    node_taints_policy=st.sampled_from([None, "Honor", "Ignore"]),
+    match_label_keys=st.sampled_from([None, ["tier"]]),
+)
 specs = st.builds(
     PodSpec,
     scheduler_name=st.just("berth"),
@@ -165,6 +180,7 @@ specs = st.builds(
     node_selector=st.none() | labels,
     affinity=st.none() | affinities,
     tolerations=st.none() | tolerations,
+    topology_spread_constraints=st.none() | st.lists(constraints, max_size=2),
 )
 pods = st.builds(
     lambda uid, namespace, deleted, given, spec: Pod(
@@ -175,6 +191,13 @@ pods = st.builds(
     st.sampled_from([None, None, None, "2026-01-01T00:00:00Z"]),
     st.none() | labels,
     specs,
+)
+services = st.builds(
+    lambda namespace, selector: Service(
+        metadata=ObjectMeta(name="s", namespace=namespace), spec=LabelsSpec(selector=selector)
+    ),
+    st.sampled_from(["default", "other"]),
+    st.none() | labels,
 )
 
 Event = Callable[[Snapshot], None]
@@ -193,6 +216,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
     st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
     st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
+    st.builds(lambda service: lambda snapshot: snapshot.objects(Service).set("s", service), services),
 )
 
 

@@ -113,7 +113,6 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
             {key: label(snapshot, key, row) for key in LABELS},
             {name: snapshot.images.size_on(name, row) for name in IMAGES},
             [snapshot.host_ports.are_free([port], row) for port in PORTS],
-            [int(snapshot.groups.tally(kind).counts[row]) for kind in KINDS],
             {(group.key, group.counts[row]) for group in snapshot.groups.all() if row in group.counts},
         )
         for row, name in enumerate(snapshot.rows.names)
@@ -123,7 +122,11 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
 
 def picture(snapshot: Snapshot) -> dict[str, object]:
     """Everything that plugins can read, by the node's name."""
-    return {snapshot.rows.names[row]: shown for row, shown in rows_of(snapshot).items()}
+    tallies = [snapshot.groups.tally(kind).counts for kind in KINDS]
+    return {
+        snapshot.rows.names[row]: (shown, [int(counts[row]) for counts in tallies])
+        for row, shown in rows_of(snapshot).items()
+    }
 
 
 def amounts(columns: dict[str, np.ndarray], row: int) -> dict[str, float]:

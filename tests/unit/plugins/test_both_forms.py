@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.api.pod import TopologySpreadConstraint
 from berth.cluster.nodes import Nodes
 from berth.framework.interface import PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
@@ -29,6 +30,7 @@ from berth.plugins.noderesourcesargs import (
 from berth.plugins.noderesourcesfit import NodeResourcesFit
 from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.nodeunschedulable import NodeUnschedulable
+from berth.plugins.podtopologyspread import PodTopologySpread, PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.tainttoleration import TaintToleration
 from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
@@ -41,6 +43,14 @@ RESOURCES = [
     ResourceWeight(name="ephemeral-storage", weight=1),
 ]
 ONCE_EACH = [ResourceWeight(name=resource.name) for resource in RESOURCES]
+DEFAULTS = PodTopologySpreadArgs(
+    defaulting_type="List",
+    default_constraints=[
+        TopologySpreadConstraint(max_skew=1, topology_key=key, when_unsatisfiable=action)
+        for key in ("zone", "disk")
+        for action in ("DoNotSchedule", "ScheduleAnyway")
+    ],
+)
 SHAPE = Shape(shape=[ShapePoint(utilization=u, score=s) for u, s in [(0, 10), (30, 0), (70, 7), (100, 3)]])
 
 
@@ -66,6 +76,8 @@ PLUGINS = [
     ),
     pytest.param(ImageLocality(), id="ImageLocality"),
     pytest.param(InterPodAffinity(InterPodAffinityArgs(hard_pod_affinity_weight=50)), id="InterPodAffinity"),
+    pytest.param(PodTopologySpread(PodTopologySpreadArgs()), id="PodTopologySpread"),
+    pytest.param(PodTopologySpread(DEFAULTS), id="PodTopologySpread by a list"),
     pytest.param(NodePorts(), id="NodePorts"),
     pytest.param(NodeReady(), id="NodeReady"),
     pytest.param(NodeScoreLabel(NodeScoreLabelArgs(key="disk", value="a")), id="NodeScoreLabel"),

@@ -116,12 +116,12 @@ WEB, DB = wanting("web", "web"), wanting("db", "db")
         ),
         pytest.param(
             WEB,
-            cluster(n2=[wanting("loner", apart=requiring(term("web")))]),
+            cluster(n2=[wanting("single", apart=requiring(term("web")))]),
             {"n2": NOT_LET_IN},
             id="a placed pod keeps others out",
         ),
         pytest.param(
-            WEB, cluster(n3=[wanting("loner", apart=requiring(term("web")))]), {}, id="but not outside all zones"
+            WEB, cluster(n3=[wanting("single", apart=requiring(term("web")))]), {}, id="but not outside all zones"
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from weakref import WeakValueDictionary
 
@@ -54,6 +55,13 @@ class PodClass:
         """The required node affinity, compiled; None when there is none."""
         required = self._node_affinity.required_during_scheduling_ignored_during_execution
         return compile_node_selector(required) if required is not None else None
+
+    def allows(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether nodeSelector and required node affinity let the pods be on a node."""
+        selector, required = self.node_labels, self.required_nodes
+        return (selector is None or selector.matches(name, labels)) and (
+            required is None or required.matches(name, labels)
+        )
 
     @cached_property
     def preferred_nodes(self) -> tuple[WeightedTerm, ...]:

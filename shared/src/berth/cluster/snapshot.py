@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from berth.cluster.images import Images
 from berth.cluster.labels import LabelColumn
 from berth.cluster.live import LiveData
 from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.objects import Objects, T
 from berth.cluster.placement import Nominated, Placed
 from berth.cluster.podclass import PodClass, PodClasses
 from berth.cluster.podgroups import PodGroups
@@ -62,6 +63,7 @@ class Snapshot:
         self._nominated: dict[str, Nominated] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._supposing = 0
+        self._objects: dict[type[Any], Objects[Any]] = {}
 
     # Events
 
@@ -221,6 +223,13 @@ class Snapshot:
     def labels_of_namespace(self, name: str) -> Mapping[str, str]:
         """The namespace's labels; none when it is unknown."""
         return self._namespaces.get(name, {})
+
+    def objects(self, kind: type[T]) -> Objects[T]:
+        """The objects of a further kind, by its type: to be filled by whoever hears of them, read by plugins."""
+        known: Objects[T] | None = self._objects.get(kind)
+        if known is None:
+            known = self._objects[kind] = Objects(kind)
+        return known
 
     def label_column(self, key: str) -> LabelColumn:
         """The column of a label key, made when it is first asked for."""

@@ -34,7 +34,8 @@ from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 from berth.plugins.domains import Domains
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import PluginFactory
+from berth.plugins.interpodaffinityargs import InterPodAffinityArgs, validate
 from berth.plugins.interpodaffinityevents import EVENTS
 from berth.plugins.interpodaffinityfilter import Meetings, meetings_of
 from berth.plugins.interpodaffinityscore import added_up, wishes_of
@@ -45,17 +46,6 @@ NOT_APART: Final = Status.unschedulable("node(s) didn't match pod anti-affinity 
 NOT_LET_IN: Final = Status.unschedulable("node(s) didn't satisfy existing pods anti-affinity rules")
 MEETINGS: Final = StateKey[Meetings]("InterPodAffinity.meetings")
 SUMS: Final = StateKey[list[Domains]]("InterPodAffinity.sums")
-_MAX_WEIGHT: Final = 100
-
-
-class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
-    """``hardPodAffinityWeight``: what a required term of a placed pod counts with in scores, 0..100.
-
-    ``ignorePreferredTermsOfExistingPods``: pods without preferences of their own are not scored.
-    """
-
-    hard_pod_affinity_weight: int = 1
-    ignore_preferred_terms_of_existing_pods: bool = False
 
 
 class InterPodAffinity(
@@ -135,12 +125,6 @@ class InterPodAffinity(
     def events(self) -> Sequence[EventHint]:
         """Pods that come, go or change their labels; nodes that are added or change theirs."""
         return EVENTS
-
-
-def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
-    """The weight must be one that a preference can have, or 0."""
-    weight = args.hard_pod_affinity_weight
-    return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
 
 
 def _build(args: Any) -> InterPodAffinity:

@@ -1,12 +1,19 @@
-"""Compiled node selectors asked about all nodes at once: a table says which of a column's interned values match."""
+"""Node selectors and tolerations asked about all nodes at once: a table says which of a column's values match."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.pod import Toleration
 from berth.api.selectors import NodeTerm, Requirement, Terms
+from berth.api.taints import first_untolerated
 from berth.cluster.labels import ABSENT, LabelColumn
 from berth.cluster.nodes import Nodes
+from berth.cluster.podclass import PodClass
+from berth.cluster.taintsets import TaintSet
 from berth.framework.verdicts import Mask
 
 
@@ -15,6 +22,29 @@ def has_label(key: str, value: str, nodes: Nodes) -> Mask:
     codes, column = nodes.label(key)
     code = column.code_of(value)
     return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)
+
+
+def required_mask(pod_class: PodClass, nodes: Nodes) -> Mask:
+    """Which nodes a class's nodeSelector and required node affinity allow."""
+    fits: Mask = np.ones(len(nodes), dtype=np.bool_)
+    if pod_class.node_labels is not None:
+        fits &= term_mask(pod_class.node_labels, nodes)
+    if pod_class.required_nodes is not None:
+        fits &= terms_mask(pod_class.required_nodes, nodes)
+    return fits
+
+
+def untolerated_mask(tolerations: Sequence[Toleration], nodes: Nodes) -> Mask:
+    """Which nodes have a taint that keeps pods with these tolerations away."""
+    return by_taints(nodes, lambda taints: first_untolerated(taints, tolerations) is not None).astype(np.bool_)
+
+
+def by_taints(nodes: Nodes, answer: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
+    """The answer for each node's taints; each list that occurs is looked at once."""
+    numbers, sets = nodes.taints, nodes.taint_sets
+    if len(numbers) < len(sets):
+        return np.array([answer(sets[number]) for number in numbers.tolist()], dtype=np.int64)
+    return np.array([answer(taints) for taints in sets], dtype=np.int64)[numbers]
 
 
 def terms_mask(terms: Terms, nodes: Nodes) -> Mask:

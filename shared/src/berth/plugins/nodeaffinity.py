@@ -35,9 +35,9 @@ from berth.framework.interface import (
 from berth.framework.normalize import default_normalize
 from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status
-from berth.framework.verdicts import Mask, Verdicts
+from berth.framework.verdicts import Verdicts
 from berth.plugins.factory import PluginFactory
-from berth.plugins.matching import term_mask, terms_mask
+from berth.plugins.matching import required_mask, term_mask, terms_mask
 from berth.plugins.nodeaffinityargs import NodeAffinityArgs, validate
 
 NAME: Final = "NodeAffinity"
@@ -73,11 +73,11 @@ class NodeAffinity(
         """First what the profile adds, then what the pod asks for."""
         if self._required is not None and not self._required.matches(node.name, node.labels):
             return NO_ADDED_MATCH
-        return SUCCESS if _matches(state.pod_class, node.node) else NO_MATCH
+        return SUCCESS if state.pod_class.allows(node.name, node.labels) else NO_MATCH
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
-        fits = _mask(state.pod_class, nodes)
+        fits = required_mask(state.pod_class, nodes)
         added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
         codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
         return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
@@ -114,23 +114,8 @@ class NodeAffinity(
 
     def _allows(self, pod_class: PodClass, node: Node) -> bool:
         added = self._required
-        labels = node.metadata.labels or {}
-        return (added is None or added.matches(node.metadata.name, labels)) and _matches(pod_class, node)
-
-
-def _matches(pod_class: PodClass, node: Node) -> bool:
-    name, labels = node.metadata.name, node.metadata.labels or {}
-    selector, required = pod_class.node_labels, pod_class.required_nodes
-    return (selector is None or selector.matches(name, labels)) and (required is None or required.matches(name, labels))
-
-
-def _mask(pod_class: PodClass, nodes: Nodes) -> Mask:
-    fits = np.ones(len(nodes), dtype=np.bool_)
-    if pod_class.node_labels is not None:
-        fits &= term_mask(pod_class.node_labels, nodes)
-    if pod_class.required_nodes is not None:
-        fits &= terms_mask(pod_class.required_nodes, nodes)
-    return fits
+        name, labels = node.metadata.name, node.metadata.labels or {}
+        return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
 
 
 def _build(args: Any) -> NodeAffinity:

@@ -6,11 +6,8 @@ them is 100, the node with the most has 0. As kube-scheduler's plugin of that na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from berth.api.config.types import Point
 from berth.api.node import Node
@@ -18,7 +15,6 @@ from berth.api.pod import Pod
 from berth.api.taints import discouraging, first_untolerated
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
-from berth.cluster.taintsets import TaintSet
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
     EnqueueExtensions,
@@ -33,6 +29,7 @@ from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.matching import by_taints, untolerated_mask
 
 NAME: Final = "TaintToleration"
 UNTOLERATED: Final = Status.unresolvable("node(s) had untolerated taint(s)")
@@ -50,9 +47,7 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes, decided once for each different list of taints."""
-        tolerations = state.pod_class.tolerations
-        refused = _by_taints(nodes, lambda taints: first_untolerated(taints, tolerations) is not None)
-        return Verdicts.refusing(refused.astype(np.bool_), UNTOLERATED)
+        return Verdicts.refusing(untolerated_mask(state.pod_class.tolerations, nodes), UNTOLERATED)
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """How many mild taints the pod does not tolerate."""
@@ -61,7 +56,7 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         tolerations = state.pod_class.tolerations
-        return _by_taints(nodes, lambda taints: discouraging(taints, tolerations))
+        return by_taints(nodes, lambda taints: discouraging(taints, tolerations))
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Fewest taints first."""
@@ -73,14 +68,6 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_tolerable_now),
             EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself),
         )
-
-
-def _by_taints(nodes: Nodes, answer: Callable[[TaintSet], int]) -> npt.NDArray[np.int64]:
-    """The answer for each node's taints; each list that occurs is looked at once."""
-    numbers, sets = nodes.taints, nodes.taint_sets
-    if len(numbers) < len(sets):
-        return np.array([answer(sets[number]) for number in numbers.tolist()], dtype=np.int64)
-    return np.array([answer(taints) for taints in sets], dtype=np.int64)[numbers]
 
 
 def _is_tolerable_now(pod: Pod, old: object, new: object) -> bool:

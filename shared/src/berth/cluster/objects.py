@@ -1,0 +1,61 @@
+"""Objects of further kinds, as they are: what plugins look up by name or go through by namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Generic, Protocol, TypeVar
+
+from berth.api.meta import ObjectMeta
+
+
+class Thing(Protocol):
+    """Anything that Kubernetes gives a name."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its name and namespace."""
+        ...
+
+
+T = TypeVar("T", bound=Thing)
+
+
+class Objects(Generic[T]):
+    """The objects of one kind. Each is known by a key, its uid or name: a namesake may come before the other has gone.
+
+    ``version`` rises with every change.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self.version = 0
+        self._by_key: dict[str, T] = {}
+        self._by_namespace: dict[str, dict[str, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def set(self, key: str, thing: T) -> None:
+        """It is there, or is now like this."""
+        self.remove(key)
+        self._by_key[key] = thing
+        self._by_namespace.setdefault(thing.metadata.namespace, {})[thing.metadata.name] = thing
+        self.version += 1
+
+    def remove(self, key: str) -> None:
+        """It is gone. Nothing when it is unknown."""
+        thing = self._by_key.pop(key, None)
+        if thing is None:
+            return
+        self.version += 1
+        names = self._by_namespace[thing.metadata.namespace]
+        if names.get(thing.metadata.name) is thing:
+            del names[thing.metadata.name]
+
+    def named(self, name: str, namespace: str = "") -> T | None:
+        """The object of this name."""
+        return self._by_namespace.get(namespace, {}).get(name)
+
+    def in_namespace(self, namespace: str) -> Collection[T]:
+        """The objects of a namespace."""
+        return self._by_namespace.get(namespace, {}).values()
