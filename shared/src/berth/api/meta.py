@@ -1,4 +1,7 @@
-"""What every Kubernetes object carries, trimmed to what scheduling reads. Decoding a full object into these types is the trimming."""
+"""What every Kubernetes object carries, trimmed to what scheduling reads.
+
+Decoding a full object into these types is the trimming.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ class OwnerReference(Trimmed, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Trimmed, frozen=True, kw_only=True):
-    """Names, versions and labels. Times are RFC 3339 text as the API wrote them: equal-length UTC, so text order is time order."""
+    """Names, versions and labels.
+
+    Times are RFC 3339 text as the API wrote them: UTC of equal length, so text order is time order.
+    """
 
     name: str = ""
     namespace: str = ""

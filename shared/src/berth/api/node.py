@@ -35,7 +35,7 @@ class NodeAddress(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeCondition(Trimmed, frozen=True, kw_only=True):
-    """A state of the node that the kubelet reports; heartbeat times are left out, they change without meaning anything here."""
+    """A state of the node that the kubelet reports; heartbeat times are left out, they change and mean nothing here."""
 
     type: str
     status: str

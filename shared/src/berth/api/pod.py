@@ -1,4 +1,4 @@
-"""Pod, trimmed to what plugins read, and the two questions that watcher and binder must answer alike: changed? bound?"""
+"""Pod, trimmed to what plugins read, and the questions that watcher and binder must answer alike: changed? bound?"""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ClaimSource(Trimmed, frozen=True, kw_only=True):
 
 
 class Volume(Trimmed, frozen=True, kw_only=True):
-    """A volume of the pod. Sources that plugins look into are typed where those plugins came to need them; the rest stays JSON."""
+    """A volume of the pod. Sources are typed where a plugin looks into them; the rest stays JSON."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None

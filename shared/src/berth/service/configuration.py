@@ -13,7 +13,7 @@ from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import DEFAULT_NAME, preset
 from berth.plugins.registry import RegistryError, with_third_party
 from berth.service.settings import PLUGIN_DEADLINE
-from berth.service.thirdparty import third_party_plugins
+from berth.service.third_party import third_party_plugins
 
 
 def known_plugins(deadline: timedelta = PLUGIN_DEADLINE) -> Mapping[str, PluginFactory]:

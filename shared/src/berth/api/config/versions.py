@@ -78,9 +78,7 @@ def to_v1(document: dict[str, Any]) -> Conversion:
     conversion = Conversion({**deepcopy(document), "apiVersion": API_VERSION})
     conversion.done.append(f"apiVersion: read {version} as {API_VERSION}")
     if version != BETA3:
-        conversion.done.append(
-            "plugins: weights that are not written are those of v1, not those of that version"
-        )
+        conversion.done.append("plugins: weights that are not written are those of v1, not those of that version")
     steps: tuple[Callable[[Conversion], None], ...] = (_move_profile, _move_connection, _election, _top, _profiles)
     for step in steps:
         step(conversion)
