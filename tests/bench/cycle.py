@@ -12,12 +12,25 @@ import statistics
 import sys
 from collections.abc import Callable
 from time import process_time_ns
+from typing import Any
+
+from msgspec import structs
 
 from berth.api.config.load import default_configuration
 from berth.api.identity import Attempt, Term, Uid
-from berth.api.meta import ObjectMeta
+from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
 from berth.api.node import Node, NodeStatus
-from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.api.pod import (
+    Affinity,
+    Container,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceRequirements,
+    TopologySpreadConstraint,
+)
+from berth.api.workloads import ReplicaSet, SelectorSpec
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile, build_profiles
@@ -37,11 +50,38 @@ def cluster(nodes: int) -> Snapshot:
     return snapshot
 
 
-def pod(number: int, cpu: str = "100m") -> Pod:
+def pod(number: int, cpu: str = "100m", *, app: str = "web", **spec: Any) -> Pod:
     """A plain pod; equal cpu is equal class."""
     container = Container(name="main", resources=ResourceRequirements(requests={"cpu": cpu, "memory": "128Mi"}))
-    metadata = ObjectMeta(name=f"pod-{number}", namespace="default", uid=f"uid-{number}", labels={"app": "web"})
-    return Pod(metadata=metadata, spec=PodSpec(scheduler_name="berth", containers=[container]))
+    metadata = ObjectMeta(name=f"pod-{number}", namespace="default", uid=f"uid-{number}", labels={"app": app})
+    return Pod(metadata=metadata, spec=PodSpec(scheduler_name="berth", containers=[container], **spec))
+
+
+def spread(number: int) -> Pod:
+    """A pod that is to lie evenly over the zones."""
+    by_zone = TopologySpreadConstraint(
+        max_skew=1,
+        topology_key="topology.kubernetes.io/zone",
+        when_unsatisfiable="DoNotSchedule",
+        label_selector=LabelSelector(match_labels={"app": "spread"}),
+    )
+    return pod(number, app="spread", topology_spread_constraints=[by_zone])
+
+
+def apart(number: int) -> Pod:
+    """A pod that is to be alone of its kind on its node."""
+    by_host = PodAffinityTerm(
+        topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "apart"})
+    )
+    anti = PodAffinity(required_during_scheduling_ignored_during_execution=[by_host])
+    return pod(number, app="apart", affinity=Affinity(pod_anti_affinity=anti))
+
+
+def owned(number: int) -> Pod:
+    """A plain pod of a replica set: default constraints prefer zones and hosts with fewer of its kind."""
+    plain = pod(number, app="owned")
+    owner = OwnerReference(kind="ReplicaSet", name="owned", api_version="apps/v1", controller=True)
+    return structs.replace(plain, metadata=structs.replace(plain.metadata, owner_references=[owner]))
 
 
 def attempt(number: int) -> Attempt:
@@ -65,12 +105,17 @@ def measure(nodes: int, rounds: int) -> dict[str, object]:
     profile: Profile = build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
     snapshot = cluster(nodes)
 
-    def rank_and_place(number: int) -> None:
-        waiting = pod(number)
+    selector = LabelSelector(match_labels={"app": "owned"})
+    owner = ReplicaSet(metadata=ObjectMeta(name="owned", namespace="default"), spec=SelectorSpec(selector=selector))
+    snapshot.objects(ReplicaSet).set("owned", owner)
+
+    def rank_and_place(number: int, make: Callable[[int], Pod] = pod) -> None:
+        waiting = make(number)
         best = rank(waiting, snapshot, profile, attempt=attempt(number)).candidates[0]
         snapshot.place(waiting, best.node)
 
-    rank_and_place(-1)
+    for i, make in enumerate((pod, spread, apart, owned), start=1):
+        rank_and_place(-i, make)
     return {
         "nodes": nodes,
         "known class, one row changed, placing included": microseconds(rounds, rank_and_place),
@@ -89,6 +134,9 @@ def measure(nodes: int, rounds: int) -> dict[str, object]:
         "check of one node": microseconds(
             rounds, lambda n: check(pod(3 * 10**6 + n), f"node-{n % nodes}", snapshot, profile)
         ),
+        "spread over zones, placing included": microseconds(rounds, lambda n: rank_and_place(4 * 10**6 + n, spread)),
+        "apart by host, placing included": microseconds(rounds, lambda n: rank_and_place(5 * 10**6 + n, apart)),
+        "a replica set's pod, placing included": microseconds(rounds, lambda n: rank_and_place(6 * 10**6 + n, owned)),
         "peak memory of the process, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 

@@ -37,6 +37,8 @@ Plug = TypeVar("Plug", bound=Plugin)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 """What all remembered classes may hold together."""
 _MIN_CLASSES: Final = 4
+_FEW: Final = 2
+"""Up to here the scalar forms are quicker than the vector forms: a pod placed since is one row."""
 _MAX_STATUSES: Final = 1024
 """How many different answers of a filter are kept beyond one a row: reasons with numbers in them pile up."""
 
@@ -184,14 +186,16 @@ class ClassView:
 
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
         index, nodes = self._view(changed)
+        few = len(nodes) <= _FEW
         for plugin in filters:
-            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes))
+            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes, few=few))
         self._fits[index] = nodes.exists & ~self._codes[:, index].any(axis=0)
 
     def _evaluate_scores(self, changed: frozenset[int] | None, columns: Sequence[ScoreColumn]) -> None:
         index, nodes = self._view(changed)
+        few = len(nodes) <= _FEW
         for column in columns:
-            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes))
+            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes, few=few))
 
     def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
         snapshot = self._memory.snapshot

@@ -44,11 +44,12 @@ class ImageLocality(VectorScorePlugin):
         """The same for all nodes."""
         snapshot, total = nodes.snapshot, np.zeros(len(nodes), dtype=np.int64)
         share_of = _Shares(snapshot)
-        for name in _images(pod):
-            share = share_of(name)
-            if share:
-                sizes = nodes.take(snapshot.images.sizes(name, snapshot.columns.capacity))
-                total += (sizes * share).astype(np.int64)
+        shares = [(name, share) for name in _images(pod) if (share := share_of(name))]
+        if not shares:
+            return total
+        for name, share in shares:
+            sizes = nodes.take(snapshot.images.sizes(name, snapshot.columns.capacity))
+            total += (sizes * share).astype(np.int64)
         most = MOST * _containers(pod)
         scores: Scores = MAX_SCORE * (np.clip(total, LEAST, max(most, LEAST)) - LEAST) // (most - LEAST)
         return scores
