@@ -2,7 +2,9 @@
 
 import pytest
 
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
+from berth.api.workloads import Service
 from berth.kube.port import Current, Deleted, Listed, Undecodable, Upserted
 from binder.ledger import NODES, PODS, Ledger
 from harness.binder_bench import at_version, make_node, make_pod, on_node
@@ -184,3 +186,32 @@ def test_an_object_that_nobody_foresaw_is_told_of_and_keeps_no_other_from_being_
     ledger.observe(listed(30, odd, fine))
     assert ledger.pods_beside("n1", "") == 1
     assert list(ledger.snapshot.oddities) == ["reading pod 'odd': ValueError: what is this"]
+
+
+def a_service(uid: str, version: str = "5") -> Service:
+    return Service(metadata=ObjectMeta(name=f"s-{uid}", namespace="default", uid=uid, resource_version=version))
+
+
+def test_workloads_follow_their_watch(ledger):
+    services, seen = ledger.snapshot.objects(Service), []
+    listing = Listed(kind="service", objects=[a_service("u2"), a_service("u3")], resource_version="9")
+    unreadable = Undecodable(
+        kind="service",
+        namespace="default",
+        name="s-u3",
+        uid="u3",
+        reason="",
+        raw=b"",
+        resource_version="11",
+        deleted=True,
+    )
+    for event in (
+        Upserted(kind="service", object=a_service("u1")),
+        listing,
+        Deleted(kind="service", object=a_service("u2", "10")),
+        unreadable,
+    ):
+        ledger.observe(event)
+        seen.append(sorted(services.keys))
+    assert seen == [["u1"], ["u2", "u3"], ["u3"], []]
+    assert ledger.reached("service") == 11

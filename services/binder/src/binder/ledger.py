@@ -15,6 +15,7 @@ from berth.api.boundat import bound_at
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
+from berth.api.workloads import WORKLOADS
 from berth.cluster.snapshot import Snapshot
 from berth.kube.port import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from binder.fence import fence_epoch
@@ -67,7 +68,7 @@ class Ledger:
     def _take_in(self, kind: str, item: Any) -> None:
         """Take in an object. One that nobody foresaw is told of and must not keep all others from being seen."""
         try:
-            self._upsert[kind](item)
+            self._set(kind, item)
         except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
             text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
             self.snapshot.oddities.append(text)
@@ -79,7 +80,7 @@ class Ledger:
             case Upserted():
                 self._take_in(event.kind, event.object)
             case Deleted():
-                self._remove[event.kind](event.object)
+                self._forget(event.kind, event.object)
                 self._saw_object(event.kind, event.object.metadata.resource_version)
             case Listed():
                 self._replace(event)
@@ -94,6 +95,8 @@ class Ledger:
             self._remove_pod(event.uid)
         elif event.deleted and event.kind == NODES:
             self._remove_node(event.name)
+        elif event.deleted and event.kind in WORKLOADS:
+            self.snapshot.objects(WORKLOADS[event.kind]).remove(event.uid)
         self._saw_object(event.kind, event.resource_version)
 
     def reached(self, kind: str) -> int:
@@ -121,6 +124,8 @@ class Ledger:
             self._take_in(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
+        elif listed.kind in WORKLOADS:
+            self._remove_workloads_lacking(listed.kind, {item.metadata.uid for item in listed.objects})
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
         self._reached[listed.kind] = version
@@ -134,6 +139,23 @@ class Ledger:
         for uid, reservation in list(self._reservations.items()):
             if uid not in present and version_number(reservation.pod.metadata.resource_version) <= version:
                 self._remove_pod(uid)
+
+    def _set(self, kind: str, item: Any) -> None:
+        if kind in WORKLOADS:
+            self.snapshot.objects(WORKLOADS[kind]).set(item.metadata.uid, item)
+        else:
+            self._upsert[kind](item)
+
+    def _forget(self, kind: str, item: Any) -> None:
+        if kind in WORKLOADS:
+            self.snapshot.objects(WORKLOADS[kind]).remove(item.metadata.uid)
+        else:
+            self._remove[kind](item)
+
+    def _remove_workloads_lacking(self, kind: str, present: set[str]) -> None:
+        workloads = self.snapshot.objects(WORKLOADS[kind])
+        for uid in workloads.keys - present:
+            workloads.remove(uid)
 
     def _remove_names_lacking(self, kind: str, present: set[str]) -> None:
         remove = self._remove_node if kind == NODES else self._remove_namespace

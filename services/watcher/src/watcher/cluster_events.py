@@ -19,6 +19,9 @@ RESOURCES = {
     "node": Resource.NODE,
     "namespace": Resource.NAMESPACE,
     "service": Resource.SERVICE,
+    "replicationcontroller": Resource.REPLICATION_CONTROLLER,
+    "replicaset": Resource.REPLICA_SET,
+    "statefulset": Resource.STATEFUL_SET,
 }
 
 

@@ -17,6 +17,7 @@ from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.api.subjects import parse_key
+from berth.api.workloads import WORKLOADS
 from berth.cluster.snapshot import Snapshot
 
 WATERMARK = "watermark"
@@ -61,6 +62,7 @@ class MirroredSnapshot:
         self._nodes = msgspec.json.Decoder(Node)
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
+        self._workloads = {kind: msgspec.json.Decoder(struct) for kind, struct in WORKLOADS.items()}
         self._setters: Mapping[str, Callable[[MirrorEntry], News]] = {
             "node": self._set_node,
             "pod": self._set_pod,
@@ -79,10 +81,11 @@ class MirroredSnapshot:
         if data is None:
             return self._remove(kind, name)
         setter = self._setters.get(kind)
-        if setter is None:
+        if setter is None and kind not in WORKLOADS:
             return Changed(kind=kind)
         try:
-            return setter(decode_entry(data))
+            entry = decode_entry(data)
+            return self._set_workload(kind, name, entry) if setter is None else setter(entry)
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
 
@@ -95,6 +98,8 @@ class MirroredSnapshot:
             self.snapshot.remove_pod(name)
             self.snapshot.end_nomination(name)
             return PodLeft(uid=name)
+        elif kind in WORKLOADS:
+            self.snapshot.objects(WORKLOADS[kind]).remove(name)
         return Changed(kind=kind)
 
     def _set_node(self, entry: MirrorEntry) -> News:
@@ -104,6 +109,11 @@ class MirroredSnapshot:
     def _set_namespace(self, entry: MirrorEntry) -> News:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
         return Changed(kind="namespace")
+
+    def _set_workload(self, kind: str, uid: str, entry: MirrorEntry) -> News:
+        thing = self._workloads[kind].decode(entry.object)
+        self.snapshot.objects(WORKLOADS[kind]).set(uid, thing)
+        return Changed(kind=kind)
 
     def _set_pod(self, entry: MirrorEntry) -> News:
         pod = self._pods.decode(entry.object)

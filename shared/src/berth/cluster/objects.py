@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from berth.api.meta import ObjectMeta
 
 
@@ -35,8 +37,17 @@ class Objects(Generic[T]):
     def __len__(self) -> int:
         return len(self._by_key)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """What the objects are known by."""
+        return frozenset(self._by_key)
+
     def set(self, key: str, thing: T) -> None:
-        """It is there, or is now like this."""
+        """It is there, or is now like this. A new version of the same is no change: their status moves all the time."""
+        metadata = msgspec.structs.replace(thing.metadata, resource_version="")
+        thing = msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
+        if self._by_key.get(key) == thing:
+            return
         self.remove(key)
         self._by_key[key] = thing
         self._by_namespace.setdefault(thing.metadata.namespace, {})[thing.metadata.name] = thing

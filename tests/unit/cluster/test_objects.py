@@ -1,0 +1,68 @@
+"""Objects of further kinds, as a Snapshot holds them and as the mirror brings them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.errors import DecodeError
+from berth.api.identity import Term
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.workloads import WORKLOADS, LabelsSpec, ReplicaSet, SelectorSpec, Service
+from berth.cluster.mirrored import Changed, MirroredSnapshot
+from berth.cluster.objects import Objects
+from berth.cluster.snapshot import Snapshot
+
+
+def a_service(name: str, namespace: str = "default", version: str = "1", **selector: str) -> Service:
+    metadata = ObjectMeta(name=name, namespace=namespace, resource_version=version)
+    return Service(metadata=metadata, spec=LabelsSpec(selector=selector))
+
+
+def test_objects_are_found_by_name_and_by_namespace():
+    services = Objects(Service)
+    for uid, service in {"u1": a_service("a"), "u2": a_service("b"), "u3": a_service("a", "other")}.items():
+        services.set(uid, service)
+    services.remove("u2")
+    services.remove("never there")
+    assert [service.metadata.name for service in services.in_namespace("default")] == ["a"]
+    assert (services.named("a", "other") is not None, services.named("b", "default"), len(services)) == (True, None, 2)
+
+
+def test_a_namesake_outlives_the_one_before_it():
+    services = Objects(Service)
+    services.set("old", a_service("a", app="old"))
+    services.set("new", a_service("a", app="new"))
+    services.remove("old")
+    assert services.named("a", "default").spec.selector == {"app": "new"}
+
+
+def test_only_a_change_that_says_something_counts_as_one():
+    services, versions = Objects(Service), []
+    for service in (a_service("a", app="x"), a_service("a", version="2", app="x"), a_service("a", app="y")):
+        services.set("u", service)
+        versions.append(services.version)
+    assert versions[0] == versions[1] < versions[2]
+
+
+def test_the_mirror_brings_workloads_and_takes_them_away():
+    mirrored = MirroredSnapshot(Snapshot())
+    made = ReplicaSet(
+        metadata=ObjectMeta(name="rs", namespace="default", uid="u"),
+        spec=SelectorSpec(selector=LabelSelector(match_labels={"app": "web"})),
+    )
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(made)))
+    assert mirrored.apply("replicaset.u", encode_entry(entry)) == Changed(kind="replicaset")
+    sets = mirrored.snapshot.objects(ReplicaSet)
+    assert sets.named("rs", "default") == made
+    mirrored.apply("replicaset.u", None)
+    assert len(sets) == 0
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_a_workload_that_cannot_be_read_changes_nothing(kind):
+    mirrored = MirroredSnapshot(Snapshot())
+    with pytest.raises(DecodeError):
+        mirrored.apply(f"{kind}.u", encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(b"[]"))))
+    assert len(mirrored.snapshot.objects(WORKLOADS[kind])) == 0
