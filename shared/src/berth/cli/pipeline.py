@@ -17,6 +17,7 @@ from berth.cli.folders import working_folder
 from berth.cli.programs import ServiceOptions, ready_file, services, simulated_cluster
 from berth.cli.reachable import answers, apply_bus, ask_api, ask_simulated, free_port
 from berth.cli.supervisor import Program, Say, Supervisor, last_words
+from berth.cli.traffic import write_configuration
 
 START: Final = timedelta(seconds=20)
 """How long the embedded server or the simulated cluster may take to answer for the first time."""
@@ -40,6 +41,8 @@ class PipelineOptions:
     scorers: int = 1
     nodes: int = 100
     """Nodes of a simulated cluster."""
+    weighs_traffic: bool = False
+    """Whether NetworkTraffic is enabled, on the made-up traffic of the simulated cluster."""
     verbosity: int = 0
     leader_elect: str | None = None
     """``true`` or ``false``, as it was typed; ``None``: as the configuration says."""
@@ -95,7 +98,10 @@ async def pipeline(options: PipelineOptions, say: Say) -> AsyncIterator[Pipeline
 
 async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor, say: Say) -> Pipeline:
     nats = options.nats or await embedded_nats(options.nats_ports, folder, supervisor, within=START)
-    kubeconfig = options.kubeconfig or _simulated_cluster(options, folder, supervisor)
+    port = free_port()
+    kubeconfig = options.kubeconfig or _simulated_cluster(options, port, folder, supervisor)
+    if options.weighs_traffic:
+        options = replace(options, config=write_configuration(folder, f"http://127.0.0.1:{port}"))
     await answers(lambda: apply_bus(nats), within=PATIENCE if options.nats else START)
     if options.kubeconfig:
         await answers(lambda: ask_api(kubeconfig), within=PATIENCE)
@@ -130,6 +136,6 @@ def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) ->
     )
 
 
-def _simulated_cluster(options: PipelineOptions, folder: Path, supervisor: Supervisor) -> Path:
-    supervisor.start(simulated_cluster(folder, free_port(), nodes=options.nodes))
+def _simulated_cluster(options: PipelineOptions, port: int, folder: Path, supervisor: Supervisor) -> Path:
+    supervisor.start(simulated_cluster(folder, port, nodes=options.nodes))
     return folder / "kubeconfig"

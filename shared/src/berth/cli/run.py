@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -27,6 +28,7 @@ from berth.cli.reachable import open_bus
 from berth.cli.scores import Weights, best_nodes
 from berth.cli.shown import short_identity
 from berth.cli.tally import Tally
+from berth.cli.traffic import first_samples, where_pods_went
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
 from berth.service.configuration import profiles_of, read_configuration
@@ -75,7 +77,11 @@ async def run(options: RunOptions) -> bool:
         "each a process of its own, meeting on an embedded NATS server"
     )
     what = PipelineOptions(
-        nodes=options.nodes, scorers=options.scorers, verbosity=options.verbosity, keep_services_quiet=True
+        nodes=options.nodes,
+        scorers=options.scorers,
+        weighs_traffic=True,
+        verbosity=options.verbosity,
+        keep_services_quiet=True,
     )
     console = page()
     starting = console.status("starting the NATS server and the simulated cluster")
@@ -83,8 +89,7 @@ async def run(options: RunOptions) -> bool:
     try:
         async with pipeline(what, lambda text: console.print(text, markup=False)) as running:
             await _until_ready(running, starting, options.deadline)
-            starting.stop()
-            return await _schedule(running, options)
+            return await _schedule(running, starting, options)
     finally:
         starting.stop()
 
@@ -104,11 +109,14 @@ async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta)
         await asyncio.sleep(_REDRAW.total_seconds())
 
 
-async def _schedule(running: Pipeline, options: RunOptions) -> bool:
+async def _schedule(running: Pipeline, starting: Status, options: RunOptions) -> bool:
     observed = Observed(pod=_pod_name(options.pods))
     session = await open_bus(running.nats)
     credentials = await Credentials.from_source(source_for(str(running.kubeconfig)))
     try:
+        starting.update("waiting for the first samples of the nodes' traffic")
+        traffic = await first_samples(session, options.nodes)
+        starting.stop()
         await session.subscribe("berth.>", observed.hear)
         async with KubeClient(credentials) as client:
             began = time.monotonic()
@@ -119,7 +127,9 @@ async def _schedule(running: Pipeline, options: RunOptions) -> bool:
             bound = await _bound(client)
     finally:
         await session.close()
-    _explain(observed)
+    _explain(observed, running.options.config)
+    say("")
+    say(where_pods_went(traffic, observed.tally.nodes))
     _summarise(observed, options, bound, took)
     return bound == options.pods
 
@@ -204,22 +214,21 @@ def _stages(tally: Tally) -> Table:
     return table
 
 
-def _explain(observed: Observed) -> None:
+def _explain(observed: Observed, config: Path | None) -> None:
     show("", f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", by_subject(observed.steps))
     if candidates := candidates_of(observed.steps):
-        show("", best_nodes(candidates, weights=_weights(), chosen=node_of(observed.steps)))
+        show("", best_nodes(candidates, weights=_weights(config), chosen=node_of(observed.steps)))
 
 
-def _weights() -> Weights:
-    """Those of the one profile that there is without a configuration."""
-    (profile,) = profiles_of(read_configuration(None)).values()
+def _weights(config: Path | None) -> Weights:
+    """Those of the one profile that there is."""
+    (profile,) = profiles_of(read_configuration(config)).values()
     return profile.weights
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
     tally = observed.tally
     outcomes = ", ".join(f"{outcome} {tally.outcomes[outcome]}" for outcome in sorted(tally.outcomes))
-    say("")
     say(f"messages: pending {tally.stages['pending']}, ranked {tally.stages['ranked']}, decisions: {outcomes}")
     say(f"nodes: {len(tally.nodes)} of {options.nodes} used, pods per node {tally.spread()}")
     say(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")

@@ -1,0 +1,39 @@
+"""Where the pods of the main job went by the nodes' traffic."""
+
+from datetime import UTC, datetime
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth
+from berth.bus.memory import MemoryBus
+from berth.cli.traffic import first_samples, where_pods_went, write_configuration
+from berth.service.configuration import read_configuration
+
+TRAFFIC = {"a": 1e6, "b": 40e6, "c": 3e6, "d": 20e6}
+
+
+def test_the_quieter_half_is_told_apart_from_the_busier():
+    # a and c: (1 + 3) / 2 = 2; b and d: (40 + 20) / 2 = 30
+    assert where_pods_went(TRAFFIC, {"a": 5, "c": 4, "d": 1}) == (
+        "traffic: quieter half of the nodes (2 MB/s on average) got 9 pods, "
+        "busier half of the nodes (30 MB/s on average) got 1 pods"
+    )
+
+
+def test_without_samples_it_says_so():
+    assert where_pods_went({}, {"a": 1}) == "traffic: no samples"
+
+
+async def test_the_samples_are_read_from_the_bus_and_what_cannot_be_read_is_left_out():
+    bus = MemoryBus()
+    session = await bus.connect(name="test")
+    await session.apply()
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for node, rate in TRAFFIC.items():
+        await session.put("bandwidth", f"query.{node}", encode_bandwidth(Bandwidth(receive=rate, sampled_at=now)))
+    await session.put("bandwidth", "query.junk", b"junk")
+    assert await first_samples(session, len(TRAFFIC)) == TRAFFIC
+
+
+def test_the_configuration_enables_the_plugin_beside_the_default_ones(tmp_path):
+    (profile,) = read_configuration(write_configuration(tmp_path, "http://127.0.0.1:1")).profiles
+    assert profile.args["NetworkTraffic"].url == "http://127.0.0.1:1/prometheus"
+    assert "NodeResourcesFit" in profile.args
