@@ -16,7 +16,7 @@ from berth.cluster.nodes import Nodes, RowIndex
 from berth.cluster.podclass import PodClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.evaluate import evaluate_filter, evaluate_score
-from berth.framework.guard import call, named, says_skip
+from berth.framework.guard import call, named, says_skip, whole_numbers
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
@@ -38,7 +38,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 """What all remembered classes may hold together."""
 _MIN_CLASSES: Final = 4
 _FEW: Final = 2
-"""Up to here the scalar forms are quicker than the vector forms: a pod placed since is one row."""
+"""Up to here scalar forms are quicker than vector forms: a pod that was placed since changed one row."""
 _MAX_STATUSES: Final = 1024
 """How many different answers of a filter are kept beyond one a row: reasons with numbers in them pile up."""
 
@@ -65,6 +65,10 @@ class FilterColumn:
         """Keep verdicts, one a row."""
         ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
         self.codes[rows] = ids[verdicts.codes]
+
+    def write_one(self, row: int, status: Status) -> None:
+        """Keep one verdict."""
+        self.codes[row] = self._intern(status)
 
     def _intern(self, status: Status) -> int:
         status = Status(status.code, status.reasons, self.plugin.name) if not status.is_success else SUCCESS
@@ -95,6 +99,15 @@ class ScoreColumn:
         self.scores[rows] = scores
         if self.in_range and len(scores):
             self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
+
+    def write_one(self, row: int, score: int) -> None:
+        """Keep one raw score.
+
+        Raises:
+            PluginFailure: it does not fit into 64 bits.
+        """
+        self.scores[row] = whole_numbers(self.plugin, (score,))[0]
+        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
 
 
 class ClassView:
@@ -185,17 +198,41 @@ class ClassView:
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores}
 
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._filter_one(row, filters)
+            return
         index, nodes = self._view(changed)
-        few = len(nodes) <= _FEW
         for plugin in filters:
-            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes, few=few))
+            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes))
         self._fits[index] = nodes.exists & ~self._codes[:, index].any(axis=0)
 
     def _evaluate_scores(self, changed: frozenset[int] | None, columns: Sequence[ScoreColumn]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._score_one(row, columns)
+            return
         index, nodes = self._view(changed)
-        few = len(nodes) <= _FEW
         for column in columns:
-            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes, few=few))
+            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes))
+
+    def _filter_one(self, row: int, filters: Sequence[FilterPlugin]) -> None:
+        info = self._memory.snapshot.info_of_row(row)
+        if info is None:
+            self._fits[row] = False
+            return
+        for plugin in filters:
+            status = call(plugin, "Filter", plugin.filter, Status, self.state, self._pod, info)
+            self._columns[plugin.name].write_one(row, status)
+        self._fits[row] = not self._codes[:, row].any()
+
+    def _score_one(self, row: int, columns: Sequence[ScoreColumn]) -> None:
+        info = self._memory.snapshot.info_of_row(row)
+        if info is None:
+            return
+        for column in columns:
+            points = call(column.plugin, "Score", column.plugin.score, int, self.state, self._pod, info)
+            column.write_one(row, points)
 
     def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
         snapshot = self._memory.snapshot

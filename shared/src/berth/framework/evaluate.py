@@ -13,15 +13,13 @@ from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 
 
-def evaluate_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes, *, few: bool = False) -> Verdicts:
+def evaluate_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
     """One verdict a node; rows without a node get success, which nobody looks at.
-
-    ``few``: nodes that are asked about one by one sooner than all at once; the answers are the same.
 
     Raises:
         PluginFailure: the plugin raised or answered in a wrong form.
     """
-    if isinstance(plugin, VectorFilterPlugin) and not few:
+    if isinstance(plugin, VectorFilterPlugin):
         verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
         return checked_verdicts(plugin, verdicts, len(nodes))
 
@@ -34,13 +32,13 @@ def evaluate_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: No
     return limited(plugin, "Filter", one_by_one)
 
 
-def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes, *, few: bool = False) -> Scores:
-    """One raw score a node; rows without a node get 0, which nobody looks at. ``few`` as above.
+def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+    """One raw score a node; rows without a node get 0, which nobody looks at.
 
     Raises:
         PluginFailure: the plugin raised or answered in a wrong form.
     """
-    if isinstance(plugin, VectorScorePlugin) and not few:
+    if isinstance(plugin, VectorScorePlugin):
         scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
         return checked_scores(plugin, scores, len(nodes))
 

@@ -11,6 +11,8 @@ from berth.cluster.nodes import Nodes, RowIndex
 from berth.framework.interface import Scores
 
 _POD_BITS = 20
+_STEPS = 3
+"""So many different keys are looked at before all are partitioned, which takes as long as four to five of them."""
 _MAX_PODS = (1 << _POD_BITS) - 1
 
 
@@ -33,12 +35,18 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
 
 def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
     """Positions of keys above the ``count``-th largest (fewer than ``count``), and of those equal to it."""
-    largest = keys.max()
-    tied = np.flatnonzero(keys == largest)
-    if len(tied) >= count:
-        return tied[:0], tied
-    last = np.partition(keys, -count)[-count] if len(keys) > count else keys.min()
+    last = _last_of_best(keys, count) if len(keys) > count else int(keys.min())
     return np.flatnonzero(keys > last), np.flatnonzero(keys == last)
+
+
+def _last_of_best(keys: Scores, count: int) -> int:
+    """The ``count``-th largest. Equal nodes have few different keys: mostly it is among the largest of these."""
+    last = int(keys.max())
+    for _ in range(_STEPS):
+        if np.count_nonzero(keys >= last) >= count:
+            return last
+        last = int(keys[keys < last].max())
+    return int(np.partition(keys, -count)[-count])
 
 
 def _mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
