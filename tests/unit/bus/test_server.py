@@ -44,7 +44,7 @@ def test_the_configuration_serves_this_machine_only():
     text = config_text(ServerSettings(store=Path('/data/with "quotes"'), port=4333, monitoring_port=8333))
     assert text.splitlines() == [
         'listen: "127.0.0.1:4333"',
-        "max_payload: 1048576",
+        "max_payload: 8388608",
         'http: "127.0.0.1:8333"',
         "jetstream {",
         '  store_dir: "/data/with \\"quotes\\""',

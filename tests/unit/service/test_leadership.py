@@ -337,6 +337,17 @@ async def test_a_number_that_is_none_is_said_and_waited_for(stage):
     assert watcher.leadership.number == 13
 
 
+async def test_a_number_that_is_none_gives_way_to_that_of_the_lease(stage):
+    first = await stage.leader("a")
+    session = await stage.bus.connect(name="other")
+    await session.put("control", "term.watcher", b"twelve")
+    await stage.clock.run_until(first.leadership.lost.is_set, within=10)
+    await stage.end(first)
+    second = await stage.leader("b")
+    assert second.leadership.number == 2
+    assert await stage.control("term.watcher") == "2"
+
+
 async def test_a_number_taken_by_somebody_else_at_the_same_time_is_gone_above(stage, monkeypatch):
     put, stolen = MemorySession.put, []
 

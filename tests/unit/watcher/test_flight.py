@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from berth.api.messages import Outcome
 from harness.watcher_world import World, a_node, a_pod, attempt
 from watcher.effects import Bury, LookUpAttempt, ReadPod
-from watcher.events import LookedUp, PodRead
+from watcher.events import LookedUp, PodRead, PublishRefused
 from watcher.limits import AttemptSettings
 
 
@@ -79,6 +79,16 @@ def test_of_two_decisions_for_an_attempt_that_of_the_higher_epoch_counts():
     world.decides("web", Outcome.ERROR, epoch=1)
 
     assert world.stage("web") == "parked"
+
+
+def test_a_pod_that_the_bus_will_never_take_backs_off_at_once_and_gives_its_place_to_the_next():
+    world = World(settings=AttemptSettings(window_floor=1)).leads(a_pod("huge", age_seconds=9), a_pod("next"))
+
+    world.send(PublishRefused(attempt=attempt("huge", 7, 1), reason="too large"))
+
+    assert [effect.letter.reason for effect in world.of(Bury)] == ["too large"]
+    assert world.stage("huge") == "backoff"
+    assert world.pods_published == ["huge", "next"]
 
 
 def test_a_silent_attempt_is_looked_up_after_ten_seconds_and_every_ten_from_then_on():

@@ -14,7 +14,7 @@ from berth.api.identity import Attempt, Term
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Positions
 from berth.api.pod import Pod, changed, is_finished
 from watcher.effects import Bury, Effect, LookUpAttempt, PublishPending, ReadPod, StepDown, Warn
-from watcher.events import DecisionHeard, FoundDecision, FoundInFlight, LookedUp, PodRead
+from watcher.events import DecisionHeard, FoundDecision, FoundInFlight, LookedUp, PodRead, PublishRefused
 from watcher.flight import Window
 from watcher.interest import Interest
 from watcher.limits import AttemptSettings
@@ -104,7 +104,14 @@ class Attempts:
         if waiting.misses < LOST_IN_A_ROW:
             self._publish(waiting, now)
         else:
-            self._give_up(waiting, now)
+            lost = f"looking for attempt {str(waiting.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
+            self._give_up(waiting, f"{lost}; {LOST_IN_A_ROW} attempts got lost in a row", now)
+
+    def publish_refused(self, event: PublishRefused, now: float) -> None:
+        """An attempt that the bus will never take is its pod's error at once: nobody else waits for it."""
+        waiting = self._queue.get(event.attempt.uid)
+        if waiting is not None and waiting.stage is Stage.IN_FLIGHT and waiting.attempt == event.attempt:
+            self._give_up(waiting, event.reason, now)
 
     def read(self, event: PodRead, now: float) -> None:
         """What the API says of a pod that the binder called gone or bound."""
@@ -232,9 +239,8 @@ class Attempts:
         self._emit(ReadPod(uid=waiting.uid, namespace=meta.namespace, name=meta.name))
         self._queue.remind(waiting, now + PARKED_SECONDS)
 
-    def _give_up(self, waiting: WaitingPod, now: float) -> None:
-        lost = f"looking for attempt {str(waiting.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
-        reason = f"{lost}; {LOST_IN_A_ROW} attempts got lost in a row"
+    def _give_up(self, waiting: WaitingPod, reason: str, now: float) -> None:
+        """An error of which no Decision can tell: into ``dead`` and the log with it, and the pod backs off."""
         subject = str(waiting.subject("pending"))
         self._emit(
             Bury(letter=DeadLetter(subject=subject, reason=reason, service="watcher", attempt=str(waiting.attempt)))

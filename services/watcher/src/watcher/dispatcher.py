@@ -33,6 +33,7 @@ from watcher.events import (
     LiveDataHeard,
     LookedUp,
     PodRead,
+    PublishRefused,
     StagesRead,
     Tick,
 )
@@ -175,6 +176,7 @@ class Dispatcher:
             KeyLookedUp: lambda event, _: take(mirror.looked_up(event.key, event.entry)),
             PodRead: self._attempts.read,
             LookedUp: self._attempts.looked_up,
+            PublishRefused: self._attempts.publish_refused,
             LiveDataHeard: self._on_live_data,
             StagesRead: self._on_stages_read,
             Tick: lambda _event, _now: None,

@@ -115,6 +115,14 @@ class StagesRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRefused:
+    """The bus will never take this attempt's message, such as one that is larger than the server allows."""
+
+    attempt: Attempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed: what was due by now is done."""
 
@@ -133,6 +141,7 @@ Event = (
     | KeyLookedUp
     | PodRead
     | LookedUp
+    | PublishRefused
     | LiveDataHeard
     | StagesRead
     | Tick

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 from berth.api.errors import BerthError, PermanentError, TemporaryError
+from berth.api.identity import Attempt
 from berth.api.pod import Pod
 from berth.bus.port import BusLostError, MissingError, Session, UnansweredError, WrongLastSequenceError
 from berth.bus.stages import bury, publish_pending
@@ -29,7 +30,7 @@ from watcher.effects import (
     Warn,
     WriteKey,
 )
-from watcher.events import KeyLookedUp, KeyRefused, KeyWritten, LookedUp, PodRead
+from watcher.events import KeyLookedUp, KeyRefused, KeyWritten, LookedUp, PodRead, PublishRefused
 from watcher.inbox import Inbox
 from watcher.takeover import holds, last_decision
 from watcher.trace import trace_of
@@ -99,8 +100,11 @@ class Performer:
             span.note("pod", message.pod.key)
             try:
                 await publish_pending(self._session, message, headers={TRACEPARENT: span.traceparent})
-            except (UnansweredError, PermanentError) as error:
+            except UnansweredError as error:
                 log.warning("publishing a pod", pod=message.pod.key, attempt=message.attempt, cause=str(error))
+                return
+            except PermanentError as error:
+                self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(error)))
                 return
             if verbose(V_POD):
                 log.info("published", pod=message.pod.key, attempt=message.attempt, trace_id=span.trace_id)

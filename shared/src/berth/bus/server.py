@@ -36,7 +36,7 @@ class ServerSettings:
     monitoring_port: int | None = None
     """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
 
-    max_payload_bytes: int = MEBIBYTE
+    max_payload_bytes: int = 8 * MEBIBYTE
     """Largest message, from 64 KiB to 64 MiB; at least the ``message_bytes`` of the topology."""
 
     store_bytes: int | None = None
@@ -77,7 +77,7 @@ def config_text(settings: ServerSettings) -> str:
 
 
 def embedded_server_command(
-    *, store: Path, port: int, monitoring_port: int | None = None, max_payload_bytes: int = MEBIBYTE
+    *, store: Path, port: int, monitoring_port: int | None = None, max_payload_bytes: int = 8 * MEBIBYTE
 ) -> tuple[str, ...]:
     """The command line of a server whose streams and configuration file are in the folder ``store``.
 

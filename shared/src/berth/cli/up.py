@@ -9,6 +9,7 @@ from pathlib import Path
 
 from berth.cli.console import note, say
 from berth.cli.pipeline import PipelineOptions, pipeline
+from berth.service.exits import UsageError
 from berth.service.settings import NatsSettings
 
 
@@ -43,7 +44,13 @@ async def _up(options: PipelineOptions, ready_file: Path | None) -> None:
 
 
 def _forget(path: Path) -> None:
-    """What an earlier run has written is not true any more."""
+    """What an earlier run has written is not true any more.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"--ready-file {str(path)!r}: there is no folder {str(path.parent)!r}")
     path.unlink(missing_ok=True)
 
 

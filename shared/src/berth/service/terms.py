@@ -10,6 +10,9 @@ from berth.bus.port import Entry, Session, WrongLastSequenceError
 from berth.kube.leadership import AnnotationConflictError
 from berth.kube.leadership import Leadership as LeaseHeld
 from berth.kube.lease_object import ANNOTATION_TERM
+from berth.service.logging import get_logger
+
+log = get_logger()
 
 Role = Literal["watcher", "binder"]
 
@@ -46,6 +49,17 @@ def number_on(lease: LeaseHeld) -> int:
     return read_number(lease.annotations.get(ANNOTATION_TERM), where=f"annotation {ANNOTATION_TERM!r} of the Lease")
 
 
+def _number_in_control(entry: Entry | None, role: Role, lease: LeaseHeld) -> int:
+    """The number in ``control``; what stands there and is none gives way to the Lease's, which is written first."""
+    try:
+        return number_of(entry, role)
+    except DecodeError as error:
+        if not lease.annotations.get(ANNOTATION_TERM):
+            raise
+        log.warning("writing a number anew", reason=str(error))
+        return 0
+
+
 async def take_number(session: Session, lease: LeaseHeld, role: Role) -> int:
     """One more than the greater of both places, written to both, the Lease first, each by compare-and-set.
 
@@ -57,7 +71,7 @@ async def take_number(session: Session, lease: LeaseHeld, role: Role) -> int:
     """
     while True:
         entry = await session.get(CONTROL, term_key(role))
-        number = max(number_of(entry, role), number_on(lease)) + 1
+        number = max(_number_in_control(entry, role, lease), number_on(lease)) + 1
         try:
             # Nothing is awaited between reading the annotation and here: what it is decided on is what it was read as.
             await lease.annotate({ANNOTATION_TERM: str(number)})

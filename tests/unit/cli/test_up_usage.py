@@ -1,0 +1,12 @@
+"""What `berth up` refuses before it starts anything."""
+
+import subprocess
+import sys
+
+
+def test_a_ready_file_in_a_folder_that_is_not_there_is_refused_in_one_sentence(tmp_path):
+    path = tmp_path / "none" / "ready"
+    command = [sys.executable, "-m", "berth.cli", "up", "--nodes", "1", "--ready-file", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"berth: --ready-file '{path}': there is no folder '{path.parent}'"]
