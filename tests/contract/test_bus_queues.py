@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError
-from harness.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, BusUnderTest
+from harness.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
 LONG = 10.0
 MOMENT = timedelta(milliseconds=150)
@@ -79,7 +79,7 @@ async def test_a_subject_that_no_stream_takes_is_missing(on):
 async def test_a_message_above_the_limit_will_never_get_through(on):
     session = await on.session()
     with pytest.raises(TooLargeError):
-        await session.publish(pending("web-0"), bytes(1024 * 1024 + 1))
+        await session.publish(pending("web-0"), bytes(TEST_TOPOLOGY.message_bytes + 1))
 
 
 async def test_messages_come_in_stream_order(on):

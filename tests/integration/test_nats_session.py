@@ -200,8 +200,8 @@ async def test_three_replicas_on_one_server_are_refused(own_nats_server):
 
 
 async def test_a_message_above_the_servers_limit_will_never_get_through(session):
-    with pytest.raises(TooLargeError, match="1048576"):
-        await session.publish(PENDING, bytes(2 * 1024 * 1024))
+    with pytest.raises(TooLargeError, match="8388608"):
+        await session.publish(PENDING, bytes(8 * 1024 * 1024 + 1))
     assert not session.lost.is_set()
 
 

@@ -57,13 +57,12 @@ def test_the_emptier_node_comes_first_with_every_plugins_points():
     snapshot = cluster(a_node("busy"), a_node("idle"))
     snapshot.place(asking("other", cpu="2", memory="4Gi"), "busy")
     ranking = ranked(asking(cpu="1", memory="2Gi"), snapshot)
-    # cpu and memory are used alike before and after: 75 for a balance that stays
-    same = {"TaintToleration": 300, "NodeResourcesBalancedAllocation": 75, "ImageLocality": 0}
+    same = {"TaintToleration": 300, "ImageLocality": 0}
     assert ranking.candidates == (
         # cpu (4000-1000)*100/4000 = 75, memory (8-2)*100/8 = 75; no taints: 100 x 3
-        Candidate(node="idle", total=450, scores={**same, "NodeResourcesFit": 75}, pods=0),
+        Candidate(node="idle", total=375, scores={**same, "NodeResourcesFit": 75}, pods=0),
         # cpu (4000-3000)*100/4000 = 25, memory (8-6)*100/8 = 25
-        Candidate(node="busy", total=400, scores={**same, "NodeResourcesFit": 25}, pods=1),
+        Candidate(node="busy", total=325, scores={**same, "NodeResourcesFit": 25}, pods=1),
     )
     assert (ranking.evaluated, ranking.feasible, ranking.untouched_first) == (2, 2, True)
 
@@ -106,8 +105,8 @@ def test_of_equal_nodes_the_one_with_fewer_pods_comes_first():
     snapshot = cluster(*(a_node(f"n{i}", cpu="1000", memory="1000Gi", pods="1000") for i in range(30)))
     for i in range(30):
         if i != 17:
-            snapshot.place(asking(f"tiny-{i}"), f"n{i}")
-    assert nodes_of(ranked(asking(), snapshot))[0] == "n17"
+            snapshot.place(asking(f"tiny-{i}", cpu="1m", memory="1Mi"), f"n{i}")
+    assert nodes_of(ranked(asking(cpu="1m", memory="1Mi"), snapshot))[0] == "n17"
 
 
 def test_where_more_pods_are_better_their_number_does_not_decide_ties():

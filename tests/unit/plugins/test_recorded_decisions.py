@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from berth.api.config.load import load
+from berth.api.config.types import Plugins, PluginSet
 from berth.api.meta import ObjectMeta
 from berth.api.namespace import Namespace
 from berth.api.node import Node
@@ -26,7 +27,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.scoring import score
-from berth.plugins.presets import DEFAULT
+from berth.plugins.presets import BALANCED, DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.objects import first_attempt
 
@@ -35,6 +36,9 @@ COMPARED = 1_800
 REFUSED, SEVERAL, SCORES = 785, 622, 9_997
 """Of these, pods that fit nowhere and pods that fit more than one node; and scores, of all cases."""
 DATA = Path(__file__).parents[2] / "data" / "oracle"
+
+KUBE_SCHEDULERS = Plugins(multi_point=PluginSet(enabled=[*DEFAULT.multi_point.enabled, BALANCED]))
+"""What the recorded kube-scheduler ran, as far as it is here."""
 
 
 @dataclass(frozen=True)
@@ -177,4 +181,4 @@ def present_profiles() -> dict[str, Profile]:
         for chosen in profile.get("plugins", {}).values():
             for refs in chosen.values():
                 refs[:] = [ref for ref in refs if ref["name"] in {*BUILT_IN, "*"}]
-    return build_profiles(load(yaml.safe_dump(document), known=BUILT_IN, preset=DEFAULT), BUILT_IN)
+    return build_profiles(load(yaml.safe_dump(document), known=BUILT_IN, preset=KUBE_SCHEDULERS), BUILT_IN)

@@ -39,13 +39,15 @@ DEFAULT: Final = Plugins(
             PluginRef(name=noderesourcesfit.NAME, weight=1),
             PluginRef(name=podtopologyspread.NAME, weight=2),
             PluginRef(name=interpodaffinity.NAME, weight=2),
-            PluginRef(name=balancedallocation.NAME, weight=1),
             PluginRef(name=imagelocality.NAME, weight=1),
             PluginRef(name=defaultbinder.NAME),
         ]
     )
 )
-"""kube-scheduler 1.36's default plugins, in its order and with its weights."""
+"""kube-scheduler 1.36's default plugins, in its order and with its weights, without BALANCED (ADR 4)."""
+
+BALANCED: Final = PluginRef(name=balancedallocation.NAME, weight=1)
+"""In kube-scheduler's default; here a file enables it: with it, equal nodes do not always get equally many pods."""
 
 FROM_SCRATCH: Final = Plugins(
     pre_enqueue=PluginSet(enabled=[PluginRef(name=schedulinggates.NAME)]),
