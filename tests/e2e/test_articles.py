@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from berth.bus.nats import NatsBus
+from berth.bus.settings import BusSettings
 from harness.control_plane import ControlPlane
 from harness.outside import Outside, eventually
 from harness.pipeline import berth_up
@@ -64,6 +66,42 @@ async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_
         assert "node(s) didn't have label cpu=true" in berth.said
         await cluster_outside.add_nodes(1, cpu="1", labels={"cpu": "true"})
         await cluster_outside.all_bound(["late-0"])
+
+
+async def test_with_a_prometheus_that_does_not_answer_pods_are_placed_and_the_decision_says_so(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "network-traffic.yaml"
+    with berth_up("--kubeconfig", kubeconfig, "--config", config, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        await cluster_outside.add_nodes(3)
+        names = await cluster_outside.add_pods(6, scheduler="networktraffic-scheduler")
+        assert len(await cluster_outside.all_bound(names)) == 6
+        await eventually(lambda: said_of(berth.nats, "NetworkTraffic"), "a Decision that speaks of NetworkTraffic")
+
+
+async def said_of(nats: str, plugin: str) -> list[str]:
+    """What the Decisions on the bus say of a plugin beside its score."""
+    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    try:
+        stored = [json.loads(each.data) async for each in session.look_through("DECISIONS", "berth.decision.>")]
+    finally:
+        await session.close()
+    candidates = [candidate for decision in stored for candidate in decision.get("candidates", ())]
+    return [candidate["details"][plugin] for candidate in candidates if plugin in candidate.get("details", {})]
+
+
+async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
+    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
+    flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratch")
+    with berth_up(*flags, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        await cluster_outside.add_nodes(3, cpu="2")
+        (freest,) = await cluster_outside.add_nodes(1, cpu="16")
+        names = await cluster_outside.add_pods(4, cpu="1", scheduler="my-custom-scheduler")
+        assert set((await cluster_outside.all_bound(names)).values()) == {freest}
 
 
 @pytest.mark.parametrize(
