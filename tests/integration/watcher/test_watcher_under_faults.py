@@ -11,7 +11,6 @@ from harness.fixtures_bus import TEST_TOPOLOGY
 from harness.fixtures_kube import Cluster
 from harness.nats_server import NatsServer
 from harness.watcher_service import WatcherWorld, watcher_world
-from watcher import leading
 
 
 @pytest.fixture
@@ -32,20 +31,6 @@ async def test_nats_killed_and_restarted_costs_no_pod(world, own_nats_server):
     own_nats_server.start()
 
     await world.until(world.all_bound)
-
-
-async def test_a_consumer_that_somebody_deletes_is_made_again_by_the_one_that_leads(world, monkeypatch):
-    monkeypatch.setattr(leading, "LOOK_AT_BUS_SECONDS", 0.1)
-    await world.leading_watcher()
-    session = await world.session()
-
-    await session.delete_consumer("PENDING", "scorer")
-
-    async def there_again() -> bool:
-        return "scorer" in await session.consumers("PENDING")
-
-    await world.until(there_again)
-    await session.close()
 
 
 async def test_nats_that_has_lost_its_store_is_filled_again_and_costs_no_pod(world, own_nats_server):

@@ -12,15 +12,7 @@ from typing import Final
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.identity import Term
 from berth.api.messages import Decision, decode
-from berth.bus.port import (
-    BucketFollowing,
-    BusRefusedError,
-    MissingError,
-    Session,
-    Stored,
-    StreamFollowing,
-    UnansweredError,
-)
+from berth.bus.port import BucketFollowing, Session, Stored, StreamFollowing
 from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
@@ -37,9 +29,6 @@ from watcher.settings import WatcherSettings
 from watcher.takeover import DECISION_DECODER, look_through
 
 log = get_logger()
-
-LOOK_AT_BUS_SECONDS: Final = 5.0
-"""Between two looks whether everything that berth declares is still on the bus."""
 
 DECISIONS_BEFORE: Final = timedelta(seconds=10)
 """How far back DECISIONS is followed from: longer than clocks of this machine and of NATS may differ. What was said
@@ -113,7 +102,6 @@ class Leading:
                 following = await stack.enter_async_context(self._session.follow_bucket(bucket))
                 tasks.create_task(self._follow_live(bucket, following), name=bucket)
             tasks.create_task(self._look_through(core, cluster), name="take over")
-            tasks.create_task(self._keep_declared(), name="declared")
             await self._dispatch(core, performer)
 
     def _core(self) -> Dispatcher:
@@ -134,18 +122,6 @@ class Leading:
         self._inbox.put(found)
         log.info("taken over", term=self._leadership.number, pending=len(subjects), in_flight=len(found.in_flight))
         self._condition.ready()
-
-    async def _keep_declared(self) -> None:
-        """Make again what somebody deletes while we lead: the others wait for whoever applies, and nobody else does."""
-        while True:
-            await self._parts.process.clock.sleep(LOOK_AT_BUS_SECONDS)
-            try:
-                await self._session.verify()
-            except MissingError as error:
-                log.warning("making again what is missing on the bus", reason=str(error))
-                await self._session.apply()
-            except (BusRefusedError, UnansweredError) as error:
-                log.warning("looking at the bus", reason=str(error))
 
     async def _dispatch(self, core: Dispatcher, performer: Performer) -> None:
         """Hand events to the core and its effects to the performer, for ever."""
