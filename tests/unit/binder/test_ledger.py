@@ -30,24 +30,18 @@ def listed(version: int, *pods: Pod) -> Listed:
 def test_a_reservation_counts_as_a_pod_until_the_watch_shows_the_pod_on_its_node(ledger):
     pod = show(ledger, make_pod("web"))
     ledger.reserve(pod, "n1")
-    assert ledger.pods_beside("n1", "another") == 1
+    assert ledger.snapshot.pods_on("n1") == 1
     show(ledger, on_node(pod, "n1"))
     assert ledger.reservation(pod.uid) is None
-    assert ledger.pods_beside("n1", "another") == 1
+    assert ledger.snapshot.pods_on("n1") == 1
     assert ledger.node_shown(pod.uid) == "n1"
-
-
-def test_a_pod_is_not_counted_beside_itself(ledger):
-    pod = show(ledger, make_pod("web"))
-    ledger.reserve(pod, "n1")
-    assert ledger.pods_beside("n1", pod.uid) == 0
 
 
 def test_a_reserved_pod_that_the_watch_shows_elsewhere_counts_there_only(ledger):
     pod = show(ledger, make_pod("web"))
     ledger.reserve(pod, "n1")
     show(ledger, on_node(pod, "n2"))
-    assert (ledger.pods_beside("n1", ""), ledger.pods_beside("n2", "")) == (0, 1)
+    assert (ledger.snapshot.pods_on("n1"), ledger.snapshot.pods_on("n2")) == (0, 1)
     assert not ledger.reservations
 
 
@@ -56,7 +50,7 @@ def test_an_update_of_an_unbound_pod_leaves_its_reservation(ledger):
     ledger.reserve(pod, "n1")
     show(ledger, at_version(pod, 12))
     assert ledger.reservation(pod.uid) is not None
-    assert ledger.pods_beside("n1", "") == 1
+    assert ledger.snapshot.pods_on("n1") == 1
 
 
 def test_a_reservation_ends_when_the_pod_is_deleted(ledger):
@@ -64,14 +58,14 @@ def test_a_reservation_ends_when_the_pod_is_deleted(ledger):
     ledger.reserve(pod, "n1")
     ledger.observe(Deleted(kind=PODS, object=at_version(pod, 12)))
     assert not ledger.reservations
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
 
 
 def test_a_reservation_ends_when_the_pod_is_shown_finished(ledger):
     pod = show(ledger, make_pod("job"))
     ledger.reserve(pod, "n1")
     show(ledger, make_pod("job", node="n1", version=15, status={"phase": "Succeeded"}))
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
 
 
 def test_a_reservation_ends_with_a_list_that_lacks_the_pod(ledger):
@@ -80,7 +74,7 @@ def test_a_reservation_ends_with_a_list_that_lacks_the_pod(ledger):
     ledger.confirm(pod.uid)
     ledger.observe(listed(30))
     assert not ledger.reservations
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
 
 
 def test_a_reservation_of_a_pod_from_a_message_outlives_a_list_that_is_older_than_the_pod(ledger):
@@ -96,7 +90,7 @@ def test_a_bound_pod_that_a_list_lacks_is_taken_off_its_node(ledger):
     pod = show(ledger, make_pod("web", node="n1"))
     ledger.observe(listed(30))
     assert ledger.node_shown(pod.uid) is None
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
 
 
 def test_nodes_that_a_list_lacks_are_gone(ledger):
@@ -108,7 +102,7 @@ def test_a_promise_that_comes_after_the_watch_changes_nothing(ledger):
     pod = show(ledger, make_pod("web", node="n1"))
     ledger.reserve(pod, "n2")
     assert not ledger.reservations
-    assert ledger.pods_beside("n2", "") == 0
+    assert ledger.snapshot.pods_on("n2") == 0
 
 
 def test_only_objects_and_events_name_a_resource_version_but_lists_and_bookmarks_move_the_position(ledger):
@@ -130,7 +124,7 @@ def test_a_list_of_an_api_server_with_another_store_moves_the_position_back(ledg
 def test_a_nomination_counts_while_the_pod_is_unbound_and_is_no_pod_on_the_node(ledger):
     pod = show(ledger, make_pod("vip", status={"nominated_node_name": "n1"}))
     assert [nominated.node for nominated in ledger.snapshot.nominations()] == ["n1"]
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
     ledger.reserve(pod, "n2")
     assert not ledger.snapshot.nominations()
     ledger.release(pod.uid)
@@ -159,9 +153,9 @@ def test_an_unreadable_pod_stays_as_it_was_known_until_it_is_deleted(ledger):
     pod = show(ledger, make_pod("web", node="n1"))
     odd = {"kind": PODS, "namespace": "default", "name": "web", "uid": pod.uid, "reason": "", "raw": b""}
     ledger.observe(Undecodable(**odd, resource_version="30"))
-    assert ledger.pods_beside("n1", "") == 1
+    assert ledger.snapshot.pods_on("n1") == 1
     ledger.observe(Undecodable(**odd, resource_version="31", deleted=True))
-    assert ledger.pods_beside("n1", "") == 0
+    assert ledger.snapshot.pods_on("n1") == 0
     assert ledger.reached(PODS) == 31
 
 
@@ -184,7 +178,7 @@ def test_an_object_that_nobody_foresaw_is_told_of_and_keeps_no_other_from_being_
 
     monkeypatch.setattr(ledger.snapshot, "place", break_on_odd)
     ledger.observe(listed(30, odd, fine))
-    assert ledger.pods_beside("n1", "") == 1
+    assert ledger.snapshot.pods_on("n1") == 1
     assert list(ledger.snapshot.oddities) == ["reading pod 'odd': ValueError: what is this"]
 
 

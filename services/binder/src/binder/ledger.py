@@ -231,10 +231,6 @@ class Ledger:
         """How many pods the watch shows, bound or not."""
         return len(self._unbound) + len(self._bound)
 
-    def pods_beside(self, node: str, uid: str) -> int:
-        """How many pods are on the node, reserved ones included, nominated ones and the pod itself not."""
-        return self.snapshot.pods_on(node) - (self.snapshot.node_of(uid) == node)
-
     # What is promised.
 
     def reservation(self, uid: str) -> Reservation | None:
