@@ -2,7 +2,7 @@
 
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
-from berth.framework.detail import Detail, NodeRefusal, NodeScore
+from berth.framework.detail import Detail
 from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
 from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
@@ -15,6 +15,10 @@ def detail_of(pod, snapshot, *plugins, weight: int = 1) -> Detail:
     asked = rank(pod, snapshot, profile, attempt=first_attempt(pod), detail=detail)
     assert asked == rank(pod, snapshot, profile, attempt=first_attempt(pod))
     return detail
+
+
+def refusals_of(detail: Detail) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {node: (status.plugin, status.reasons) for node, status in detail.refused.items()}
 
 
 def cluster(**labels: dict[str, str]) -> Snapshot:
@@ -30,26 +34,23 @@ def test_every_node_is_told_of_also_beyond_the_best():
     )
     plugins = NodeFilterLabel(NodeFilterLabelArgs()), NodeScoreLabel(NodeScoreLabelArgs())
     detail = detail_of(a_pod(), snapshot, *plugins, weight=3)
-    assert detail.refusals == [
-        NodeRefusal(plugin="NodeFilterLabel", node="other", reasons=("node(s) didn't have label cpu=true",))
-    ]
-    assert len(detail.scores) == 21
-    assert NodeScore(plugin="NodeScoreLabel", node="hello", score=0) in detail.scores
-    assert NodeScore(plugin="NodeScoreLabel", node="n7", score=300) in detail.scores  # 100 x weight 3
+    assert refusals_of(detail) == {"other": ("NodeFilterLabel", ("node(s) didn't have label cpu=true",))}
+    scores = detail.scores["NodeScoreLabel"]
+    assert (len(scores), scores["hello"], scores["n7"]) == (21, 0, 300)  # 100 x weight 3
 
 
 def test_a_rejection_before_any_node_is_looked_at_is_told_of_each():
     detail = detail_of(a_pod(), cluster(a={}, b={}), TenantSpread(TenantSpreadArgs()))
-    assert [(refusal.plugin, refusal.node) for refusal in detail.refusals] == [
-        ("TenantSpread", "a"),
-        ("TenantSpread", "b"),
-    ]
-    assert detail.scores == []
+    assert {node: plugin for node, (plugin, _) in refusals_of(detail).items()} == {
+        "a": "TenantSpread",
+        "b": "TenantSpread",
+    }
+    assert detail.scores == {}
 
 
 def test_the_only_feasible_node_is_not_scored():
     snapshot = cluster(a={"cpu": "true"}, b={})
     plugins = NodeFilterLabel(NodeFilterLabelArgs()), NodeScoreLabel(NodeScoreLabelArgs())
     detail = detail_of(a_pod(), snapshot, *plugins)
-    assert [refusal.node for refusal in detail.refusals] == ["b"]
-    assert detail.scores == []
+    assert list(detail.refused) == ["b"]
+    assert detail.scores == {}

@@ -17,8 +17,8 @@ VERBOSITY: Final = 4
 def explain(pending: Pending, detail: Detail) -> None:
     """Log what every plugin said of every node."""
     whose = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
-    for refusal in detail.refusals:
-        reason = ", ".join(refusal.reasons)
-        log.info("node refused", plugin=refusal.plugin, node=refusal.node, reason=reason, **whose)
-    for score in detail.scores:
-        log.info("node scored", plugin=score.plugin, node=score.node, score=score.score, **whose)
+    for node, status in detail.refused.items():
+        log.info("node refused", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **whose)
+    for plugin, scores in detail.scores.items():
+        for node, score in scores.items():
+            log.info("node scored", plugin=plugin, node=node, score=score, **whose)

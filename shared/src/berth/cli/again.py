@@ -48,8 +48,9 @@ def told(again: Again) -> Iterator[RenderableType]:
         yield ""
         yield best_nodes(ranking.candidates, weights=again.weights)
         yield from details(ranking.candidates)
-    if again.every.refused:
-        yield from ("", rejections_table(counted(again.every.refused)), "", refused_table(again.every.refused))
+    refused = again.every.detail.refused
+    if refused:
+        yield from ("", rejections_table(counted(refused)), "", refused_table(refused))
 
 
 def _now(again: Again) -> str:
@@ -104,7 +105,7 @@ def as_json(again: Again) -> dict[str, object]:
         "evaluated": ranking.evaluated,
         "feasible": ranking.feasible,
         "candidates": [candidate_json(candidate, again.weights) for candidate in ranking.candidates],
-        "refused": list(_refused_json(again.every.refused)),
+        "refused": list(_refused_json(again.every.detail.refused)),
         "message": ranking.message,
         "error": ranking.error,
     }
