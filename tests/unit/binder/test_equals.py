@@ -69,10 +69,12 @@ def test_an_untouched_node_that_everybody_avoids_is_not_taken_for_touched_ones()
     assert chosen(ledger, a_pod(), profile(LABEL, FREE), *listed, n=1) is Reason.STALE
 
 
-def test_the_avoided_node_is_taken_when_no_other_passes():
+def test_the_avoided_node_is_taken_only_when_ranking_again_found_no_other_that_passes():
     ledger = ledger_with(hello="")
     listed = saw("gone", 0, NodeScoreLabel=100), saw("hello", 0, NodeScoreLabel=0)
-    assert chosen(ledger, a_pod(), profile(LABEL), *listed) == "hello"
+    assert chosen(ledger, a_pod(), profile(LABEL), *listed, n=3) is Reason.STALE
+    assert chosen(ledger, a_pod(), profile(LABEL), *listed, n=4) == "hello"
+    assert chosen(ledger, a_pod(), profile(LABEL), saw("hello", 0, NodeScoreLabel=0)) == "hello"
 
 
 def test_points_that_pods_change_keep_no_untouched_node_from_being_taken():

@@ -3,7 +3,8 @@
 A node is untouched when the ledger has no more pods on it than the scorer counted. When all that pass were touched
 since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*); where
 that is of no use, the node that was touched least is taken (ADR 2). No node is taken for being untouched that is worse
-in what pods cannot change; and where pods of a kind are kept apart, the node with the fewest of them is taken (ADR 3).
+in what pods cannot change: when all the better ones are full by now, the pod is ranked again. Where pods of a kind are
+kept apart, the node with the fewest of them is taken (ADR 3).
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Recheck:
         floor = 0
         for candidate in self._passing(ranked.candidates, pod, profile, refusals):
             points = profile.fixed_points(candidate.scores)
+            if not excess and _is_worse_than_first(points, ranked, profile) and attempt.n <= STALE_ATTEMPTS:
+                return Choice(conflict=Reason.STALE)
             floor = floor if excess else points
             if points < floor:
                 continue
@@ -121,6 +124,14 @@ class Recheck:
 
     def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
         return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best
+
+
+def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
+    """Whether the scorer's first node, which does not pass any more, had more of the points that pods cannot change.
+
+    Others of its kind may have room that the scorer did not know of.
+    """
+    return points < profile.fixed_points(ranked.candidates[0].scores)
 
 
 def _nothing(refusals: Iterable[Rejection]) -> Choice:
