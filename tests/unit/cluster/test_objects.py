@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from berth.api.errors import DecodeError
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.identity import Term
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
-from berth.api.workloads import WORKLOADS, LabelsSpec, ReplicaSet, SelectorSpec, Service
+from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.mirrored import Changed, MirroredSnapshot
 from berth.cluster.objects import Objects
 from berth.cluster.snapshot import Snapshot
@@ -60,9 +61,9 @@ def test_the_mirror_brings_workloads_and_takes_them_away():
     assert len(sets) == 0
 
 
-@pytest.mark.parametrize("kind", WORKLOADS)
-def test_a_workload_that_cannot_be_read_changes_nothing(kind):
+@pytest.mark.parametrize("kind", FURTHER_KINDS)
+def test_an_object_that_cannot_be_read_changes_nothing(kind):
     mirrored = MirroredSnapshot(Snapshot())
     with pytest.raises(DecodeError):
         mirrored.apply(f"{kind}.u", encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(b"[]"))))
-    assert len(mirrored.snapshot.objects(WORKLOADS[kind])) == 0
+    assert len(mirrored.snapshot.objects(FURTHER_KINDS[kind].struct)) == 0

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth.api.boundat import bound_at
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
-from berth.api.workloads import WORKLOADS
 from berth.cluster.snapshot import Snapshot
 from berth.kube.port import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from binder.fence import fence_epoch
@@ -95,8 +95,8 @@ class Ledger:
             self._remove_pod(event.uid)
         elif event.deleted and event.kind == NODES:
             self._remove_node(event.name)
-        elif event.deleted and event.kind in WORKLOADS:
-            self.snapshot.objects(WORKLOADS[event.kind]).remove(event.uid)
+        elif event.deleted and event.kind in FURTHER_KINDS:
+            self._remove_further(event.kind, uid=event.uid, name=event.name)
         self._saw_object(event.kind, event.resource_version)
 
     def reached(self, kind: str) -> int:
@@ -124,8 +124,8 @@ class Ledger:
             self._take_in(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
-        elif listed.kind in WORKLOADS:
-            self._remove_workloads_lacking(listed.kind, {item.metadata.uid for item in listed.objects})
+        elif listed.kind in FURTHER_KINDS:
+            self._remove_further_lacking(listed)
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
         self._reached[listed.kind] = version
@@ -141,21 +141,30 @@ class Ledger:
                 self._remove_pod(uid)
 
     def _set(self, kind: str, item: Any) -> None:
-        if kind in WORKLOADS:
-            self.snapshot.objects(WORKLOADS[kind]).set(item.metadata.uid, item)
+        further = FURTHER_KINDS.get(kind)
+        if further is not None:
+            key = further.key_of(uid=item.metadata.uid, name=item.metadata.name)
+            self.snapshot.objects(further.struct).set(key, item)
         else:
             self._upsert[kind](item)
 
     def _forget(self, kind: str, item: Any) -> None:
-        if kind in WORKLOADS:
-            self.snapshot.objects(WORKLOADS[kind]).remove(item.metadata.uid)
+        if kind in FURTHER_KINDS:
+            self._remove_further(kind, uid=item.metadata.uid, name=item.metadata.name)
         else:
             self._remove[kind](item)
 
-    def _remove_workloads_lacking(self, kind: str, present: set[str]) -> None:
-        workloads = self.snapshot.objects(WORKLOADS[kind])
-        for uid in workloads.keys - present:
-            workloads.remove(uid)
+    def _remove_further(self, kind: str, *, uid: str, name: str) -> None:
+        further = FURTHER_KINDS[kind]
+        self.snapshot.objects(further.struct).remove(further.key_of(uid=uid, name=name))
+
+    def _remove_further_lacking(self, listed: Listed[Any]) -> None:
+        further = FURTHER_KINDS[listed.kind]
+        found = (thing.metadata for thing in listed.objects)
+        present = {further.key_of(uid=metadata.uid, name=metadata.name) for metadata in found}
+        objects = self.snapshot.objects(further.struct)
+        for key in objects.keys - present:
+            objects.remove(key)
 
     def _remove_names_lacking(self, kind: str, present: set[str]) -> None:
         remove = self._remove_node if kind == NODES else self._remove_namespace

@@ -10,7 +10,7 @@ import msgspec
 
 from berth.api.errors import TemporaryError
 from berth.kube.client import KubeClient
-from berth.kube.kinds import NAMESPACE, NODE, POD, WORKLOADS, Kind
+from berth.kube.kinds import FURTHER, NAMESPACE, NODE, POD, Kind
 from berth.kube.port import Listed, ReflectorEvent, Undecodable
 from berth.kube.reflector import Reflector
 from berth.kube.refusal import refusal
@@ -20,7 +20,7 @@ from binder.ledger import Ledger
 
 log = get_logger()
 
-KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *WORKLOADS, POD)
+KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *FURTHER, POD)
 """What the profiles' plugins read."""
 CURRENT_SECONDS: Final = 2.0
 """How long a reflector of many objects may take to come up to the present before its kind is listed anew."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
@@ -18,10 +19,7 @@ RESOURCES = {
     "pod": Resource.POD,
     "node": Resource.NODE,
     "namespace": Resource.NAMESPACE,
-    "service": Resource.SERVICE,
-    "replicationcontroller": Resource.REPLICATION_CONTROLLER,
-    "replicaset": Resource.REPLICA_SET,
-    "statefulset": Resource.STATEFUL_SET,
+    **{name: Resource(kind.kind) for name, kind in FURTHER_KINDS.items()},
 }
 
 

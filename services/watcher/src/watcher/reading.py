@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from berth.kube.client import KubeClient
-from berth.kube.kinds import NAMESPACE, NODE, POD, WORKLOADS, Kind
+from berth.kube.kinds import FURTHER, NAMESPACE, NODE, POD, Kind
 from berth.kube.port import Listed, ReflectorEvent
 from berth.kube.reflector import Reflector
 from berth.service.process import Process
 from berth.service.until import run_until
 from watcher.store import ObjectStore
 
-KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *WORKLOADS, POD)
+KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *FURTHER, POD)
 """What is mirrored. Nodes first: a pod that is shown on a node that is not there yet is an odd sight."""
 
 Listener = Callable[[Any], None]

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from berth.api.errors import DecodeError
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.resource_version import parse
 from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
 
-BY_NAME = frozenset({"node", "namespace"})
+BY_NAME = frozenset({"node", "namespace", *(name for name, kind in FURTHER_KINDS.items() if not kind.is_namespaced)})
 """Kinds whose key on the bus is their name. All others are known by uid, since a namesake may follow."""
 
 ReflectorNews = (

@@ -5,6 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
+from berth.api.volumesources import (
+    ISCSI,
+    RBD,
+    AWSElasticBlockStore,
+    AzureDisk,
+    Cinder,
+    CSISource,
+    GCEPersistentDisk,
+    PortworxVolume,
+)
 
 Quantities = dict[str, str | int | float]
 """Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.quantity`` reads them."""
@@ -125,19 +135,24 @@ class ClaimSource(Trimmed, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class EphemeralSource(Trimmed, frozen=True, kw_only=True):
+    """A claim that is made for the pod and goes with it, ``<pod>-<volume>``; what it asks for is the claim's matter."""
+
+
 class Volume(Trimmed, frozen=True, kw_only=True):
-    """A volume of the pod. Sources are typed where a plugin looks into them; the rest stays JSON."""
+    """A volume of the pod. Sources that no plugin looks into are left out."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
-    ephemeral: dict[str, object] | None = None
-    gce_persistent_disk: dict[str, object] | None = None
-    aws_elastic_block_store: dict[str, object] | None = None
-    azure_disk: dict[str, object] | None = None
-    cinder: dict[str, object] | None = None
-    rbd: dict[str, object] | None = None
-    iscsi: dict[str, object] | None = None
-    csi: dict[str, object] | None = None
+    ephemeral: EphemeralSource | None = None
+    gce_persistent_disk: GCEPersistentDisk | None = None
+    aws_elastic_block_store: AWSElasticBlockStore | None = None
+    azure_disk: AzureDisk | None = None
+    cinder: Cinder | None = None
+    portworx_volume: PortworxVolume | None = None
+    rbd: RBD | None = None
+    iscsi: ISCSI | None = None
+    csi: CSISource | None = None
     image: dict[str, object] | None = None
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 from berth.api.meta import LabelSelector, ObjectMeta, Trimmed
 
 
@@ -46,13 +43,3 @@ class StatefulSet(Trimmed, frozen=True, kw_only=True):
 
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
-
-
-Workload = Service | ReplicationController | ReplicaSet | StatefulSet
-WORKLOADS: Final[Mapping[str, type[Workload]]] = {
-    "service": Service,
-    "replicationcontroller": ReplicationController,
-    "replicaset": ReplicaSet,
-    "statefulset": StatefulSet,
-}
-"""By berth's word for the kind, as on the bus."""

@@ -12,12 +12,12 @@ import msgspec
 
 from berth.api.boundat import unix_seconds
 from berth.api.errors import DecodeError
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.mirror import MirrorEntry, decode_entry
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.api.subjects import parse_key
-from berth.api.workloads import WORKLOADS
 from berth.cluster.snapshot import Snapshot
 
 WATERMARK = "watermark"
@@ -62,7 +62,7 @@ class MirroredSnapshot:
         self._nodes = msgspec.json.Decoder(Node)
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
-        self._workloads = {kind: msgspec.json.Decoder(struct) for kind, struct in WORKLOADS.items()}
+        self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in FURTHER_KINDS.items()}
         self._setters: Mapping[str, Callable[[MirrorEntry], News]] = {
             "node": self._set_node,
             "pod": self._set_pod,
@@ -81,11 +81,11 @@ class MirroredSnapshot:
         if data is None:
             return self._remove(kind, name)
         setter = self._setters.get(kind)
-        if setter is None and kind not in WORKLOADS:
+        if setter is None and kind not in FURTHER_KINDS:
             return Changed(kind=kind)
         try:
             entry = decode_entry(data)
-            return self._set_workload(kind, name, entry) if setter is None else setter(entry)
+            return self._set_further(kind, name, entry) if setter is None else setter(entry)
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
 
@@ -98,8 +98,8 @@ class MirroredSnapshot:
             self.snapshot.remove_pod(name)
             self.snapshot.end_nomination(name)
             return PodLeft(uid=name)
-        elif kind in WORKLOADS:
-            self.snapshot.objects(WORKLOADS[kind]).remove(name)
+        elif kind in FURTHER_KINDS:
+            self.snapshot.objects(FURTHER_KINDS[kind].struct).remove(name)
         return Changed(kind=kind)
 
     def _set_node(self, entry: MirrorEntry) -> News:
@@ -110,9 +110,9 @@ class MirroredSnapshot:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
         return Changed(kind="namespace")
 
-    def _set_workload(self, kind: str, uid: str, entry: MirrorEntry) -> News:
-        thing = self._workloads[kind].decode(entry.object)
-        self.snapshot.objects(WORKLOADS[kind]).set(uid, thing)
+    def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> News:
+        thing = self._further[kind].decode(entry.object)
+        self.snapshot.objects(FURTHER_KINDS[kind].struct).set(name, thing)
         return Changed(kind=kind)
 
     def _set_pod(self, entry: MirrorEntry) -> News:

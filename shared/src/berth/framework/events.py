@@ -27,6 +27,7 @@ class Resource(StrEnum):
     CSI_NODE = "CSINode"
     CSI_DRIVER = "CSIDriver"
     CSI_STORAGE_CAPACITY = "CSIStorageCapacity"
+    VOLUME_ATTACHMENT = "VolumeAttachment"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NOMINATION = "nomination"
     """Room that was made for a pod: DELETE says that it is free for others."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.lease import Lease
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.kube.port import T
 
 
@@ -26,13 +26,9 @@ POD = Kind(name="pod", path="/api/v1/pods", struct=Pod)
 NODE = Kind(name="node", path="/api/v1/nodes", struct=Node)
 NAMESPACE = Kind(name="namespace", path="/api/v1/namespaces", struct=Namespace)
 LEASE = Kind(name="lease", path="/apis/coordination.k8s.io/v1/leases", struct=Lease)
-SERVICE = Kind(name="service", path="/api/v1/services", struct=Service)
-REPLICATION_CONTROLLER = Kind(
-    name="replicationcontroller", path="/api/v1/replicationcontrollers", struct=ReplicationController
+FURTHER: tuple[Kind[Any], ...] = tuple(
+    Kind(name=name, path=kind.path, struct=kind.struct) for name, kind in FURTHER_KINDS.items()
 )
-REPLICA_SET = Kind(name="replicaset", path="/apis/apps/v1/replicasets", struct=ReplicaSet)
-STATEFUL_SET = Kind(name="statefulset", path="/apis/apps/v1/statefulsets", struct=StatefulSet)
-
-WORKLOADS = (SERVICE, REPLICATION_CONTROLLER, REPLICA_SET, STATEFUL_SET)
-"""What says which pods are a pod's like, for default spread constraints."""
-KINDS: dict[str, Kind[Any]] = {kind.name: kind for kind in (POD, NODE, NAMESPACE, *WORKLOADS, LEASE)}
+"""What plugins read beyond pods, nodes and namespaces."""
+_ALL: tuple[Kind[Any], ...] = (POD, NODE, NAMESPACE, *FURTHER, LEASE)
+KINDS: dict[str, Kind[Any]] = {kind.name: kind for kind in _ALL}

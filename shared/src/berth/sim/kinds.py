@@ -151,12 +151,28 @@ PRIORITY_CLASSES = Kind(
     group="scheduling.k8s.io", plural="priorityclasses", name="PriorityClass", short_names=("pc",), namespaced=False
 )
 SPEC_AND_STATUS = b',"spec":{},"status":{}'
+_WORKLOAD_SPEC = b'"replicas":0,"selector":null,"template":{"metadata":{},"spec":{"containers":null}}'
+_REPLICA_SET_BOOKMARK = b',"spec":{' + _WORKLOAD_SPEC + b'},"status":{"replicas":0}'
+_STATEFUL_SET_BOOKMARK = (
+    b',"spec":{'
+    + _WORKLOAD_SPEC
+    + b',"serviceName":"","updateStrategy":{}},"status":{"replicas":0,"availableReplicas":0}'
+)
+_BUDGET_BOOKMARK = (
+    b',"spec":{},"status":{"disruptionsAllowed":0,"currentHealthy":0,"desiredHealthy":0,"expectedPods":0}'
+)
 
 KINDS: tuple[Kind, ...] = (
     PODS,
     NODES,
     NAMESPACES,
-    Kind(plural="services", name="Service", short_names=("svc",), has_status=True, bookmark=SPEC_AND_STATUS),
+    Kind(
+        plural="services",
+        name="Service",
+        short_names=("svc",),
+        has_status=True,
+        bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
+    ),
     EVENTS,
     Kind(
         plural="persistentvolumes",
@@ -171,7 +187,7 @@ KINDS: tuple[Kind, ...] = (
         name="PersistentVolumeClaim",
         short_names=("pvc",),
         has_status=True,
-        bookmark=SPEC_AND_STATUS,
+        bookmark=b',"spec":{"resources":{}},"status":{}',
     ),
     Kind(
         plural="replicationcontrollers",
@@ -179,7 +195,7 @@ KINDS: tuple[Kind, ...] = (
         short_names=("rc",),
         has_status=True,
         has_generation=True,
-        bookmark=SPEC_AND_STATUS,
+        bookmark=b',"spec":{},"status":{"replicas":0}',
     ),
     Kind(
         group="apps",
@@ -188,7 +204,7 @@ KINDS: tuple[Kind, ...] = (
         short_names=("rs",),
         has_status=True,
         has_generation=True,
-        bookmark=SPEC_AND_STATUS,
+        bookmark=_REPLICA_SET_BOOKMARK,
     ),
     Kind(
         group="apps",
@@ -197,12 +213,40 @@ KINDS: tuple[Kind, ...] = (
         short_names=("sts",),
         has_status=True,
         has_generation=True,
-        bookmark=SPEC_AND_STATUS,
+        bookmark=_STATEFUL_SET_BOOKMARK,
     ),
     LEASES,
     NEW_EVENTS,
-    Kind(group="storage.k8s.io", plural="storageclasses", name="StorageClass", short_names=("sc",), namespaced=False),
-    Kind(group="storage.k8s.io", plural="csinodes", name="CSINode", namespaced=False, bookmark=b',"spec":{}'),
+    Kind(
+        group="storage.k8s.io",
+        plural="storageclasses",
+        name="StorageClass",
+        short_names=("sc",),
+        namespaced=False,
+        bookmark=b',"provisioner":""',
+    ),
+    Kind(
+        group="storage.k8s.io",
+        plural="csinodes",
+        name="CSINode",
+        namespaced=False,
+        bookmark=b',"spec":{"drivers":null}',
+    ),
+    Kind(group="storage.k8s.io", plural="csidrivers", name="CSIDriver", namespaced=False, bookmark=b',"spec":{}'),
+    Kind(
+        group="storage.k8s.io",
+        plural="csistoragecapacities",
+        name="CSIStorageCapacity",
+        bookmark=b',"storageClassName":""',
+    ),
+    Kind(
+        group="storage.k8s.io",
+        plural="volumeattachments",
+        name="VolumeAttachment",
+        namespaced=False,
+        has_status=True,
+        bookmark=b',"spec":{"attacher":"","source":{},"nodeName":""},"status":{"attached":false}',
+    ),
     Kind(
         group="policy",
         plural="poddisruptionbudgets",
@@ -210,7 +254,7 @@ KINDS: tuple[Kind, ...] = (
         short_names=("pdb",),
         has_status=True,
         has_generation=True,
-        bookmark=SPEC_AND_STATUS,
+        bookmark=_BUDGET_BOOKMARK,
     ),
     PRIORITY_CLASSES,
 )

@@ -1,0 +1,99 @@
+"""Contract of the API server, real and simulated: the kinds that plugins read beyond pods, nodes and namespaces."""
+
+import json
+
+import pytest
+
+from berth.api.furtherkinds import FURTHER_KINDS
+from berth.kube.decoding import ObjectDecoder
+from berth.kube.kinds import KINDS
+from berth.kube.port import Deleted, Upserted
+from harness.kubernetes_api import KubernetesApi
+
+LABELS = {"app": "web"}
+TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "main", "image": "pause"}]}}
+STORAGE = {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}
+BODIES = {
+    "service": {"spec": {"selector": LABELS, "ports": [{"port": 80}]}},
+    "replicationcontroller": {"spec": {"selector": LABELS, "template": TEMPLATE}},
+    "replicaset": {"spec": {"selector": {"matchLabels": LABELS}, "template": TEMPLATE}},
+    "statefulset": {"spec": {"selector": {"matchLabels": LABELS}, "template": TEMPLATE, "serviceName": "web"}},
+    "pv": {"spec": {**STORAGE, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}},
+    "pvc": {"spec": {**STORAGE, "resources": {"requests": {"storage": "1Gi"}}}},
+    "storageclass": {"provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"},
+    "csinode": {"spec": {"drivers": [{"name": "example.com", "nodeID": "n", "allocatable": {"count": 3}}]}},
+    "csidriver": {"spec": {"storageCapacity": True}},
+    "csistoragecapacity": {"storageClassName": "slow", "capacity": "1Gi", "nodeTopology": {"matchLabels": LABELS}},
+    "volumeattachment": {
+        "spec": {"attacher": "example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+    },
+    "poddisruptionbudget": {"spec": {"selector": {"matchLabels": LABELS}, "minAvailable": 1}},
+}
+
+
+WORKLOAD_SPEC = {"replicas": 0, "selector": None, "template": {"metadata": {}, "spec": {"containers": None}}}
+BOOKMARKS = {
+    "service": {"spec": {}, "status": {"loadBalancer": {}}},
+    "replicationcontroller": {"spec": {}, "status": {"replicas": 0}},
+    "replicaset": {"spec": WORKLOAD_SPEC, "status": {"replicas": 0}},
+    "statefulset": {
+        "spec": {**WORKLOAD_SPEC, "serviceName": "", "updateStrategy": {}},
+        "status": {"replicas": 0, "availableReplicas": 0},
+    },
+    "pv": {"spec": {}, "status": {}},
+    "pvc": {"spec": {"resources": {}}, "status": {}},
+    "storageclass": {"provisioner": ""},
+    "csinode": {"spec": {"drivers": None}},
+    "csidriver": {"spec": {}},
+    "csistoragecapacity": {"storageClassName": ""},
+    "volumeattachment": {"spec": {"attacher": "", "source": {}, "nodeName": ""}, "status": {"attached": False}},
+    "poddisruptionbudget": {
+        "spec": {},
+        "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0},
+    },
+}
+
+
+def in_namespace(api: KubernetesApi, kind: str) -> str:
+    root, plural = FURTHER_KINDS[kind].path.rsplit("/", 1)
+    return f"{root}/namespaces/{api.namespace}/{plural}" if FURTHER_KINDS[kind].is_namespaced else f"{root}/{plural}"
+
+
+def test_every_further_kind_is_held_to_the_contract():
+    assert BODIES.keys() == BOOKMARKS.keys() == FURTHER_KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", BODIES)
+async def test_a_further_kind_is_listed_watched_and_deleted(kubernetes_api: KubernetesApi, kind: str):
+    path, name = FURTHER_KINDS[kind].path, f"thing-{kubernetes_api.namespace}"
+    decoder = ObjectDecoder(KINDS[kind])
+    before = await kubernetes_api.get(path)
+    created = await kubernetes_api.post(
+        in_namespace(kubernetes_api, kind), {"metadata": {"name": name}, **BODIES[kind]}
+    )
+    assert created.code == 201, created.body
+    listed = decoder.page(json.dumps((await kubernetes_api.get(path)).body).encode())
+    assert name in {thing.metadata.name for thing in listed.objects}
+    async with kubernetes_api.watch(path, resourceVersion=before.version) as events:
+        added = decoder.event(json.dumps(await events.next()).encode())
+        await kubernetes_api.patch(f"{in_namespace(kubernetes_api, kind)}/{name}", {"metadata": {"finalizers": None}})
+        await kubernetes_api.delete(f"{in_namespace(kubernetes_api, kind)}/{name}", propagationPolicy="Background")
+        while isinstance(gone := decoder.event(json.dumps(await events.next()).encode()), Upserted):
+            assert gone.object.metadata.name == name
+    assert isinstance(added, Upserted)
+    assert isinstance(gone, Deleted)
+    assert (added.object.metadata.name, gone.object.metadata.name) == (name, name)
+    assert added.object == decoder.one(json.dumps(created.body).encode())
+
+
+@pytest.mark.parametrize("kind", BODIES)
+async def test_a_bookmark_of_a_further_kind_has_the_members_that_are_always_written(
+    kubernetes_api: KubernetesApi, kind: str
+):
+    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    async with kubernetes_api.watch(FURTHER_KINDS[kind].path, **query) as events:
+        while (event := await events.next())["type"] != "BOOKMARK":
+            pass
+    members = {member: value for member, value in event["object"].items() if member != "metadata"}
+    api_version = FURTHER_KINDS[kind].path.rsplit("/", 1)[0].removeprefix("/apis/").removeprefix("/api/")
+    assert members == {"kind": FURTHER_KINDS[kind].kind, "apiVersion": api_version, **BOOKMARKS[kind]}
