@@ -145,7 +145,7 @@ profiles:
             "podInitialBackoffSeconds: want at least 1, got 0",
             "profiles[2].schedulerName: required when there are several profiles",
             (
-                "profiles[0].plugins.score.enabled[0].name: unknown plugin 'Fitt', known are "
+                "profiles[0].plugins.score.enabled[0].name: unknown plugin 'Fitt', did you mean 'Fit'? Known are "
                 "Bind, Fit, Label, OtherSort, Sort, Taint"
             ),
             "profiles[0].plugins.score.enabled[1].weight: want 0..2147483647, got -1",
@@ -154,7 +154,7 @@ profiles:
             "profiles[2].plugins.queueSort: want exactly one plugin, got []",
             "profiles[1].schedulerName: 'a' is the name of another profile",
             "profiles[2].plugins.queueSort: want the same as in profiles[0], they share one queue",
-            "leaderElection.renewDeadline: want less than leaseDuration (0:00:05), got '0:00:10'",
+            "leaderElection.renewDeadline: want less than leaseDuration (5s), got 10s",
         )
     )
 
@@ -189,12 +189,126 @@ def test_known_fields_that_mean_nothing_here_are_listed():
     )
 
 
-def test_a_percentage_of_nodes_means_nothing_since_every_node_is_scored():
-    assert loaded("percentageOfNodesToScore: 50\nprofiles: [{percentageOfNodesToScore: 30}]").ignored == (
-        "percentageOfNodesToScore",
-        "profiles[0].percentageOfNodesToScore",
+@pytest.mark.parametrize(
+    ("body", "percentages"),
+    [
+        pytest.param("profiles: [{schedulerName: a}]", [0], id="every node unless something is said"),
+        pytest.param(
+            "percentageOfNodesToScore: 50\nprofiles: [{schedulerName: a}, {schedulerName: b}]", [50, 50], id="for all"
+        ),
+        pytest.param(
+            "percentageOfNodesToScore: 50\n"
+            "profiles: [{schedulerName: a, percentageOfNodesToScore: 0}, {schedulerName: b}]",
+            [0, 50],
+            id="a profile's own number counts, 0 too",
+        ),
+    ],
+)
+def test_the_percentage_of_nodes_to_score_is_the_profiles_own_or_the_files(body, percentages):
+    assert [profile.percentage_of_nodes_to_score for profile in loaded(body).profiles] == percentages
+
+
+def test_problems_come_in_the_same_order_every_time_unknown_fields_in_the_files():
+    unknown = [f"field{n}" for n in range(20)]
+    body = "".join(f"{name}: 1\n" for name in unknown)
+    assert [problem.split(":")[0] for problem in problems(body)] == unknown
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        pytest.param("parallelism: -3", "parallelism: want more than 0, got -3", id="parallelism"),
+        pytest.param(
+            "podMaxBackoffSeconds: 1\npodInitialBackoffSeconds: 2",
+            "podMaxBackoffSeconds: want at least podInitialBackoffSeconds (2), got 1",
+            id="back-off",
+        ),
+        pytest.param(
+            "podInitialBackoffSeconds: -1", "podInitialBackoffSeconds: want at least 1, got -1", id="negative"
+        ),
+        pytest.param(
+            "profiles: [{percentageOfNodesToScore: -1}]",
+            "profiles[0].percentageOfNodesToScore: want 0..100, got -1",
+            id="a profile's percentage",
+        ),
+        pytest.param(
+            "leaderElection: {retryPeriod: 9s}",
+            "leaderElection.retryPeriod: want less than renewDeadline (10s) divided by 1.2, got 9s",
+            id="retries that come too late",
+        ),
+        pytest.param(
+            "clientConnection: {burst: -1}", "clientConnection.burst: want 0 or more, got -1", id="negative burst"
+        ),
+        pytest.param(
+            "profiles: [{plugins: {placementScore: {enabled: [{name: Fit}]}}}]",
+            "profiles[0].plugins.placementScore: "
+            "not supported; pods are placed one by one here, groups have no plugins",
+            id="placements of groups",
+        ),
+        pytest.param(
+            "profiles: [{plugins: {filter: {enabled: [{name: Nope}]}}}]",
+            "profiles[0].plugins.filter.enabled[0].name: "
+            "unknown plugin 'Nope', known are Bind, Fit, Label, OtherSort, Sort, Taint",
+            id="a name that is near to none",
+        ),
+        pytest.param(
+            "profiles: [{pluginConfig: [{name: Fit, args: {kind: TaintArgs, apiVersion: v1}}]}]",
+            "profiles[0].pluginConfig[0].args.kind: want 'FitArgs', got 'TaintArgs'",
+            id="arguments of another kind",
+        ),
+        pytest.param(
+            "profiles: [{pluginConfig: [{name: Fit}, {name: Fit}]}]",
+            "profiles[0].pluginConfig[1].name: 'Fit' stands there more than once",
+            id="arguments twice",
+        ),
+        pytest.param(
+            "profiles: [{plugins: {queueSort: {enabled: [{name: OtherSort}]}}}]",
+            "profiles[0].plugins.queueSort: want exactly one plugin, got ['Sort', 'OtherSort']",
+            id="two orders",
+        ),
+        pytest.param(
+            "profiles: [{plugins: {bind: {disabled: [{name: Bind}]}}}]",
+            "profiles[0].plugins.bind: want at least one plugin, got none",
+            id="nothing binds",
+        ),
+    ],
+)
+def test_what_kube_scheduler_refuses_is_refused(body, sentence):
+    assert sentence in problems(body)
+
+
+def test_without_election_its_times_are_not_looked_at():
+    off = "leaderElection: {leaderElect: false, leaseDuration: 1s, resourceLock: endpoints}"
+    assert loaded(off).leader_election.lease_duration == timedelta(seconds=1)
+
+
+def test_times_of_zero_are_those_that_are_not_written():
+    assert loaded("leaderElection: {leaseDuration: 0s, renewDeadline: 0s}").leader_election.lease_duration == timedelta(
+        seconds=15
     )
-    assert loaded("percentageOfNodesToScore: 0\nprofiles: [{percentageOfNodesToScore: 100}]").ignored == ()
+
+
+@pytest.mark.parametrize("qps", ["0", "-1"])
+def test_a_rate_of_zero_or_less_is_no_limit(qps):
+    assert loaded(f"clientConnection: {{qps: {qps}}}").client_connection.qps is None
+
+
+def test_sets_for_placements_of_groups_may_disable_what_is_not_there():
+    body = "profiles: [{plugins: {placementGenerate: {disabled: [{name: TopologyPlacement}]}}}]"
+    assert names(loaded(body), Point.FILTER) == [("Taint", 3), ("Fit", 1)]
+
+
+def test_queue_sort_plugins_have_the_same_arguments_in_all_profiles():
+    known = {**KNOWN, "Sort": Known((Point.QUEUE_SORT,), FitArgs)}
+    body = (
+        "profiles: [{schedulerName: a}, "
+        "{schedulerName: b, pluginConfig: [{name: Sort, args: {limit: 2}}]}, {schedulerName: c}]"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load(HEAD + body, known=known, preset=PRESET)
+    assert caught.value.problems == (
+        "profiles[1].pluginConfig: want arguments of 'Sort' the same as in profiles[0], they share one queue",
+    )
 
 
 def test_the_digest_follows_what_the_file_says_and_not_its_layout():

@@ -67,7 +67,7 @@ def test_arguments_take_each_resource_once_and_no_weights():
         resources=[ResourceWeight(name="cpu", weight=2), ResourceWeight(name="cpu"), ResourceWeight(name="pods")]
     )
     assert validate(args, "args") == [
-        "args.resources[2].name: want cpu, memory, ephemeral-storage or an extended resource, got 'pods'",
-        "args.resources: 'cpu' stands there more than once",
+        "args.resources[1].name: want it once, got 'cpu' once more",
         "args.resources[0].weight: want 1, got 2",
+        "args.resources[2].name: want cpu, memory, ephemeral-storage or an extended resource, got 'pods'",
     ]

@@ -171,6 +171,9 @@ def test_what_the_profile_adds_is_required_of_every_pod_and_said_first():
     ]
 
 
+VALID = "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
+
+
 def test_every_problem_of_added_affinity_is_told_with_its_path():
     added = PodNodeAffinity(
         required_during_scheduling_ignored_during_execution=NodeSelector(node_selector_terms=[term("a", "Like", "b")]),
@@ -181,8 +184,8 @@ def test_every_problem_of_added_affinity_is_told_with_its_path():
     required = "args.addedAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     preferred = "args.addedAffinity.preferredDuringSchedulingIgnoredDuringExecution"
     assert validate(NodeAffinityArgs(added_affinity=added), "args") == [
-        f"{required}.nodeSelectorTerms[0]: want expressions with valid operators and values",
-        f"{preferred}[0].preference: want expressions with valid operators and values",
+        f"{required}.nodeSelectorTerms[0].matchExpressions[0]: want {VALID}, got 'Like' with ['b']",
+        f"{preferred}[0].preference.matchExpressions[0]: want {VALID}, got 'Gt' with ['x']",
         f"{preferred}[0].weight: want 1..100, got 101",
     ]
     assert validate(NodeAffinityArgs(), "args") == []

@@ -104,7 +104,7 @@ def scored(pod: Pod, strategy: ScoringStrategy, node, *placed: Pod) -> int:
     return int(plugin.score_all(CycleState(snapshot.class_of(pod)), pod, Nodes(snapshot))[0])
 
 
-LEAST, MOST = ScoringStrategy(), ScoringStrategy(type="MostAllocated")
+LEAST, MOST = ScoringStrategy(type="LeastAllocated"), ScoringStrategy(type="MostAllocated")
 RATIO = ScoringStrategy(
     type="RequestedToCapacityRatio",
     requested_to_capacity_ratio=Shape(
@@ -134,7 +134,9 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         pytest.param(LEAST, asking(), a_node("n", cpu="0", memory="0"), 0, id="nothing at all"),
         # cpu 25 x 3, gpu (4-1)*100/4 = 75 x 1; (75 + 75) / 4 = 37.5, down
         pytest.param(
-            ScoringStrategy(resources=[ResourceWeight(name="cpu", weight=3), ResourceWeight(name=GPU)]),
+            ScoringStrategy(
+                type="LeastAllocated", resources=[ResourceWeight(name="cpu", weight=3), ResourceWeight(name=GPU)]
+            ),
             asking(cpu="3", **{GPU: "1"}),
             a_node("n", **{GPU: "4"}),
             37,
@@ -142,7 +144,7 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         ),
         # the pod asks for no gpu: cpu 25 alone
         pytest.param(
-            ScoringStrategy(resources=[ResourceWeight(name="cpu"), ResourceWeight(name=GPU)]),
+            ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="cpu"), ResourceWeight(name=GPU)]),
             asking(cpu="3"),
             a_node("n", **{GPU: "4"}),
             25,
@@ -150,7 +152,7 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         ),
         # ephemeral storage counts as it is asked for: (100-25)*100/100 = 75
         pytest.param(
-            ScoringStrategy(resources=[ResourceWeight(name="ephemeral-storage")]),
+            ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="ephemeral-storage")]),
             asking(**{"ephemeral-storage": "25Gi"}),
             a_node("n"),
             75,
@@ -240,7 +242,7 @@ def test_sidecars_and_init_containers_must_fit_too():
 
 def test_every_problem_of_the_arguments_is_told_with_its_path():
     args = NodeResourcesFitArgs(
-        ignored_resources=["cpu"],
+        ignored_resources=["cpu", "a gpu"],
         ignored_resource_groups=["a/b"],
         scoring_strategy=ScoringStrategy(
             type="RequestedToCapacityRatio",
@@ -251,14 +253,13 @@ def test_every_problem_of_the_arguments_is_told_with_its_path():
         ),
     )
     assert validate(args, "args") == [
-        "args.ignoredResources[0]: want an extended resource such as example.com/gpu, got 'cpu'",
-        "args.ignoredResourceGroups[0]: want a group such as example.com without '/', got 'a/b'",
+        "args.ignoredResources[1]: want a resource such as example.com/gpu, got 'a gpu'",
+        "args.ignoredResourceGroups[0]: want a group such as example.com, without '/', got 'a/b'",
         "args.scoringStrategy.resources[0].weight: want 1..100, got 101",
         (
             "args.scoringStrategy.resources[2].name: "
             "want cpu, memory, ephemeral-storage or an extended resource, got 'pods'"
         ),
-        "args.scoringStrategy.resources: 'cpu' stands there more than once",
         "args.scoringStrategy.requestedToCapacityRatio.shape[2].utilization: want 0..100, got 101",
         "args.scoringStrategy.requestedToCapacityRatio.shape[0].score: want 0..10, got 11",
         (
@@ -274,6 +275,17 @@ def test_every_problem_of_the_arguments_is_told_with_its_path():
         (
             ScoringStrategy(type="Best"),
             "a.scoringStrategy.type: want LeastAllocated, MostAllocated or RequestedToCapacityRatio, got 'Best'",
+        ),
+        (
+            ScoringStrategy(),
+            "a.scoringStrategy.type: want LeastAllocated, MostAllocated or RequestedToCapacityRatio, got ''",
+        ),
+        (
+            ScoringStrategy(type="MostAllocated", requested_to_capacity_ratio=Shape()),
+            (
+                "a.scoringStrategy.requestedToCapacityRatio: "
+                "want it only where type is RequestedToCapacityRatio, got it with 'MostAllocated'"
+            ),
         ),
         (
             ScoringStrategy(type="RequestedToCapacityRatio"),

@@ -253,8 +253,8 @@ def test_arguments_are_checked():
         "args.defaultConstraints[0].maxSkew: want more than 0, got 0",
         "args.defaultConstraints[0].whenUnsatisfiable: want DoNotSchedule or ScheduleAnyway, got 'Never'",
         "args.defaultConstraints[0].labelSelector: want none, it follows from the pod's services and its controller",
-        "args.defaultConstraints: 'zone' with DoNotSchedule stands there more than once",
+        "args.defaultConstraints[2]: want a constraint of its own, got 'zone' with 'DoNotSchedule' once more",
     ]
-    assert validate(PodTopologySpreadArgs(default_constraints=given), "args") == [
-        "args.defaultConstraints: want none while defaultingType is System, got 2"
+    assert validate(PodTopologySpreadArgs(default_constraints=[constraint(label_selector=None)]), "args") == [
+        "args.defaultingType: want List where there are defaultConstraints, got 'System'"
     ]

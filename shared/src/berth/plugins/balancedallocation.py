@@ -71,11 +71,19 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
 def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
     """Resources that can be counted, each once, and no weights."""
     resources = args.resources or []
-    return resource_problems(resources, f"{path}.resources") + [
+    names = [resource.name for resource in resources]
+    problems = [
+        f"{path}.resources[{i}].name: want it once, got {name!r} once more"
+        for i, name in enumerate(names)
+        if name in names[:i]
+    ]
+    problems += [
         f"{path}.resources[{i}].weight: want 1, got {resource.weight}"
         for i, resource in enumerate(resources)
         if resource.weight not in (0, 1)
     ]
+    unweighed = [ResourceWeight(name=name) for name in names]
+    return problems + resource_problems(unweighed, f"{path}.resources")
 
 
 def _build(args: Any) -> NodeResourcesBalancedAllocation:

@@ -23,12 +23,12 @@ def validate(args: LabelArgs, path: str) -> list[str]:
     return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
 
 
-def key_problems(key: str, path: str) -> list[str]:
-    """Problems of a label key: ``name`` or ``prefix/name``."""
+def key_problems(key: str, path: str, wanted: str = "a label key such as disk or example.com/disk") -> list[str]:
+    """Problems of what must be written as a label key, ``name`` or ``prefix/name``; ``wanted`` says what it is."""
     prefix, slash, name = key.rpartition("/")
     if _NAME.fullmatch(name) and (not slash or _PREFIX.fullmatch(prefix)):
         return []
-    return [f"{path}: want a label key such as disk or example.com/disk, got {key!r}"]
+    return [f"{path}: want {wanted}, got {key!r}"]
 
 
 def value_problems(value: str, path: str) -> list[str]:

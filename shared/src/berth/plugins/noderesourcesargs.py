@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from berth.api.resources import is_extended, is_scalar
+from berth.api.resources import is_counted
 from berth.plugins.factory import Args
+from berth.plugins.labelargs import key_problems
 from berth.plugins.scoringstrategy import LeastAllocated, MostAllocated, RequestedToCapacityRatio, Strategy
 
 LEAST: Final = "LeastAllocated"
 MOST: Final = "MostAllocated"
 RATIO: Final = "RequestedToCapacityRatio"
-_NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 _MAX_PERCENT: Final = 100
 _MAX_SHAPE_SCORE: Final = 10
 
@@ -40,9 +40,12 @@ class Shape(Args, frozen=True, kw_only=True):
 
 
 class ScoringStrategy(Args, frozen=True, kw_only=True):
-    """How points are given, and for which resources; none named is cpu and memory, each of weight 1."""
+    """How points are given, and for which resources; none named is cpu and memory, each of weight 1.
 
-    type: str = LEAST
+    Whoever writes a strategy names its type.
+    """
+
+    type: str = ""
     resources: list[ResourceWeight] | None = msgspec.field(
         default_factory=lambda: [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
     )
@@ -54,7 +57,7 @@ class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
 
     ignored_resources: list[str] | None = None
     ignored_resource_groups: list[str] | None = None
-    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    scoring_strategy: ScoringStrategy = ScoringStrategy(type=LEAST)
 
 
 def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
@@ -76,44 +79,49 @@ def strategy_of(given: ScoringStrategy) -> Strategy:
 def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
     """Every problem, with its path."""
     strategy, where = args.scoring_strategy, f"{path}.scoringStrategy"
-    problems = [
-        f"{path}.ignoredResources[{i}]: want an extended resource such as example.com/gpu, got {name!r}"
-        for i, name in enumerate(args.ignored_resources or ())
-        if not is_extended(name)
-    ]
-    problems += [
-        f"{path}.ignoredResourceGroups[{i}]: want a group such as example.com without '/', got {group!r}"
-        for i, group in enumerate(args.ignored_resource_groups or ())
-        if not group or "/" in group or group.endswith("kubernetes.io")
-    ]
+    problems = _ignored_problems(args, path)
     if strategy.type not in (LEAST, MOST, RATIO):
         problems.append(f"{where}.type: want {LEAST}, {MOST} or {RATIO}, got {strategy.type!r}")
     problems += resource_problems(strategy.resources or [], f"{where}.resources")
-    if strategy.type == RATIO:
-        shape = (strategy.requested_to_capacity_ratio or Shape()).shape or []
-        problems += _shape_problems(shape, f"{where}.requestedToCapacityRatio.shape")
+    return problems + _ratio_problems(strategy, f"{where}.requestedToCapacityRatio")
+
+
+def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
+    """A name that no resource can have would ignore nothing."""
+    problems = [
+        problem
+        for i, name in enumerate(args.ignored_resources or ())
+        for problem in key_problems(name, f"{path}.ignoredResources[{i}]", "a resource such as example.com/gpu")
+    ]
+    for i, group in enumerate(args.ignored_resource_groups or ()):
+        place, wanted = f"{path}.ignoredResourceGroups[{i}]", "a group such as example.com, without '/'"
+        problems += [f"{place}: want {wanted}, got {group!r}"] if "/" in group else key_problems(group, place, wanted)
     return problems
 
 
+def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
+    given = strategy.requested_to_capacity_ratio
+    if strategy.type == RATIO:
+        return shape_problems((given or Shape()).shape or [], f"{path}.shape")
+    return [f"{path}: want it only where type is {RATIO}, got it with {strategy.type!r}"] if given is not None else []
+
+
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
-    """Every problem of a list of resources with weights."""
-    names = [resource.name for resource in resources]
+    """Every problem of a list of resources with weights; a weight of 0 is as good as none."""
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)
         if not 0 <= resource.weight <= _MAX_PERCENT
     ]
-    problems += [
-        f"{path}[{i}].name: want cpu, memory, ephemeral-storage or an extended resource, got {name!r}"
-        for i, name in enumerate(names)
-        if name not in _NATIVE and not is_scalar(name)
-    ]
     return problems + [
-        f"{path}: {name!r} stands there more than once" for name in sorted(set(names)) if names.count(name) > 1
+        f"{path}[{i}].name: want cpu, memory, ephemeral-storage or an extended resource, got {resource.name!r}"
+        for i, resource in enumerate(resources)
+        if not is_counted(resource.name)
     ]
 
 
-def _shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
+def shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
+    """Every problem of a shape: points within their ranges, of rising utilization."""
     if not shape:
         return [f"{path}: want at least one point, got none"]
     problems = [

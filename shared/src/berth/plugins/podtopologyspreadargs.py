@@ -27,17 +27,18 @@ class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:
     """Every problem, with its path."""
-    given = args.default_constraints or []
+    given, where = args.default_constraints or [], f"{path}.defaultConstraints"
+    problems = []
     if args.defaulting_type not in (SYSTEM, LIST):
-        return [f"{path}.defaultingType: want {SYSTEM} or {LIST}, got {args.defaulting_type!r}"]
+        problems.append(f"{path}.defaultingType: want {SYSTEM} or {LIST}, got {args.defaulting_type!r}")
     if args.defaulting_type == SYSTEM and given:
-        return [f"{path}.defaultConstraints: want none while defaultingType is {SYSTEM}, got {len(given)}"]
-    problems = [problem for i, c in enumerate(given) for problem in _problems_of(c, f"{path}.defaultConstraints[{i}]")]
+        problems.append(f"{path}.defaultingType: want {LIST} where there are defaultConstraints, got {SYSTEM!r}")
+    problems += [problem for i, c in enumerate(given) for problem in _problems_of(c, f"{where}[{i}]")]
     pairs = [(constraint.topology_key, constraint.when_unsatisfiable) for constraint in given]
     return problems + [
-        f"{path}.defaultConstraints: {key!r} with {action} stands there more than once"
-        for key, action in sorted(set(pairs))
-        if pairs.count((key, action)) > 1
+        f"{where}[{i}]: want a constraint of its own, got {key!r} with {action!r} once more"
+        for i, (key, action) in enumerate(pairs)
+        if (key, action) in pairs[:i]
     ]
 
 

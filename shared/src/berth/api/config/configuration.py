@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 from berth.api.config.plugins import PluginLists
+
+EVERY_NODE: Final = 0
+"""The percentage of nodes to score that stands for all of them. In kube-scheduler it stands for a number that falls
+from 50 to 5 as the cluster grows; here a node costs too little to be left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ class ClientConnection:
     kubeconfig: str = ""
     """Path of a kubeconfig; empty is the in-cluster account. The flag ``--kubeconfig`` beats it."""
     qps: float | None = None
-    """Requests per second; unset is no limit (v1's default of 50 would mean 56 pods/s)."""
+    """Requests per second; unset, 0 or less is no limit (v1's default of 50 would mean 56 pods/s)."""
     burst: int | None = None
     """How many requests may come at once under ``qps``; unset is twice ``qps``."""
 
@@ -47,6 +52,9 @@ class ProfileConfiguration:
     plugins: PluginLists
     args: Mapping[str, object] = field(default_factory=dict)
     """Arguments by plugin name, of the type that the plugin declares; for every plugin that has any."""
+    percentage_of_nodes_to_score: int = EVERY_NODE
+    """How many of the nodes, in percent, must be found feasible before the search ends; the file's own number unless
+    the profile has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,8 @@ class KubeSchedulerConfiguration:
     profiles: tuple[ProfileConfiguration, ...]
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
+    percentage_of_nodes_to_score: int = EVERY_NODE
+    """What profiles without a number of their own have."""
     pod_initial_backoff: timedelta = timedelta(seconds=1)
     """The first back-off of a pod that could not be placed; doubled each time."""
     pod_max_backoff: timedelta = timedelta(seconds=10)

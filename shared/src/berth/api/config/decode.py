@@ -43,16 +43,16 @@ def read_struct(value: object, kind: type[S], path: str, problems: Problems) -> 
         return None
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     hints = get_type_hints(kind)
-    for name in value.keys() - fields.keys():
-        problems.append(f"{_join(path, name)}: unknown field{_did_you_mean(name, fields)}")
+    for name in (name for name in value if name not in fields):
+        problems.append(f"{join(path, name)}: unknown field{did_you_mean(name, fields)}")
     missing = [name for name, field in fields.items() if field.required and value.get(name) is None]
     for name in missing:
-        problems.append(f"{_join(path, name)}: required")
+        problems.append(f"{join(path, name)}: required")
     present = {
         fields[name].name: (name, given) for name, given in value.items() if name in fields and given is not None
     }
     read = {
-        attribute: _read(given, hints[attribute], _join(path, name), problems)
+        attribute: _read(given, hints[attribute], join(path, name), problems)
         for attribute, (name, given) in present.items()
     }
     if missing or any(read.get(f.name) is None for f in fields.values() if f.required):
@@ -95,7 +95,7 @@ def _read_mapping(value: object, hint: object, path: str, problems: Problems) ->
     if not isinstance(value, dict):
         problems.add(path, "a mapping", value)
         return None
-    return {str(key): _read(item, hint, _join(path, key), problems) for key, item in value.items()}
+    return {str(key): _read(item, hint, join(path, key), problems) for key, item in value.items()}
 
 
 def _read_duration(value: object, path: str, problems: Problems) -> timedelta | None:
@@ -122,11 +122,13 @@ def _without_none(hint: object) -> object:
     return rest[0] if len(rest) == 1 else object
 
 
-def _join(path: str, name: object) -> str:
+def join(path: str, name: object) -> str:
+    """The path of a field of what is at ``path``; that of the file itself is empty."""
     return f"{path}.{name}" if path else str(name)
 
 
-def _did_you_mean(name: object, known: Collection[str]) -> str:
+def did_you_mean(name: object, known: Collection[str]) -> str:
+    """What a typing error may have been meant to be, to be put behind a sentence; empty when nothing is near."""
     close = difflib.get_close_matches(str(name), known, n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 

@@ -8,14 +8,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
-import yaml
 
 from berth.api.config.configuration import (
+    EVERY_NODE,
     ClientConnection,
     KubeSchedulerConfiguration,
     LeaderElection,
 )
 from berth.api.config.decode import Problems, read_struct
+from berth.api.config.document import parse
 from berth.api.config.profiles import KnownPlugin, Plugged, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
@@ -27,12 +28,13 @@ from berth.api.config.types import (
     Plugins,
 )
 from berth.api.config.versions import to_v1
+from berth.api.config.written import go_duration
 from berth.api.errors import BerthError
 
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
-_EVERY_NODE = (None, 0, 100)
-"""Percentages that say what is done anyway."""
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
+_JITTER = 1.2
+"""Retries come up to so much later than the period says (client-go), and must still come before the deadline."""
 
 
 class ConfigurationError(BerthError):
@@ -57,23 +59,11 @@ def load(
         ConfigurationError: with every problem at once.
     """
     problems = Problems()
-    document = _parse(text, problems)
+    document = parse(text, problems)
     configuration = _read(document, known, preset, problems) if document is not None else None
     if problems or configuration is None:
         raise ConfigurationError(problems, source=source)
     return configuration
-
-
-def _parse(text: str, problems: Problems) -> dict[str, object] | None:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
-        problems.append(f"not YAML: {' '.join(str(exc).split())}")
-        return None
-    if not isinstance(document, dict):
-        problems.add("", f"a {KIND}", document)
-        return None
-    return document
 
 
 def _read(
@@ -86,6 +76,8 @@ def _read(
     if file is None:
         return None
     configuration = _complete(file, known, preset, problems)
+    if problems:
+        return None
     return replace(configuration, digest=_digest(document, preset), converted=tuple(conversion.done))
 
 
@@ -105,7 +97,11 @@ def _complete(
         problems.append(
             "extenders: not supported; write what the extender does as a plugin (entry point berth.plugins)"
         )
+    if file.parallelism is not None and file.parallelism <= 0:
+        problems.add("parallelism", "more than 0", file.parallelism)
     problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
+    percentage = file.percentage_of_nodes_to_score or EVERY_NODE
+    plugged = Plugged(known=known, preset=preset, percentage_of_nodes_to_score=percentage)
     initial = file.pod_initial_backoff_seconds if file.pod_initial_backoff_seconds is not None else 1
     longest = file.pod_max_backoff_seconds if file.pod_max_backoff_seconds is not None else 10
     if initial < 1:
@@ -113,9 +109,10 @@ def _complete(
     if longest < initial:
         problems.add("podMaxBackoffSeconds", f"at least podInitialBackoffSeconds ({initial})", longest)
     return KubeSchedulerConfiguration(
-        profiles=complete_profiles(file.profiles, Plugged(known=known, preset=preset), problems),
+        profiles=complete_profiles(file.profiles, plugged, problems),
         leader_election=_leader_election(file.leader_election, problems),
         client_connection=_client_connection(file.client_connection, problems),
+        percentage_of_nodes_to_score=percentage,
         pod_initial_backoff=timedelta(seconds=initial),
         pod_max_backoff=timedelta(seconds=longest),
         ignored=_ignored(file),
@@ -134,12 +131,6 @@ def _ignored(file: File) -> tuple[str, ...]:
         *(name for name in _IGNORED if given.get(name) is not None),
         *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
         *(["leaderElection.resourceLock"] if file.leader_election.resource_lock == "leases" else []),
-        *(["percentageOfNodesToScore"] if file.percentage_of_nodes_to_score not in _EVERY_NODE else []),
-        *(
-            f"profiles[{index}].percentageOfNodesToScore"
-            for index, profile in enumerate(file.profiles or ())
-            if profile.percentage_of_nodes_to_score not in _EVERY_NODE
-        ),
     )
 
 
@@ -153,22 +144,27 @@ def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderEle
         resource_name=given.resource_name or default.resource_name,
         resource_namespace=given.resource_namespace or default.resource_namespace,
     )
-    if given.resource_lock not in (None, "leases"):
-        problems.add("leaderElection.resourceLock", "'leases'", given.resource_lock)
-    if made.renew_deadline >= made.lease_duration:
-        problems.add(
-            "leaderElection.renewDeadline", f"less than leaseDuration ({made.lease_duration})", str(made.renew_deadline)
-        )
-    if made.retry_period >= made.renew_deadline:
-        problems.add(
-            "leaderElection.retryPeriod", f"less than renewDeadline ({made.renew_deadline})", str(made.retry_period)
-        )
+    if made.leader_elect:
+        _check_election(made, given.resource_lock, problems)
     return made
 
 
+def _check_election(made: LeaderElection, lock: str | None, problems: Problems) -> None:
+    """Without election nothing of it counts, as in kube-scheduler."""
+    if lock not in (None, "", "leases"):
+        problems.add("leaderElection.resourceLock", "'leases'", lock)
+    if made.renew_deadline >= made.lease_duration:
+        limit, got = go_duration(made.lease_duration), go_duration(made.renew_deadline)
+        problems.append(f"leaderElection.renewDeadline: want less than leaseDuration ({limit}), got {got}")
+    if made.renew_deadline <= made.retry_period * _JITTER:
+        limit, got = go_duration(made.renew_deadline), go_duration(made.retry_period)
+        problems.append(
+            f"leaderElection.retryPeriod: want less than renewDeadline ({limit}) divided by {_JITTER}, got {got}"
+        )
+
+
 def _client_connection(given: FileClientConnection, problems: Problems) -> ClientConnection:
-    if given.qps is not None and given.qps < 0:
-        problems.add("clientConnection.qps", "0 (no limit) or more", given.qps)
     if given.burst is not None and given.burst < 0:
         problems.add("clientConnection.burst", "0 or more", given.burst)
-    return ClientConnection(kubeconfig=given.kubeconfig or "", qps=given.qps or None, burst=given.burst or None)
+    limit = given.qps if given.qps is not None and given.qps > 0 else None
+    return ClientConnection(kubeconfig=given.kubeconfig or "", qps=limit, burst=given.burst or None)

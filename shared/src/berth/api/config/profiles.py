@@ -9,13 +9,14 @@ from typing import Final, Protocol
 import msgspec
 
 from berth.api.config.aliases import with_own_names
-from berth.api.config.configuration import ProfileConfiguration
-from berth.api.config.decode import Problems, read_struct
+from berth.api.config.configuration import EVERY_NODE, ProfileConfiguration
+from berth.api.config.decode import Problems, did_you_mean, read_struct
 from berth.api.config.plugins import EVERYTHING, PluginLists, expand
 from berth.api.config.types import API_VERSION, FileProfile, Plugins, Point
 from berth.api.config.versions import GONE_PLUGINS
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
+SAME_QUEUE: Final = "the same as in profiles[0], they share one queue"
 _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
@@ -40,10 +41,11 @@ class KnownPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugged:
-    """The plugins that there are, and which of them the preset runs."""
+    """The plugins that there are, which of them the preset runs, and what the file says for all profiles."""
 
     known: Mapping[str, KnownPlugin]
     preset: Plugins
+    percentage_of_nodes_to_score: int = EVERY_NODE
 
 
 def complete_profiles(
@@ -69,17 +71,25 @@ def _profile(given: FileProfile, path: str, plugged: Plugged, problems: Problems
         problems.add(f"{path}.schedulerName", "a name", "")
     problems.check_range(f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score, 0, 100)
     _check_names(given.plugins, f"{path}.plugins", known, problems)
+    percentage = given.percentage_of_nodes_to_score
     lists = expand(plugged.preset, given.plugins, {name: plugin.points for name, plugin in known.items()})
     _check_lists(lists, f"{path}.plugins", problems)
     return ProfileConfiguration(
         scheduler_name=given.scheduler_name or DEFAULT_SCHEDULER_NAME,
         plugins=lists,
         args=_args(given, f"{path}.pluginConfig", lists, known, problems),
+        percentage_of_nodes_to_score=plugged.percentage_of_nodes_to_score if percentage is None else percentage,
     )
 
 
 def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
     sets = {**{str(point): plugins.at(point) for point in Point}, "multiPoint": plugins.multi_point}
+    for place, of_groups in (
+        ("placementGenerate", plugins.placement_generate),
+        ("placementScore", plugins.placement_score),
+    ):
+        if of_groups.enabled:
+            problems.append(f"{path}.{place}: not supported; pods are placed one by one here, groups have no plugins")
     for place, chosen in sets.items():
         for index, ref in enumerate(chosen.enabled or ()):
             _check_enabled(ref.name, place, f"{path}.{place}.enabled[{index}].name", known, problems)
@@ -103,7 +113,8 @@ def _check_enabled(name: str, place: str, path: str, known: Mapping[str, KnownPl
 def _unknown(path: str, name: str, known: Mapping[str, KnownPlugin]) -> str:
     if name in GONE_PLUGINS:
         return f"{path}: {name!r} is no plugin of v1; {GONE_PLUGINS[name]}"
-    return f"{path}: unknown plugin {name!r}, known are {', '.join(sorted(known))}"
+    near, names = did_you_mean(name, known), ", ".join(sorted(known))
+    return f"{path}: unknown plugin {name!r}{f'{near} Known are' if near else ', known are'} {names}"
 
 
 def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
@@ -128,8 +139,8 @@ def _args(
             made[config.name] = _read_args(
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
             )
-    used = {ref.name for refs in lists.values() for ref in refs}
-    for name in used - made.keys():
+    used = dict.fromkeys(ref.name for refs in lists.values() for ref in refs)
+    for name in (name for name in used if name not in made):
         args_type = known[name].args_type if name in known else None
         if args_type is not None:
             made[name] = args_type()
@@ -169,6 +180,6 @@ def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Proble
     first = profiles[0].plugins[Point.QUEUE_SORT]
     for index, profile in enumerate(profiles[1:], start=1):
         if profile.plugins[Point.QUEUE_SORT] != first:
-            problems.append(
-                f"profiles[{index}].plugins.queueSort: want the same as in profiles[0], they share one queue"
-            )
+            problems.append(f"profiles[{index}].plugins.queueSort: want {SAME_QUEUE}")
+        elif any(profile.args.get(ref.name) != profiles[0].args.get(ref.name) for ref in first):
+            problems.append(f"profiles[{index}].pluginConfig: want arguments of {first[0].name!r} {SAME_QUEUE}")

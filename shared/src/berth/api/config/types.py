@@ -52,7 +52,10 @@ class PluginSet(FileType, frozen=True, kw_only=True):
 
 
 class Plugins(FileType, frozen=True, kw_only=True):
-    """One set for each extension point, and ``multiPoint`` for all that a plugin implements."""
+    """One set for each extension point, and ``multiPoint`` for all that a plugin implements.
+
+    ``placementGenerate`` and ``placementScore`` are fields of v1 for pod groups, which are not placed as such here.
+    """
 
     pre_enqueue: PluginSet = PluginSet()
     queue_sort: PluginSet = PluginSet()
@@ -67,6 +70,8 @@ class Plugins(FileType, frozen=True, kw_only=True):
     bind: PluginSet = PluginSet()
     post_bind: PluginSet = PluginSet()
     multi_point: PluginSet = PluginSet()
+    placement_generate: PluginSet = PluginSet()
+    placement_score: PluginSet = PluginSet()
 
     def at(self, point: Point) -> PluginSet:
         """The set of one extension point."""

@@ -37,7 +37,7 @@ def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
             "qps": connection.qps or 0,
             "burst": connection.burst or 0,
         },
-        "percentageOfNodesToScore": 0,
+        "percentageOfNodesToScore": configuration.percentage_of_nodes_to_score,
         "podInitialBackoffSeconds": int(configuration.pod_initial_backoff.total_seconds()),
         "podMaxBackoffSeconds": int(configuration.pod_max_backoff.total_seconds()),
         "profiles": [_profile(profile) for profile in configuration.profiles],
@@ -58,6 +58,7 @@ def go_duration(duration: timedelta) -> str:
 def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
     return {
         "schedulerName": profile.scheduler_name,
+        "percentageOfNodesToScore": profile.percentage_of_nodes_to_score,
         "plugins": {
             str(point): {
                 "enabled": [_ref(ref, point) for ref in profile.plugins.get(point, ())],
@@ -66,7 +67,7 @@ def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
             for point in Point
         },
         "pluginConfig": [
-            {"name": name, "args": in_full(args)}
+            {"name": name, "args": {"apiVersion": API_VERSION, "kind": f"{name}Args", **in_full(args)}}
             for name, args in sorted(profile.args.items())
             if isinstance(args, msgspec.Struct)
         ],

@@ -1,0 +1,49 @@
+"""Keys that stand more than once are refused wherever they are, with the lines in which they stand."""
+
+import pytest
+
+from berth.api.config.decode import Problems
+from berth.api.config.document import parse
+
+
+def problems(text: str) -> list[str]:
+    found = Problems()
+    parse(text, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param("a: 1\nb: 2\na: 3\n", "a: want it once, got it in lines 1, 3", id="at the top"),
+        pytest.param(
+            "profiles:\n- schedulerName: a\n  plugins:\n    score: {}\n    score: {}\n",
+            "profiles[0].plugins.score: want it once, got it in lines 4, 5",
+            id="far within",
+        ),
+        pytest.param(
+            '{"a": {"b": 1, "b": 2, "b": 3}}', "a.b: want it once, got it in lines 1, 1, 1", id="in JSON, three times"
+        ),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(text, sentence):
+    assert problems(text) == [sentence]
+
+
+def test_every_repeated_key_is_told_of():
+    assert len(problems("a: 1\na: 2\nb: {c: 1, c: 2}\n")) == 2
+
+
+def test_equal_keys_of_different_mappings_are_fine():
+    assert problems("a: {x: 1}\nb: {x: 1}\nc: [{x: 1}, {x: 2}]\n") == []
+
+
+def test_what_an_alias_repeats_is_told_of_once_and_merging_is_no_repetition():
+    assert problems("a: &a {x: 1, x: 2}\nb: *a\nc: *a\n") == ["a.x: want it once, got it in lines 1, 1"]
+    assert problems("a: &a {x: 1}\nb: {<<: *a, x: 2}\n") == []
+
+
+@pytest.mark.parametrize("text", ["a: 1\n---\nb: 2\n", "a: [", "? [a]\n: 1\n", "[" * 5000])
+def test_what_cannot_be_read_is_said_to_be_no_yaml(text):
+    (problem,) = problems(text)
+    assert problem.startswith("not YAML: ")
