@@ -196,6 +196,18 @@ async def test_what_cannot_be_decoded_is_put_aside_and_holds_up_nobody(bus, sess
     assert "decoding a message" in letter.reason
 
 
+@pytest.mark.parametrize("attempt", ["junk", "other.1.1"])
+async def test_an_attempt_that_is_none_or_another_pods_is_put_aside_without_a_try(bus, session, attempt):
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        message = msgspec.structs.replace(pending("web"), attempt=attempt)
+        await session.publish("berth.pending.berth.default.web", encode(message))
+        await until(lambda: held(session, "dead", ">"))
+        (letter,) = await held(session, "dead", ">")
+        assert await held(session, "RANKED", "berth.ranked.>") == []
+    assert repr(attempt) in decode(letter.data, DEAD).reason
+
+
 async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_others(bus, session):
     await write_node(session, node("a"))
     async with scorer(bus):

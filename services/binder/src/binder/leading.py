@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.errors import DecodeError, TemporaryError
-from berth.api.identity import Attempt, Epoch
-from berth.api.messages import DeadLetter, Decision, Ranked, UnknownSchemaError, decode, decoder
+from berth.api.identity import Epoch
+from berth.api.messages import DeadLetter, Decision, Ranked, UnknownSchemaError, attempt_of, decode, decoder
 from berth.bus.port import BusLostError, Consumption, Delivery, MissingError, Session, TooLargeError
 from berth.bus.stages import bury, publish_decision
 from berth.bus.topology import RANKED
@@ -291,10 +291,7 @@ def _read(delivery: Delivery) -> Ranked:
         DecodeError: it is not.
     """
     ranked = decode(delivery.data, _decoder)
-    uid = Attempt.parse(ranked.attempt).uid
-    if not uid or uid != ranked.pod.uid:
-        wanted = f"want an attempt of pod {ranked.pod.uid!r}"
-        raise DecodeError(f"decoding {delivery.subject!r}: {wanted}, got {ranked.attempt!r}")
+    attempt_of(ranked)
     return ranked
 
 

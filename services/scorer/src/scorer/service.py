@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
-from berth.api.messages import Pending, Ranked, UnknownSchemaError, decode, decoder
+from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode, decoder
 from berth.api.subjects import all_of
 from berth.bus.port import BucketFollowing, Bus, Delivery, Session, StreamFollowing
 from berth.cluster.heard import HeardData
@@ -136,6 +136,7 @@ class Scorer:
     async def _take_one(self, delivery: Delivery) -> None:
         try:
             pending = decode(delivery.data, self._pending)
+            attempt_of(pending)
         except UnknownSchemaError:
             delivery.nak(STRANGER_DELAY)
         except DecodeError as exc:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.identity import Attempt
 from berth.api.pod import Pod
 
 SCHEMA: Final = 1
@@ -217,6 +218,18 @@ def decode(data: bytes, using: msgspec.json.Decoder[M]) -> M:
     if message.schema not in (SCHEMA, SCHEMA - 1):
         raise UnknownSchemaError(f"decoding a message: want schema {SCHEMA} or {SCHEMA - 1}, got {message.schema}")
     return message
+
+
+def attempt_of(message: Pending | Ranked) -> Attempt:
+    """The attempt that a message is about.
+
+    Raises:
+        DecodeError: it has not the form of one, or is one of another pod than the message's.
+    """
+    attempt, uid = Attempt.parse(message.attempt), message.pod.uid
+    if not attempt.uid or attempt.uid != uid:
+        raise DecodeError(f"decoding a message: want an attempt of pod {uid!r}, got {message.attempt!r}")
+    return attempt
 
 
 def _refuse_unknown_schema(data: bytes) -> None:
