@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
@@ -15,54 +16,113 @@ Sizes = npt.NDArray[np.int64]
 _MAX_COLUMNS: Final = 256
 """How many images have a column at a time; the one that was not asked for longest is dropped."""
 
+_LARGEST: Final = 1 << 50
+
+
+class Holders:
+    """The rows that have an image, and its size on each: 12 bytes a row, where a dict takes 100.
+
+    ``image`` is what the last of them said: equal ones of other nodes are kept once.
+    """
+
+    __slots__ = ("_rows", "_sizes", "image")
+
+    def __init__(self, image: ContainerImage) -> None:
+        self.image = image
+        self._rows = array("i")
+        self._sizes = array("q")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: int, size: int) -> None:
+        """A row that was not among them has it."""
+        self._rows.append(row)
+        self._sizes.append(_counted(size))
+
+    def set(self, row: int, size: int) -> None:
+        """A row that is among them has another size."""
+        self._sizes[self._place(row)] = _counted(size)
+
+    def remove(self, row: int) -> None:
+        """A row that is among them has it no more: the last one takes its place."""
+        place = self._place(row)
+        self._rows[place], self._sizes[place] = self._rows[-1], self._sizes[-1]
+        self._rows.pop()
+        self._sizes.pop()
+
+    def size_on(self, row: int) -> int:
+        """Bytes on a row; 0 where it is not."""
+        places = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int32) == row)
+        return self._sizes[int(places[0])] if len(places) else 0
+
+    def write_to(self, column: Sizes) -> None:
+        """Write all sizes to a column."""
+        column[np.frombuffer(self._rows, dtype=np.int32)] = np.frombuffer(self._sizes, dtype=np.int64)
+
+    def _place(self, row: int) -> int:
+        return int(np.argmax(np.frombuffer(self._rows, dtype=np.int32) == row))
+
 
 class Images:
     """Images by name as nodes give it. Columns are made when an image is first asked for, then kept up."""
 
     def __init__(self) -> None:
-        self._sizes: dict[str, dict[int, int]] = {}
+        self._holders: dict[str, Holders] = {}
         self._columns: OrderedDict[str, Sizes] = OrderedDict()
+
+    def share(self, images: list[ContainerImage]) -> list[ContainerImage]:
+        """The same images, those that other nodes have as well as they are kept there."""
+        return [self._known(image) for image in images]
 
     def write(self, row: int, before: Iterable[ContainerImage] | None, now: Iterable[ContainerImage] | None) -> None:
         """The row's node had these images and has those."""
         old, new = _by_name(before), _by_name(now)
         for name in old.keys() - new.keys():
             self._remove(name, row)
-        for name, size in new.items():
-            if old.get(name) != size:
-                self._set(name, row, size)
+        for name, image in new.items():
+            had = old.get(name)
+            if had is None:
+                self._holders.setdefault(name, Holders(image)).add(row, image.size_bytes)
+            elif had.size_bytes != image.size_bytes:
+                self._holders[name].set(row, image.size_bytes)
+            else:
+                continue
+            self._show(name, row, image.size_bytes)
 
     def nodes_with(self, name: str) -> int:
         """How many nodes have the image."""
-        return len(self._sizes.get(name, ()))
+        return len(self._holders.get(name, ()))
 
     def size_on(self, name: str, row: int) -> int:
         """Bytes of the image on a row; 0 where it is not."""
-        return self._sizes.get(name, {}).get(row, 0)
+        holders = self._holders.get(name)
+        return holders.size_on(row) if holders is not None else 0
 
     def sizes(self, name: str, capacity: int) -> Sizes:
         """int64[capacity] of :meth:`size_on`, to be read only."""
         column = self._columns.get(name)
         if column is None or len(column) != capacity:
             column = self._columns[name] = np.zeros(capacity, dtype=np.int64)
-            rows = self._sizes.get(name, {})
-            column[list(rows)] = list(rows.values())
+            holders = self._holders.get(name)
+            if holders is not None:
+                holders.write_to(column)
             if len(self._columns) > _MAX_COLUMNS:
                 self._columns.popitem(last=False)
         else:
             self._columns.move_to_end(name)
         return column
 
-    def _set(self, name: str, row: int, size: int) -> None:
-        self._sizes.setdefault(name, {})[row] = size
-        self._show(name, row, size)
+    def _known(self, image: ContainerImage) -> ContainerImage:
+        holders = self._holders.get(image.names[0]) if image.names else None
+        return holders.image if holders is not None and holders.image == image else image
 
     def _remove(self, name: str, row: int) -> None:
-        rows = self._sizes[name]
-        del rows[row]
+        holders = self._holders[name]
+        holders.remove(row)
         self._show(name, row, 0)
-        if not rows:
-            del self._sizes[name]
+        if not len(holders):
+            del self._holders[name]
             self._columns.pop(name, None)
 
     def _show(self, name: str, row: int, size: int) -> None:
@@ -73,5 +133,10 @@ class Images:
             del self._columns[name]
 
 
-def _by_name(images: Iterable[ContainerImage] | None) -> dict[str, int]:
-    return {name: image.size_bytes for image in images or () for name in image.names or ()}
+def _counted(size: int) -> int:
+    """A size that no node can have counts as the largest that sums of sizes can be made of."""
+    return max(0, min(size, _LARGEST))
+
+
+def _by_name(images: Iterable[ContainerImage] | None) -> dict[str, ContainerImage]:
+    return {name: image for image in images or () for name in image.names or ()}

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
 from berth.api.podterms import LabelsOfNamespace, PodTerm, Point, compile_pod_terms
 from berth.cluster.heldterms import HeldTerms
@@ -23,10 +24,10 @@ class PodGroup:
 
     ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
     spread does not count them. ``terms`` are what the affinities compile to, ``tallies`` what the pods are counted in,
-    and how often each.
+    and how often each. ``last`` is the metadata of the pod that was placed last.
     """
 
-    __slots__ = ("affinity", "counts", "key", "labels", "namespace", "tallies", "terminating", "terms")
+    __slots__ = ("affinity", "counts", "key", "labels", "last", "namespace", "tallies", "terminating", "terms")
 
     def __init__(self, key: GroupKey, affinity: Affinity | None) -> None:
         self.key = key
@@ -35,6 +36,7 @@ class PodGroup:
         self.affinity = affinity
         self.terms = compile_pod_terms(affinity, self.namespace)
         self.counts: dict[int, int] = {}
+        self.last: ObjectMeta | None = None
         self.tallies: list[tuple[Tally, int]] = []
 
 

@@ -29,6 +29,7 @@ from berth.cluster.placement import Nominated, Placed
 from berth.cluster.podclass import PodClass, PodClasses
 from berth.cluster.podgroups import PodGroups
 from berth.cluster.rows import Rows
+from berth.cluster.sharing import sharing
 
 _MAX_ODDITIES: Final = 256
 
@@ -70,7 +71,7 @@ class Snapshot:
     def set_node(self, node: Node) -> None:
         """A node is there, or is now like this."""
         row = self._claim(node.metadata.name)
-        before = self._nodes.get(row)
+        before, node = self._nodes.get(row), self._sharing_images(node)
         self._nodes[row] = node
         if before is None or _differ(before, node):
             self.columns.write_node(row, node, self.size, self._odd(f"node {node.metadata.name}"))
@@ -112,7 +113,8 @@ class Snapshot:
             self.remove_pod(pod.uid)
             before = None
         row = self._claim(node)
-        placed = Placed(pod=_sharing(pod, pod_class), row=row, pod_class=pod_class, group=group, bound_at=bound_at)
+        kept = sharing(pod, pod_class, group)
+        placed = Placed(pod=kept, row=row, pod_class=pod_class, group=group, bound_at=bound_at)
         if before is None:
             self._add(placed)
             self._note_problems(placed)
@@ -244,6 +246,12 @@ class Snapshot:
         self.groups.reserve(self.columns.capacity)
         return row
 
+    def _sharing_images(self, node: Node) -> Node:
+        if not node.status.images:
+            return node
+        status = msgspec.structs.replace(node.status, images=self.images.share(node.status.images))
+        return msgspec.structs.replace(node, status=status)
+
     def _release_if_empty(self, row: int) -> None:
         if row not in self._nodes and row not in self._on_row:
             self.rows.release(self.rows.names[row])
@@ -291,10 +299,3 @@ def _differ(before: Node, now: Node) -> bool:
         new.labels,
         new.annotations,
     )
-
-
-def _sharing(pod: Pod, pod_class: PodClass) -> Pod:
-    """The pod with its class's spec in place of an equal one of its own: 50,000 pods need not hold 50,000 specs."""
-    if pod.spec.volumes is not None:
-        return pod
-    return msgspec.structs.replace(pod, spec=pod_class.spec)

@@ -1,0 +1,83 @@
+"""What many pods and nodes have in common is held once, and nothing that plugins read is lost by it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth.api.meta import ObjectMeta, OwnerReference
+from berth.api.node import ContainerImage, Node, NodeStatus
+from berth.api.pod import ClaimSource, Pod, Volume
+from berth.cluster.snapshot import Snapshot
+from harness.objects import a_node, a_pod
+
+DATA = Volume(name="data", persistent_volume_claim=ClaimSource(claim_name="data"))
+
+
+def decoded(thing):
+    """The same as it comes off the bus: nothing in it is anybody else's."""
+    return msgspec.json.decode(msgspec.json.encode(thing), type=type(thing))
+
+
+def placed(snapshot: Snapshot, pod: Pod) -> Pod:
+    snapshot.place(decoded(pod), "n0")
+    held = snapshot.placed(pod.uid)
+    assert held is not None
+    return held.pod
+
+
+def owned(name: str, **more) -> Pod:
+    metadata = ObjectMeta(
+        name=name,
+        namespace="default",
+        uid=name,
+        labels={"app": "web"},
+        annotations={"team": "a"},
+        owner_references=[OwnerReference(kind="ReplicaSet", name="web", controller=True)],
+    )
+    return msgspec.structs.replace(a_pod(name, **more), metadata=metadata)
+
+
+def test_pods_of_one_workload_share_all_but_their_names():
+    snapshot = Snapshot()
+    one = placed(snapshot, owned("one", volumes=[Volume(name="token-1")]))
+    other = placed(snapshot, owned("other", volumes=[Volume(name="token-2")]))
+    assert other.spec is one.spec
+    assert other.metadata.labels is one.metadata.labels
+    assert other.metadata.annotations is one.metadata.annotations
+    assert other.metadata.owner_references is one.metadata.owner_references
+    assert (one.metadata.name, other.metadata.name) == ("one", "other")
+
+
+def test_what_differs_stays_each_pods_own():
+    snapshot = Snapshot()
+    placed(snapshot, owned("one"))
+    other = owned("other")
+    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, annotations={"team": "b"}))
+    assert placed(snapshot, other).metadata == other.metadata
+
+
+def test_volumes_that_plugins_look_into_are_kept():
+    held = placed(Snapshot(), owned("one", volumes=[Volume(name="token"), DATA]))
+    assert held.spec.volumes == [DATA]
+
+
+def test_an_image_of_many_nodes_is_held_once():
+    snapshot = Snapshot()
+    for name in ("n0", "n1"):
+        image = ContainerImage(names=["app@sha256:1", "app:v1"], size_bytes=7)
+        node = a_node(name)
+        snapshot.set_node(Node(metadata=node.metadata, status=NodeStatus(images=[image])))
+    (one,), (other,) = (snapshot.node_info(name).node.status.images for name in ("n0", "n1"))
+    assert one is other
+    assert snapshot.images.nodes_with("app:v1") == 2
+
+
+def test_an_image_that_leaves_a_node_in_the_middle_leaves_the_others_as_they_are():
+    snapshot, sizes = Snapshot(), {"n0": 7, "n1": 8, "n2": 9}
+    for name, size in sizes.items():
+        images = [ContainerImage(names=["app"], size_bytes=size)]
+        snapshot.set_node(Node(metadata=ObjectMeta(name=name), status=NodeStatus(images=images)))
+    snapshot.remove_node("n1")
+    left = {name: snapshot.images.size_on("app", snapshot.rows.of(name)) for name in ("n0", "n2")}
+    assert left == {"n0": 7, "n2": 9}
+    assert snapshot.images.nodes_with("app") == 2
