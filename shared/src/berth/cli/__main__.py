@@ -18,6 +18,7 @@ from berth.cli.ending import finish
 from berth.cli.pipeline import PipelineOptions
 from berth.cli.plugin import app as plugin_app
 from berth.cli.reachable import apply_bus
+from berth.cli.simulate import TakingFiles, simulate
 from berth.cli.top import top
 from berth.cli.trace import trace
 from berth.cli.up import up as bring_up
@@ -101,6 +102,7 @@ def run(
 app.command()(why)
 app.command()(trace)
 app.command()(top)
+app.command(cls=TakingFiles)(simulate)
 
 
 @bus_app.command("apply")

@@ -1,0 +1,57 @@
+"""A cluster's objects, read from files, as the Snapshot that a scheduler would have of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.boundat import bound_at
+from berth.api.furtherkinds import FURTHER_KINDS, FurtherKind
+from berth.api.namespace import Namespace
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound, is_finished, is_gone_while_unbound
+from berth.api.priorityclass import PriorityClass
+from berth.cli.objects import KubernetesObject
+from berth.cluster.snapshot import Snapshot
+
+_BY_KIND: Final[dict[str, FurtherKind]] = {further.kind: further for further in FURTHER_KINDS.values()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """``waiting`` is how many pods are neither on a node nor finished."""
+
+    snapshot: Snapshot
+    waiting: int
+
+
+def snapshot_of(pods: Iterable[Pod], others: Iterable[KubernetesObject]) -> State:
+    """Pods count where they are bound or nominated to; those among ``others`` do not."""
+    snapshot = Snapshot()
+    for thing in others:
+        _set(snapshot, thing)
+    waiting = sum(_take_pod(snapshot, pod) for pod in pods)
+    return State(snapshot=snapshot, waiting=waiting)
+
+
+def _set(snapshot: Snapshot, thing: KubernetesObject) -> None:
+    if isinstance(thing, Node):
+        snapshot.set_node(thing)
+    elif isinstance(thing, Namespace):
+        snapshot.set_namespace(thing)
+    elif not isinstance(thing, Pod | PriorityClass):
+        further = _BY_KIND[type(thing).__name__]
+        snapshot.objects(further.struct).set(further.key_of(name=thing.metadata.name, uid=thing.metadata.uid), thing)
+
+
+def _take_pod(snapshot: Snapshot, pod: Pod) -> bool:
+    """Whether the pod waits."""
+    if is_bound(pod):
+        snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
+        return False
+    if is_finished(pod) or is_gone_while_unbound(pod):
+        return False
+    if pod.status.nominated_node_name:
+        snapshot.nominate(pod, pod.status.nominated_node_name)
+    return True

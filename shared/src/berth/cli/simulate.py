@@ -1,0 +1,109 @@
+"""``berth simulate``: what would be decided about pods on a cluster that files describe, under any configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer.core import TyperCommand
+
+from berth.cli.asking import Form, Output
+from berth.cli.config import Provider, configured
+from berth.cli.console import note, say_json, show
+from berth.cli.simulated import summary, table_of
+from berth.cli.simulateinput import InputError, Question, read_question
+from berth.cli.simulation import Simulated, Simulation
+from berth.service.configuration import profiles_of
+from berth.service.exits import Exit
+
+_OF_FILES: Final = ("--cluster", "--pods")
+
+
+class TakingFiles(TyperCommand):
+    """A command whose flags for files take several: ``--cluster nodes.yaml pods.yaml``, as the shell expands them."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
+        """Parse what was typed."""
+        return super().parse_args(ctx, list(each_with_flag(args)))
+
+
+def each_with_flag(args: Iterable[str]) -> Iterator[str]:
+    """Write the flag before each of its files."""
+    flag, files = "", 0
+    for arg in args:
+        if arg.startswith("-") and arg != "-":
+            flag, files = (arg, 0) if arg in _OF_FILES else ("", 0)
+        elif flag:
+            files += 1
+            yield from (flag,) if files > 1 else ()
+        yield arg
+
+
+Cluster = Annotated[
+    list[str],
+    typer.Option(
+        "--cluster", metavar="FILE...", help="The cluster's objects, as kubectl get prints them.", show_default=False
+    ),
+]
+Pods = Annotated[
+    list[str],
+    typer.Option("--pods", metavar="FILE...", help="The pods to place; - is standard input.", show_default=False),
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A KubeSchedulerConfiguration (v1).", show_default=False)
+]
+Independent = Annotated[
+    bool, typer.Option("--independent", help="Ask each pod alone; without it each sees the earlier.")
+]
+MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod gets no node.")]
+
+
+def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
+    *,
+    cluster: Cluster,
+    pods: Pods,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    independent: Independent = False,
+    must_fit: MustFit = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Say where pods would go, with every plugin's score and every node's refusal: no bus and no cluster is needed."""
+    profiles = profiles_of(configured(config, algorithm_provider))
+    try:
+        question = read_question(cluster, pods, profiles)
+    except InputError as error:
+        for problem in error.problems:
+            note(problem)
+        raise typer.Exit(Exit.USAGE) from error
+    for sentence in question.notes:
+        note(sentence)
+    simulation = Simulation(snapshot=question.snapshot, profiles=profiles)
+    decided = list(_shown(_decisions(simulation, question, independent=independent), output))
+    _end(simulation, decided, must_fit=must_fit)
+
+
+def _decisions(simulation: Simulation, question: Question, *, independent: bool) -> Iterator[Simulated]:
+    return simulation.each_alone(question.pods) if independent else simulation.one_after_another(question.pods)
+
+
+def _shown(decisions: Iterator[Simulated], form: Form) -> Iterator[Simulated]:
+    """Each decision, after it was printed."""
+    if form is Form.JSON:
+        for one in decisions:
+            say_json(one, indent=0)
+            yield one
+        return
+    decided = list(decisions)
+    if decided:
+        show(table_of(decided), "", summary(decided))
+    yield from decided
+
+
+def _end(simulation: Simulation, decided: Iterable[Simulated], *, must_fit: bool) -> None:
+    for pod, problem in simulation.failed.items():
+        note(f"{pod}: {problem}")
+    if simulation.failed or (must_fit and any(one.bound is None for one in decided)):
+        raise typer.Exit(Exit.NO)
