@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
 from berth.api.pod import Pod
 from berth.cluster.livesource import LiveSource
@@ -39,6 +39,7 @@ from berth.framework.interface import (
     ScorePlugin,
     SpreadingPlugin,
 )
+from berth.framework.search import NodeSearch
 from berth.framework.status import SUCCESS, Status
 
 P = TypeVar("P", bound=Plugin)
@@ -90,6 +91,8 @@ class Profile:
     pre_binds: tuple[PreBindPlugin, ...] = ()
     binds: tuple[BindPlugin, ...] = ()
     post_binds: tuple[PostBindPlugin, ...] = ()
+    percentage_of_nodes_to_score: int = EVERY_NODE
+    search: NodeSearch = field(default_factory=NodeSearch)
     _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
     _hinting: dict[str, Plugin] = field(init=False)
     _memory: ClassMemory | None = field(init=False, default=None)
@@ -193,11 +196,14 @@ class Profile:
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
     """A profile for each scheduler name of a valid configuration."""
-    return {profile.scheduler_name: build_profile(profile, registry) for profile in configuration.profiles}
+    search = NodeSearch()
+    return {profile.scheduler_name: build_profile(profile, registry, search) for profile in configuration.profiles}
 
 
-def build_profile(configuration: ProfileConfiguration, registry: Mapping[str, Factory]) -> Profile:
-    """Make each plugin of the profile once, whatever number of points it has."""
+def build_profile(
+    configuration: ProfileConfiguration, registry: Mapping[str, Factory], search: NodeSearch | None = None
+) -> Profile:
+    """Make each plugin of the profile once, whatever number of points it has; ``search``: shared with other profiles."""
     lists = configuration.plugins
     names = dict.fromkeys(ref.name for point in Point for ref in lists.get(point, ()))
     plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}
@@ -221,6 +227,8 @@ def build_profile(configuration: ProfileConfiguration, registry: Mapping[str, Fa
         pre_binds=at(Point.PRE_BIND, PreBindPlugin),
         binds=at(Point.BIND, BindPlugin),
         post_binds=at(Point.POST_BIND, PostBindPlugin),
+        percentage_of_nodes_to_score=configuration.percentage_of_nodes_to_score,
+        search=search or NodeSearch(),
     )
 
 

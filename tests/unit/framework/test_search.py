@@ -1,0 +1,94 @@
+"""percentageOfNodesToScore: how many feasible nodes are scored, and that all nodes have their turn."""
+
+import numpy as np
+import pytest
+
+from berth.api.config.load import load
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.profile import build_profiles
+from berth.framework.search import NodeSearch, enough
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN
+from harness.objects import a_node, asking, first_attempt
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "percentage", "wanted"),
+    [
+        pytest.param(5000, 0, 5000, id="0 is every node"),
+        pytest.param(5000, 100, 5000, id="100 is every node"),
+        pytest.param(99, 10, 99, id="of fewer than 100 every one"),
+        pytest.param(100, 10, 100, id="100 at least"),
+        pytest.param(999, 10, 100, id="99.9 are too few"),
+        pytest.param(1019, 10, 101, id="101.9 are 101"),
+        pytest.param(6000, 5, 300, id="5 % of 6,000"),
+    ],
+)
+def test_how_many_feasible_nodes_end_the_search(count, percentage, wanted):
+    assert enough(count, percentage) == wanted
+
+
+def found(search: NodeSearch, feasible: str, wanted: int) -> tuple[list[int], int]:
+    """``feasible``: for each row Yes, no, or a blank without a node."""
+    mask = np.array([letter == "Y" for letter in feasible])
+    exists = np.array([letter != " " for letter in feasible])
+    result = search.find(mask, exists, wanted)
+    return result.rows.tolist(), result.evaluated
+
+
+def test_each_search_begins_where_the_last_one_ended_and_goes_round():
+    search = NodeSearch()
+    assert found(search, "YnYYY", 2) == ([0, 2], 3)
+    assert found(search, "YnYYY", 2) == ([3, 4], 2)
+    assert found(search, "YnYYY", 3) == ([0, 2, 3], 4)
+    assert found(search, "YnYYY", 2) == ([0, 4], 2)
+
+
+def test_rows_without_a_node_are_not_counted_as_looked_at():
+    search = NodeSearch(next_row=3)
+    assert found(search, "YY YnY", 2) == ([3, 5], 3)
+    assert found(search, "YY  nY", 2) == ([0, 1], 2)
+    assert found(search, " Y YnY", 1) == ([3], 1)
+
+
+def test_a_search_that_looked_at_every_node_leaves_the_beginning_where_it_was():
+    search = NodeSearch(next_row=2)
+    assert found(search, "YnnYn", 2) == ([0, 3], 5)
+    assert search.next_row == 2
+
+
+def test_a_beginning_beyond_the_rows_that_are_left_is_the_first_row():
+    assert found(NodeSearch(next_row=9), "YYY", 1) == ([0], 1)
+
+
+def test_of_200_nodes_half_is_scored_for_one_pod_and_the_other_half_for_the_next_whatever_their_profiles():
+    body = "percentageOfNodesToScore: 50\nprofiles: [{schedulerName: a}, {schedulerName: b}]"
+    profiles = build_profiles(load(HEAD + body, known=BUILT_IN, preset=DEFAULT), BUILT_IN)
+    snapshot = Snapshot()
+    for n in range(200):
+        snapshot.set_node(a_node(f"n{n:03}"))
+    rankings = [
+        rank(pod, snapshot, profiles[name], attempt=first_attempt(pod), best=200)
+        for name, pod in (("a", asking("one")), ("b", asking("two")), ("a", asking("three")))
+    ]
+    halves = [{candidate.node for candidate in ranking.candidates} for ranking in rankings]
+    assert [(ranking.feasible, ranking.evaluated) for ranking in rankings] == [(100, 100)] * 3
+    assert halves[0] == {f"n{n:03}" for n in range(100)}
+    assert halves[1] == {f"n{n:03}" for n in range(100, 200)}
+    assert halves[2] == halves[0]
+
+
+def test_a_pod_that_no_node_takes_is_told_of_every_node():
+    (profile,) = build_profiles(
+        load(HEAD + "percentageOfNodesToScore: 10", known=BUILT_IN, preset=DEFAULT), BUILT_IN
+    ).values()
+    snapshot = Snapshot()
+    for n in range(300):
+        snapshot.set_node(a_node(f"n{n}"))
+    pod = asking(cpu="100")
+    ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod))
+    assert ranking.evaluated == 300
+    assert ranking.message.startswith("0/300 nodes are available: 300 Insufficient cpu")
