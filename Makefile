@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle check lint format types layers spelling lock-current lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ test: setup  ## every test that this machine can run; names each suite that is l
 
 bench: setup  ## throughput on a real API server; against kube-scheduler when its binary is there
 	PYTHONPATH=tests $(BIN)/python -m bench.run $(ARGS)
+
+bench-cycle: setup  ## CPU time of one scheduling cycle by pod and number of nodes, and a scorer's memory
+	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)
 
 check: lint format types layers spelling lock-current  ## all static checks (make -k check: go on after a failure)
 

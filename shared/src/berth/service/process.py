@@ -26,6 +26,7 @@ import stamina
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.service import logging as service_logging
+from berth.service.allocator import keep_freed_memory
 from berth.service.exits import Exit, exit_for
 from berth.service.health import Health, write_when_working
 from berth.service.health_server import health_server
@@ -91,6 +92,7 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
     deadline = Deadline(settings.stop_deadline)
     stop_thread = StopThread(deadline)
     stamina.instrumentation.set_on_retry_hooks([])  # whoever waits says so itself, not on each try
+    keep_freed_memory()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
