@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration
 from berth.api.messages import Decision, decode, decoder
 from berth.bus.port import Session
 from berth.bus.topology import DECISIONS, PENDING, RANKED
@@ -110,7 +111,8 @@ async def _now(
     sources = {source for profile in profiles.values() for source in profile.live_sources}
     async with asking(nats, name="why") as session, mirror(session, sources=sources) as kept:
         found = await find_pod(session, name, kept.snapshot, kubeconfig)
-        profile = _profile(profiles, found.pod.spec.scheduler_name)
+        # Every node is told of, also where a scorer would stop at a percentage of them.
+        profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
         said = Again(
             pod=found.pod,

@@ -203,7 +203,7 @@ def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[
 def build_profile(
     configuration: ProfileConfiguration, registry: Mapping[str, Factory], search: NodeSearch | None = None
 ) -> Profile:
-    """Make each plugin of the profile once, whatever number of points it has; ``search``: shared with other profiles."""
+    """Make each plugin once, whatever number of points it has; ``search`` is shared with other profiles."""
     lists = configuration.plugins
     names = dict.fromkeys(ref.name for point in Point for ref in lists.get(point, ()))
     plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}
