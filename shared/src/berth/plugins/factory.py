@@ -31,6 +31,7 @@ class PluginFactory:
         build: makes an instance for one profile, from valid arguments (None when it takes none).
         args_type: the type of its arguments, each field with its default; None when it takes none.
         validate: (arguments, path) -> every problem as ``path: want expectation, got value``.
+        only_in_presets: whether no file can name it: it is gone from v1, and in the lists of an older release.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PluginFactory:
     build: Callable[[Any], Plugin]
     args_type: type[msgspec.Struct] | None = None
     validate: Callable[[Any, str], list[str]] = nothing_to_check
+    only_in_presets: bool = False
 
 
 def no_args(plugin: Callable[[], Plugin]) -> Callable[[Any], Plugin]:

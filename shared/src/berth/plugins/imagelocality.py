@@ -36,23 +36,35 @@ class ImageLocality(VectorScorePlugin):
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """0..100."""
         images, share_of = node.snapshot.images, _Shares(node.snapshot)
-        total = sum(int(images.size_on(name, node.row) * share_of(name)) for name in _images(pod))
-        most = MOST * _containers(pod)
+        total = sum(int(images.size_on(name, node.row) * share_of(name)) for name in self.images(pod))
+        most = self.most(pod)
         return MAX_SCORE * (max(LEAST, min(total, most)) - LEAST) // (most - LEAST)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         snapshot, total = nodes.snapshot, np.zeros(len(nodes), dtype=np.int64)
         share_of = _Shares(snapshot)
-        shares = [(name, share) for name in _images(pod) if (share := share_of(name))]
+        shares = [(name, share) for name in self.images(pod) if (share := share_of(name))]
         if not shares:
             return total
         for name, share in shares:
             sizes = nodes.take(snapshot.images.sizes(name, snapshot.columns.capacity))
             total += (sizes * share).astype(np.int64)
-        most = MOST * _containers(pod)
+        most = self.most(pod)
         scores: Scores = MAX_SCORE * (np.clip(total, LEAST, max(most, LEAST)) - LEAST) // (most - LEAST)
         return scores
+
+    def images(self, pod: Pod) -> list[str]:
+        """Of init containers, containers and volumes that are images, as nodes write them: with a tag."""
+        spec = pod.spec
+        given = [container.image for container in (*(spec.init_containers or ()), *(spec.containers or ()))]
+        given += [str(volume.image.get("reference", "")) for volume in spec.volumes or () if volume.image is not None]
+        return [tagged(image) for image in given]
+
+    def most(self, pod: Pod) -> int:
+        """Bytes from which on a node is as good as can be."""
+        spec = pod.spec
+        return MOST * max(1, len(spec.init_containers or ()) + len(spec.containers or ()))
 
 
 class _Shares:
@@ -67,19 +79,7 @@ class _Shares:
         return self._images.nodes_with(name) / self._nodes
 
 
-def _images(pod: Pod) -> list[str]:
-    """Of init containers, containers and volumes that are images, as nodes write them: with a tag."""
-    spec = pod.spec
-    given = [container.image for container in (*(spec.init_containers or ()), *(spec.containers or ()))]
-    given += [str(volume.image.get("reference", "")) for volume in spec.volumes or () if volume.image is not None]
-    return [_tagged(image) for image in given]
-
-
-def _containers(pod: Pod) -> int:
-    return max(1, len(pod.spec.init_containers or ()) + len(pod.spec.containers or ()))
-
-
-def _tagged(image: str) -> str:
+def tagged(image: str) -> str:
     """No tag is the tag latest; a colon before the last slash is a registry's port."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 

@@ -15,7 +15,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import NodeAffinity as Affinity
 from berth.api.pod import Pod
-from berth.api.selectors import compile_node_selector, compile_preferred, named_nodes
+from berth.api.selectors import WeightedTerm, compile_node_selector, compile_preferred, named_nodes
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.podclass import PodClass
@@ -88,19 +88,22 @@ class NodeAffinity(
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """The weights of the preferred terms that hold."""
-        preferred = (*self._preferred, *state.pod_class.preferred_nodes)
-        return sum(weighted.weight for weighted in preferred if weighted.term.matches(node.name, node.labels))
+        return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         scores = np.zeros(len(nodes), dtype=np.int64)
-        for weighted in (*self._preferred, *state.pod_class.preferred_nodes):
+        for weighted in self.preferred(state):
             scores += weighted.weight * term_mask(weighted.term, nodes)
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Most weight first."""
         return default_normalize(scores)
+
+    def preferred(self, state: CycleState) -> Sequence[WeightedTerm]:
+        """What counts in scores: what the profile adds and what the pod asks for."""
+        return (*self._preferred, *state.pod_class.preferred_nodes)
 
     def events(self) -> Sequence[EventHint]:
         """A node is added, or its labels change so that it matches."""

@@ -59,7 +59,7 @@ class PodTopologySpread(
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip without constraints that must hold."""
-        constraints = self._constraints(pod, DO_NOT_SCHEDULE, snapshot)
+        constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
         if not constraints:
             return PreFilterResult(SKIP)
         state.write(SKEWS, skews_of(constraints, pod, state.pod_class, snapshot))
@@ -94,7 +94,7 @@ class PodTopologySpread(
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip without constraints that would rather hold."""
-        constraints = self._constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
+        constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
         if not constraints:
             return SKIP
         all_keys = bool(pod.spec.topology_spread_constraints) or not self._system
@@ -117,7 +117,8 @@ class PodTopologySpread(
         """Pods of its kind come, go or change; nodes come, go or come to other domains."""
         return events_of(self._defaults)
 
-    def _constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
+    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
+        """What holds for the pod: its own constraints, else the default ones where something selects it."""
         own = pod.spec.topology_spread_constraints
         if own:
             return compile_constraints(own, pod, action)

@@ -1,0 +1,184 @@
+"""EBSLimits, GCEPDLimits, AzureDiskLimits: a node may have so many different disks of a cloud, and no more.
+
+Filter: the disks that the pods on the node name, directly or by a claim that is bound, and those of the pod beside
+them. A claim that is not bound yet counts as a disk of the cloud whose provisioner its class has. The limit is what the
+node has allocatable (``attachable-volumes-...``), else a number for the whole cluster, else the cloud's own: 39 for EBS
+(25 on instances of newer kinds), 16 for the others. As kube-scheduler 1.18's plugins of these names, where they count
+also when a CSI driver serves the disks today.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod, Volume
+from berth.api.storage import StorageClass
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, VectorFilterPlugin
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status
+from berth.framework.verdicts import Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+
+TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
+INSTANCE_TYPE_LABELS: Final = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
+_NEWER_INSTANCES: Final = re.compile(r"^[cmr]5.*|t3|z1d")
+_EBS_DISKS: Final = 39
+_EBS_DISKS_OF_NEWER: Final = 25
+_DISKS: Final = 16
+Disks = frozenset[str]
+"""Each by the cloud's own name, or by the claim that is to become one."""
+
+
+def _ebs_limit(node: Node) -> int:
+    labels = node.metadata.labels or {}
+    instance = next((labels[key] for key in INSTANCE_TYPE_LABELS if key in labels), "")
+    return _EBS_DISKS_OF_NEWER if _NEWER_INSTANCES.search(instance) else _EBS_DISKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """How a cloud's disks are recognized.
+
+    Attributes:
+        disk_of: the disk's name, of a pod's volume or of a PersistentVolume; None for a volume of another kind.
+        provisioner: what storage classes of the cloud name.
+        allocatable: the resource by which a node says how many it may have.
+        limit_of: how many a node may have that does not say.
+    """
+
+    disk_of: Callable[[Volume | PersistentVolumeSpec], str | None]
+    provisioner: str
+    allocatable: str
+    limit_of: Callable[[Node], int] = lambda _: _DISKS
+
+
+EBS: Final = Cloud(
+    disk_of=lambda volume: disk.volume_id if (disk := volume.aws_elastic_block_store) is not None else None,
+    provisioner="kubernetes.io/aws-ebs",
+    allocatable="attachable-volumes-aws-ebs",
+    limit_of=_ebs_limit,
+)
+GCE_PD: Final = Cloud(
+    disk_of=lambda volume: disk.pd_name if (disk := volume.gce_persistent_disk) is not None else None,
+    provisioner="kubernetes.io/gce-pd",
+    allocatable="attachable-volumes-gce-pd",
+)
+AZURE_DISK: Final = Cloud(
+    disk_of=lambda volume: disk.disk_name if (disk := volume.azure_disk) is not None else None,
+    provisioner="kubernetes.io/azure-disk",
+    allocatable="attachable-volumes-azure-disk",
+)
+
+
+class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
+    """Filters by the number of disks of one cloud. ``most``: of a node that does not say how many it may have."""
+
+    cloud: ClassVar[Cloud]
+
+    def __init__(self, *, most: int | None = None) -> None:
+        self._most = most
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the node may have the pod's disks too."""
+        return self._of_node(self._disks_of(pod, node.snapshot), node)
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes; hardly a pod names such disks, so they are looked at one after the other."""
+        wanted = self._disks_of(pod, nodes.snapshot)
+        if not wanted:
+            return Verdicts.all_fit(len(nodes))
+        return Verdicts.of(SUCCESS if info is None else self._of_node(wanted, info) for info in nodes.infos())
+
+    def events(self) -> Sequence[EventHint]:
+        """A pod goes; a node is added or may have more; a claim comes or is bound."""
+        return (
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE)),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE)),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
+        )
+
+    def _of_node(self, wanted: Disks, node: NodeInfo) -> Status:
+        if not wanted:
+            return SUCCESS
+        there = (self._disks_of(placed.pod, node.snapshot) for placed in node.placed())
+        return TOO_MANY if len(wanted.union(*there)) > self._limit_of(node) else SUCCESS
+
+    def _limit_of(self, node: NodeInfo) -> int:
+        if self.cloud.allocatable in (node.node.status.allocatable or {}):
+            return node.allocatable(self.cloud.allocatable)
+        return self._most or self.cloud.limit_of(node.node)
+
+    def _disks_of(self, pod: Pod, snapshot: Snapshot) -> Disks:
+        return frozenset(self._named_by(pod, snapshot)) if pod.spec.volumes else frozenset()
+
+    def _named_by(self, pod: Pod, snapshot: Snapshot) -> Iterator[str]:
+        for volume in pod.spec.volumes or ():
+            disk = self.cloud.disk_of(volume)
+            if disk is None and (claim := _claim_of(volume, pod, snapshot)) is not None:
+                disk = self._claimed(claim, snapshot)
+            if disk is not None:
+                yield disk
+
+    def _claimed(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> str | None:
+        """The disk behind a claim; the claim itself stands for one that is not known yet."""
+        name = claim.spec.volume_name
+        volume = snapshot.objects(PersistentVolume).named(name) if name else None
+        if volume is not None:
+            return self.cloud.disk_of(volume.spec)
+        storage = snapshot.objects(StorageClass).named(claim.spec.storage_class_name or "")
+        is_of_cloud = storage is not None and storage.provisioner == self.cloud.provisioner
+        return f"claim {claim.metadata.namespace}/{claim.metadata.name}" if is_of_cloud else None
+
+
+def _claim_of(volume: Volume, pod: Pod, snapshot: Snapshot) -> PersistentVolumeClaim | None:
+    """A claim that is not there counts for nothing: nobody knows of which kind it is."""
+    if volume.persistent_volume_claim is not None:
+        name = volume.persistent_volume_claim.claim_name
+    elif volume.ephemeral is not None:
+        name = f"{pod.metadata.name}-{volume.name}"
+    else:
+        return None
+    return snapshot.objects(PersistentVolumeClaim).named(name, pod.metadata.namespace)
+
+
+class EBSLimits(DiskLimits):
+    """Amazon's cloud."""
+
+    name: ClassVar[str] = "EBSLimits"
+    cloud = EBS
+
+
+class GCEPDLimits(DiskLimits):
+    """Google's cloud."""
+
+    name: ClassVar[str] = "GCEPDLimits"
+    cloud = GCE_PD
+
+
+class AzureDiskLimits(DiskLimits):
+    """Microsoft's cloud."""
+
+    name: ClassVar[str] = "AzureDiskLimits"
+    cloud = AZURE_DISK
+
+
+def factories(*, most: int | None) -> tuple[PluginFactory, ...]:
+    """The three plugins. ``most``: of a node that does not say how many it may have; None: the cloud's own limit."""
+    return tuple(_factory(plugin, most) for plugin in (EBSLimits, GCEPDLimits, AzureDiskLimits))
+
+
+def _factory(plugin: type[DiskLimits], most: int | None) -> PluginFactory:
+    build = no_args(partial(plugin, most=most))
+    return PluginFactory(name=plugin.name, points=(Point.FILTER,), build=build, only_in_presets=True)
