@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from berth.api.boundat import bound_at
 from berth.api.furtherkinds import FURTHER_KINDS, FurtherKind
 from berth.api.namespace import Namespace
@@ -15,6 +17,7 @@ from berth.api.priorityclass import PriorityClass
 from berth.cli.objects import KubernetesObject
 from berth.cluster.snapshot import Snapshot
 
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _BY_KIND: Final[dict[str, FurtherKind]] = {further.kind: further for further in FURTHER_KINDS.values()}
 
 
@@ -39,10 +42,16 @@ def _set(snapshot: Snapshot, thing: KubernetesObject) -> None:
     if isinstance(thing, Node):
         snapshot.set_node(thing)
     elif isinstance(thing, Namespace):
-        snapshot.set_namespace(thing)
+        snapshot.set_namespace(_labelled(thing))
     elif not isinstance(thing, Pod | PriorityClass):
         further = _BY_KIND[type(thing).__name__]
         snapshot.objects(further.struct).set(further.key_of(name=thing.metadata.name, uid=thing.metadata.uid), thing)
+
+
+def _labelled(namespace: Namespace) -> Namespace:
+    """With the label that the API server gives each namespace; one from a manifest does not have it yet."""
+    labels = {**(namespace.metadata.labels or {}), _NAME_LABEL: namespace.metadata.name}
+    return msgspec.structs.replace(namespace, metadata=msgspec.structs.replace(namespace.metadata, labels=labels))
 
 
 def _take_pod(snapshot: Snapshot, pod: Pod) -> bool:

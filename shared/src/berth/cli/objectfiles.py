@@ -95,11 +95,17 @@ def _values(name: str, data: bytes, problems: list[str]) -> list[bytes]:
         problems.append(f"{name}: not JSON: {exc}")
         return []
     except (yaml.YAMLError, *_UNWRITABLE) as exc:
-        problems.append(f"{name}: not YAML: {' '.join(str(exc).split())}")
+        problems.append(f"{name}: not YAML: {_of_yaml(exc)}")
         return []
     if not values:
         problems.append(f"{name}: empty: {WANTED}")
     return values
+
+
+def _of_yaml(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem}: line {error.problem_mark.line + 1} column {error.problem_mark.column + 1}"
+    return " ".join(str(error).split())
 
 
 def _json(data: bytes) -> list[bytes]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from berth.api.trim import trim
 from berth.cli.objectfiles import Document
 
 KubernetesObject = Pod | Node | Namespace | PriorityClass | FurtherObject
+T = TypeVar("T", bound=KubernetesObject)
+Identity = tuple[str, str, str]
+"""The kind, the namespace, the name."""
 DEFAULT_NAMESPACE: Final = "default"
 _VALIDATION: Final = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>.*)`", re.DOTALL)
 _EXPECTED: Final = re.compile(r"Expected `(.*?)`, got `(.*?)`")
@@ -53,17 +56,22 @@ KINDS: Final[Mapping[str, Read]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Generic[T]):
     """An object and where it stands: its file, its place there, its name."""
 
     where: str
     kind: str
-    thing: KubernetesObject
+    thing: T
 
     @property
-    def identity(self) -> tuple[str, str, str]:
-        """What there is one of in a cluster: the kind, the namespace, the name."""
+    def identity(self) -> Identity:
+        """What there is one of in a cluster."""
         return self.kind, self.thing.metadata.namespace, self.thing.metadata.name
+
+
+def as_pod(found: Found[KubernetesObject]) -> Found[Pod] | None:
+    """The same when it is a pod."""
+    return Found(where=found.where, kind=found.kind, thing=found.thing) if isinstance(found.thing, Pod) else None
 
 
 @dataclass(slots=True)
@@ -79,7 +87,7 @@ class ObjectReader:
     others: Counter[str] = field(default_factory=Counter)
     _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
 
-    def read(self, documents: Iterator[Document]) -> Iterator[Found]:
+    def read(self, documents: Iterator[Document]) -> Iterator[Found[KubernetesObject]]:
         """The objects of kinds that are read, trimmed, each with a namespace and a uid where it must have one."""
         for document in documents:
             kind = KINDS.get(document.kind)

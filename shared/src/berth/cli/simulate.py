@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from berth.cli.asking import Form, Output
-from berth.cli.config import Provider, configured
+from berth.cli.config import Gates, Provider, configured
 from berth.cli.console import note, say_json, show
 from berth.cli.simulated import summary, table_of
 from berth.cli.simulateinput import InputError, Question, read_question
@@ -66,12 +66,13 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     pods: Pods,
     config: Config = None,
     algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     independent: Independent = False,
     must_fit: MustFit = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Say where pods would go, with every plugin's score and every node's refusal: no bus and no cluster is needed."""
-    profiles = profiles_of(configured(config, algorithm_provider))
+    profiles = profiles_of(configured(config, algorithm_provider, feature_gates))
     try:
         question = read_question(cluster, pods, profiles)
     except InputError as error:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from berth.api.pod import Pod, is_finished
+from berth.api.pod import Pod
 from berth.api.priorityclass import PriorityClass
 from berth.cli.admitted import Admission, UnknownPriorityClassError
-from berth.cli.clusterstate import snapshot_of
+from berth.cli.clusterstate import State, snapshot_of
 from berth.cli.objectfiles import Document, documents
-from berth.cli.objects import Found, ObjectReader
+from berth.cli.objects import Found, Identity, KubernetesObject, ObjectReader, as_pod
+from berth.cli.podstoplace import namesakes, pods_to_place
 from berth.cluster.snapshot import Snapshot
 from berth.framework.profile import Profile
 from berth.service.exits import UsageError
@@ -25,8 +26,8 @@ from berth.service.exits import UsageError
 STDIN: Final = "-"
 _SHOWN: Final = 5
 """How many kinds that nobody reads are named."""
-T = TypeVar("T")
-Identity = tuple[str, str, str]
+Objects = Mapping[Identity, Found[KubernetesObject]]
+Pods = Mapping[Identity, Found[Pod]]
 
 
 class InputError(UsageError):
@@ -52,129 +53,30 @@ def read_question(cluster: Sequence[str], pods: Sequence[str], profiles: Mapping
     Raises:
         InputError: everything that is wrong with them.
     """
-    reading = _Reading(profiles=profiles)
     if [*cluster, *pods].count(STDIN) > 1:
         raise InputError([f"{STDIN}: standard input can be read once: name it for one of --cluster and --pods"])
-    there = list(reading.state.read(_documents(cluster, reading.problems)))
-    asked = list(reading.asked.read(_documents(pods, reading.problems)))
-    question = reading.question(there, asked)
-    if reading.problems:
-        raise InputError(reading.problems)
-    return question
+    problems: list[str] = []
+    there, asked = ObjectReader(problems=problems), ObjectReader(problems=problems)
+    objects = _once(there.read(_documents(cluster, problems)), problems)
+    found = list(asked.read(_documents(pods, problems)))
+    wanted = pods_to_place(_pods(found), schedulers=profiles.keys(), problems=problems)
+    problems.extend(namesakes((*_pods(objects.values()), *wanted.values())))
+    notes = [*_left_out("--cluster", "no cycle reads them", there.others)]
+    others = asked.others + Counter(one.kind for one in found if as_pod(one) is None)
+    notes += _left_out("--pods", "only pods are read there", others)
+    return _question(objects, wanted, problems, notes)
 
 
-@dataclass(slots=True)
-class _Reading:
-    """All that is found out while the files are read."""
-
-    profiles: Mapping[str, Profile]
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    state: ObjectReader = field(init=False)
-    asked: ObjectReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = ObjectReader(problems=self.problems)
-        self.asked = ObjectReader(problems=self.problems)
-
-    def question(self, there: Iterable[Found], asked: Iterable[Found]) -> Question:
-        """What is asked, as far as it can be; what is in the way is among the problems."""
-        cluster = self._once(there)
-        wanted = self._wanted(asked)
-        self._look_for_namesakes(cluster, wanted)
-        admission = Admission(one.thing for one in cluster.values() if isinstance(one.thing, PriorityClass))
-        pods = [pod for one in wanted.values() for pod in self._admitted(admission, one)]
-        snapshot = self._snapshot(cluster, wanted, admission)
-        self._look_at_quantities(wanted.values(), snapshot)
-        return Question(snapshot=snapshot, pods=tuple(pods), notes=tuple(self.notes))
-
-    def _once(self, found: Iterable[Found]) -> dict[Identity, Found]:
-        """Each object once: the same in two files is fine, two states of it are not."""
-        by_identity: dict[Identity, Found] = {}
-        for one in found:
-            before = by_identity.setdefault(one.identity, one)
-            if before.thing != one.thing:
-                self.problems.append(f"{one.where}: is another in {before.where}: name one of the files")
-        return by_identity
-
-    def _wanted(self, asked: Iterable[Found]) -> dict[Identity, Found]:
-        pods: dict[Identity, Found] = {}
-        for one in asked:
-            if not isinstance(one.thing, Pod):
-                self.asked.others[one.kind] += 1
-                continue
-            before = pods.setdefault(one.identity, one)
-            if before is one:
-                self.problems.extend(f"{one.where}: {problem}" for problem in self._obstacles(one.thing))
-            else:
-                self.problems.append(f"{one.where}: is in {before.where} already: a pod is placed once")
-        self._note_others("--pods", "only pods are read there", self.asked.others)
-        return pods
-
-    def _obstacles(self, pod: Pod) -> Iterator[str]:
-        """Why nobody would schedule the pod."""
-        spec = pod.spec
-        if spec.node_name:
-            yield f"spec.nodeName: is on {spec.node_name!r} already: take the field out to ask where it would go"
-        if is_finished(pod):
-            yield f"status.phase: {pod.status.phase!r} is the end of a pod: take the status out to ask about it anew"
-        elif pod.metadata.deletion_timestamp:
-            yield "metadata.deletionTimestamp: a pod that is being deleted is not placed: leave it out"
-        if spec.scheduler_name not in self.profiles:
-            known = ", ".join(self.profiles)
-            yield f"spec.schedulerName: no profile has the name {spec.scheduler_name!r} (--config has {known})"
-
-    def _look_for_namesakes(self, cluster: Mapping[Identity, Found], wanted: Mapping[Identity, Found]) -> None:
-        """Say which pods have one uid and two names: it is the uid that tells pods apart."""
-        by_uid: dict[str, Found] = {}
-        for one in (*cluster.values(), *wanted.values()):
-            if (
-                isinstance(one.thing, Pod)
-                and (before := by_uid.setdefault(one.thing.uid, one)).identity != one.identity
-            ):
-                self.problems.append(
-                    f"{one.where}: metadata.uid: is that of {before.where} too: take it out where the pod is a copy"
-                )
-
-    def _admitted(self, admission: Admission, found: Found) -> Iterator[Pod]:
-        if not isinstance(found.thing, Pod):
-            return
-        try:
-            yield admission.admitted(found.thing)
-        except UnknownPriorityClassError as error:
-            self.problems.append(f"{found.where}: {error}")
-
-    def _snapshot(
-        self, cluster: Mapping[Identity, Found], wanted: Mapping[Identity, Found], admission: Admission
-    ) -> Snapshot:
-        there = [one for identity, one in cluster.items() if identity not in wanted]
-        self._note_others("--cluster", "no cycle reads them", self.state.others)
-        self._note_replaced([cluster[identity] for identity in wanted if identity in cluster])
-        pods = [pod for one in there for pod in self._admitted(admission, one)]
-        state = snapshot_of(pods, [one.thing for one in there])
-        if state.waiting:
-            self.notes.append(
-                f"--cluster: {_pods(state.waiting)} on no node: not placed, since --pods does not name them"
-            )
-        self.notes.extend(f"--cluster: {odd}" for odd in state.snapshot.oddities)
-        return state.snapshot
-
-    def _note_replaced(self, replaced: Iterable[Found]) -> None:
-        bound = sum(isinstance(one.thing, Pod) and bool(one.thing.spec.node_name) for one in replaced)
-        if bound:
-            self.notes.append(f"--cluster: {_pods(bound)} on a node, but named by --pods too: asked as if not there")
-
-    def _note_others(self, flag: str, why: str, others: Counter[str]) -> None:
-        if others:
-            kinds = [f"{count} {kind}" for kind, count in others.most_common(_SHOWN)]
-            more = ", ..." if len(others) > _SHOWN else ""
-            self.notes.append(f"{flag}: left out {others.total()} objects, {why}: {', '.join(kinds)}{more}")
-
-    def _look_at_quantities(self, wanted: Iterable[Found], snapshot: Snapshot) -> None:
-        for one in wanted:
-            if isinstance(one.thing, Pod):
-                problems = snapshot.class_of(one.thing).requests.problems
-                self.problems.extend(f"{one.where}: {problem}" for problem in problems)
+def _question(objects: Objects, wanted: Pods, problems: list[str], notes: list[str]) -> Question:
+    admission = Admission(one.thing for one in objects.values() if isinstance(one.thing, PriorityClass))
+    pods = tuple(_admitted(admission, wanted.values(), problems))
+    there = [one for identity, one in objects.items() if identity not in wanted]
+    state = snapshot_of(_admitted(admission, _pods(there), problems), (one.thing for one in there))
+    problems.extend(_unreadable(wanted, state.snapshot))
+    if problems:
+        raise InputError(problems)
+    notes += _of_cluster(state, (one for identity in wanted if (one := objects.get(identity)) is not None))
+    return Question(snapshot=state.snapshot, pods=pods, notes=tuple(notes))
 
 
 def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
@@ -187,5 +89,50 @@ def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
         yield from documents("standard input" if name == STDIN else name, data, problems)
 
 
-def _pods(count: int) -> str:
-    return "1 pod is" if count == 1 else f"{count} pods are"
+def _once(found: Iterable[Found[KubernetesObject]], problems: list[str]) -> Objects:
+    """Each object once: the same in two files is fine, two states of it are not."""
+    by_identity: dict[Identity, Found[KubernetesObject]] = {}
+    for one in found:
+        before = by_identity.setdefault(one.identity, one)
+        if before.thing != one.thing:
+            problems.append(f"{one.where}: differs from {before.where}: keep the one that is to count")
+    return by_identity
+
+
+def _pods(found: Iterable[Found[KubernetesObject]]) -> Iterator[Found[Pod]]:
+    return (pod for one in found if (pod := as_pod(one)) is not None)
+
+
+def _admitted(admission: Admission, pods: Iterable[Found[Pod]], problems: list[str]) -> Iterator[Pod]:
+    for one in pods:
+        try:
+            yield admission.admitted(one.thing)
+        except UnknownPriorityClassError as error:
+            problems.append(f"{one.where}: {error}")
+
+
+def _unreadable(wanted: Pods, snapshot: Snapshot) -> Iterator[str]:
+    for one in wanted.values():
+        yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(one.thing).requests.problems)
+
+
+def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
+    if others:
+        kinds = [f"{count} {kind}" for kind, count in others.most_common(_SHOWN)]
+        more = ", ..." if len(others) > _SHOWN else ""
+        yield f"{flag}: left out {_counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
+
+
+def _of_cluster(state: State, replaced: Iterable[Found[KubernetesObject]]) -> Iterator[str]:
+    """What of the cluster's files does not count as it stands there."""
+    if state.waiting:
+        waiting = _counted(state.waiting, "pod")
+        yield f"--cluster: {waiting} on no node: not placed, since --pods does not name them"
+    bound = sum(pod.thing.spec.node_name != "" for pod in _pods(replaced))
+    if bound:
+        yield f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there"
+    yield from (f"--cluster: {odd}" for odd in state.snapshot.oddities)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -60,7 +60,9 @@ class Simulation:
 
     def each_alone(self, pods: Iterable[Pod]) -> Iterator[Simulated]:
         """Each pod on the state as it is, in the order given."""
-        return (self._asked(pod)[0] for pod in pods)
+        for pod in pods:
+            self._profile(pod).search.next_row = 0  # where the last pod's search ended is no part of the state
+            yield self._asked(pod)[0]
 
     def one_after_another(self, pods: Iterable[Pod]) -> Iterator[Simulated]:
         """In the order of the queue, each on what the ones before have left."""
