@@ -118,7 +118,7 @@ def rank_of(case: Case):
 
 
 def refusal_of(case: Case) -> str:
-    return case.answer["message"].replace("no new claims to deallocate, ", "").split(" preemption: ")[0]
+    return case.answer["message"].replace("no new claims to deallocate, ", "")
 
 
 def feasible_nodes(case: Case) -> set[str]:

@@ -125,7 +125,10 @@ async def test_a_pod_that_fits_nowhere_is_answered_with_the_reasons(bus, session
         await publish_pending(session, pending("big", cpu="2"))
         [message] = await ranked(session)
     assert message.candidates == []
-    assert message.message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert message.message == (
+        "0/1 nodes are available: 1 Insufficient cpu."
+        " preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
     assert message.blockers == ["NodeResourcesFit"]
     assert not message.proposals_counted
 

@@ -23,12 +23,14 @@ from berth.framework.filtering import (
     pre_filter,
 )
 from berth.framework.guard import PluginFailure, call
-from berth.framework.interface import Nomination, PostFilterResult
+from berth.framework.interface import PostFilterResult
 from berth.framework.order import best_first
+from berth.framework.postfilter import post_filter
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
 from berth.framework.refusals import NO_NODES, Refusals, unavailable
 from berth.framework.scoring import Scored, score
+from berth.framework.search import enough
 from berth.framework.status import Status
 
 
@@ -40,8 +42,11 @@ def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by
     attempt: Attempt,
     best: int = 8,
     detail: Detail | None = None,
+    may_preempt: bool = True,
 ) -> Ranking:
-    """Run the whole cycle over every node; a pod that is placed does not count against itself.
+    """Run the whole cycle; a pod that is placed does not count against itself.
+
+    ``may_preempt``: ask PostFilter what can be done when no node is feasible.
 
     What a plugin raises ends in ``error``, by name; nothing else is raised. A ``detail`` is filled in for every node.
     """
@@ -54,7 +59,7 @@ def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by
     try:
         with _without_itself(pod, snapshot):
             found = pre_filter(pod, snapshot, profile)
-            return _rank(_Cycle(pod, snapshot, profile, found, detail), attempt, best)
+            return _rank(_Cycle(pod, snapshot, profile, found, detail, may_preempt), attempt, best)
     except PluginFailure as failure:
         return Ranking(error=str(failure), evaluated=count, untouched_first=untouched_first)
 
@@ -93,6 +98,7 @@ class _Cycle:
     profile: Profile
     found: PreFiltered
     detail: Detail | None
+    may_preempt: bool
 
 
 def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
@@ -107,14 +113,34 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     if feasible == 0:
         refusals = filtering.refusals()
         return _none_feasible(cycle, refusals, refusals.message())
-    every = feasible == snapshot.size
-    nodes = Nodes(snapshot) if every else Nodes(snapshot, np.flatnonzero(filtering.feasible))
+    nodes, evaluated = _to_score(cycle, filtering, feasible)
     return Ranking(
         candidates=_candidates(cycle, nodes, attempt, best),
-        evaluated=snapshot.node_count,
-        feasible=feasible,
+        evaluated=evaluated,
+        feasible=len(nodes),
         untouched_first=cycle.profile.untouched_first,
     )
+
+
+def _to_score(cycle: _Cycle, filtering: Filtering, feasible: int) -> tuple[Nodes, int]:
+    """The nodes to score, and how many were looked at to find them: all, unless the profile says otherwise."""
+    snapshot, profile = cycle.snapshot, cycle.profile
+    kept = _kept_for_it(cycle, filtering)
+    if kept is not None:
+        return Nodes(snapshot, np.array([kept], dtype=np.intp)), 1
+    looked_at = snapshot.node_count if cycle.found.nodes is None else len(cycle.found.nodes)
+    wanted = enough(looked_at, profile.percentage_of_nodes_to_score)
+    if feasible > wanted:
+        found = profile.search.find(filtering.feasible, snapshot.columns.exists[: snapshot.size], wanted)
+        return Nodes(snapshot, found.rows), found.evaluated
+    every = feasible == snapshot.size
+    return Nodes(snapshot) if every else Nodes(snapshot, np.flatnonzero(filtering.feasible)), snapshot.node_count
+
+
+def _kept_for_it(cycle: _Cycle, filtering: Filtering) -> int | None:
+    """The row of the node on which room was made for the pod, if it is feasible: then no other is looked at."""
+    row = cycle.snapshot.rows.of(cycle.pod.status.nominated_node_name)
+    return row if row is not None and filtering.feasible[row] else None
 
 
 def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
@@ -167,26 +193,18 @@ def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
 
 
 def _none_feasible(cycle: _Cycle, refusals: Refusals, message: str) -> Ranking:
-    nomination, said = _post_filter(cycle, refusals)
+    done = PostFilterResult()
+    if cycle.may_preempt:
+        done = post_filter(cycle.pod, cycle.snapshot, cycle.profile, cycle.found, refusals)
     return Ranking(
         evaluated=cycle.snapshot.node_count,
         rejections=refusals.rejections(cycle.snapshot.rows.names),
         blockers=refusals.blockers(),
-        message=f"{message} {said}" if said else message,
-        nomination=nomination,
+        message=f"{message} {done.message}" if done.message else message,
+        nomination=done.nomination,
+        clears_nomination=done.clears_nomination,
         untouched_first=cycle.profile.untouched_first,
     )
-
-
-def _post_filter(cycle: _Cycle, refusals: Refusals) -> tuple[Nomination | None, str]:
-    said: list[str] = []
-    for plugin in cycle.profile.post_filters:
-        arguments = (cycle.found.state, cycle.pod, cycle.snapshot, refusals)
-        answer = call(plugin, "PostFilter", plugin.post_filter, PostFilterResult, *arguments)
-        said.extend([answer.message] if answer.message else [])
-        if answer.nomination is not None:
-            return answer.nomination, ", ".join(said)
-    return None, ", ".join(said)
 
 
 def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:

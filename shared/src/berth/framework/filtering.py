@@ -187,14 +187,22 @@ def nominated_by_node(pod: Pod, snapshot: Snapshot) -> dict[str, list[Pod]]:
     return by_node
 
 
-def filter_with(nominated: Sequence[Pod], pod: Pod, node: NodeInfo, profile: Profile, found: PreFiltered) -> Status:
+def filter_with(  # noqa: PLR0913 - one cycle's parts; the state where it is another than PreFilter's
+    nominated: Sequence[Pod],
+    pod: Pod,
+    node: NodeInfo,
+    profile: Profile,
+    found: PreFiltered,
+    *,
+    state: CycleState | None = None,
+) -> Status:
     """All filters on one node, as if the nominated pods were on it already.
 
     Raises:
         PluginFailure: a plugin failed.
     """
     with node.snapshot.supposing(placed=[(other, node.name) for other in nominated]):
-        state = found.state.clone()
+        state = (state or found.state).clone()
         for plugin in profile.pre_filters:
             if isinstance(plugin, PreFilterExtensions) and plugin.name not in found.skipped:
                 for other in nominated:

@@ -11,7 +11,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own newest state |
 | AddPod, RemovePod | scorer, binder | between PreFilter and Filter, when pods are supposed to be placed or removed |
-| PostFilter | scorer | when no node is feasible |
+| PostFilter | scorer, binder | when no node is feasible; for one node before pods are evicted from it |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
 | Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
@@ -49,6 +49,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 
 if TYPE_CHECKING:
+    from berth.framework.dryrun import DryRun
     from berth.framework.refusals import Refusals
 
 R = TypeVar("R")
@@ -164,7 +165,13 @@ class FilterPlugin(Plugin):
 
 
 class VectorFilterPlugin(FilterPlugin):
-    """A Filter that answers for all nodes at once; both forms always give equal answers."""
+    """A Filter that answers for all nodes at once; both forms always give equal answers.
+
+    ``sums_only``: of the pods on a row it looks at nothing but how many they are and what they ask for together
+    (``Nodes.pods``, ``Nodes.requested``). Then it is asked at once about all nodes as if some of their pods were gone.
+    """
+
+    sums_only: ClassVar[bool] = False
 
     @abstractmethod
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
@@ -181,18 +188,33 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """``nomination``: what can be done, if anything. ``message`` is added to why no node is feasible."""
+    """What can be done, and what is said.
+
+    ``nomination``: room that can be made; without victims: room that is being made for the pod already. ``message`` is
+    added to why no node is feasible. ``clears_nomination``: the node that is kept for the pod is of no use to it.
+    """
 
     nomination: Nomination | None = None
     message: str = ""
+    clears_nomination: bool = False
 
 
 class PostFilterPlugin(Plugin):
     """What to do when no node is feasible. The first plugin with a nomination ends the search."""
 
     @abstractmethod
-    def post_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Refusals) -> PostFilterResult:
-        """May try suppositions on the Snapshot (``Snapshot.supposing``) as long as it is left as it was."""
+    def post_filter(
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Refusals, dry_run: DryRun
+    ) -> PostFilterResult:
+        """May try suppositions on the Snapshot (``dry_run``) as long as it is left as it was."""
+
+    def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
+        """Asked by the binder before anybody is evicted: what must go from this node by the binder's newest state.
+
+        None unless a plugin says otherwise: then nobody is evicted.
+        """
+        del pod, node, dry_run
+        return None
 
 
 class PreScorePlugin(Plugin):

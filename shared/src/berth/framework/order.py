@@ -28,9 +28,9 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
     above, tied = _around_the_last(keys, count)
     seed, hashes = np.uint64(hash_of(str(attempt))), nodes.take(nodes.snapshot.columns.name_hash)
     if len(above) + len(tied) > count:
-        tied = tied[np.argpartition(_mixed(hashes[tied], seed), count - len(above) - 1)[: count - len(above)]]
+        tied = tied[np.argpartition(mixed(hashes[tied], seed), count - len(above) - 1)[: count - len(above)]]
     best = np.concatenate((above, tied))
-    return best[np.lexsort((_mixed(hashes[best], seed), -keys[best]))]
+    return best[np.lexsort((mixed(hashes[best], seed), -keys[best]))]
 
 
 def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
@@ -49,7 +49,7 @@ def _last_of_best(keys: Scores, count: int) -> int:
     return int(np.partition(keys, -count)[-count])
 
 
-def _mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
+def mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
     """Hashes stirred with a seed (the finalizer of splitmix64): each seed gives another order."""
     x = hashes ^ seed
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -14,7 +14,8 @@ class Ranking:
 
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
     ``blockers`` are the plugins that refused nodes: events that they name may help. ``nomination`` is what PostFilter
-    found when there is no candidate. ``untouched_first`` is False where more pods make a node better.
+    found when there is no candidate; ``clears_nomination``: the node that is kept for the pod is of no use to it.
+    ``untouched_first`` is False where more pods make a node better.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -25,4 +26,5 @@ class Ranking:
     message: str = ""
     error: str = ""
     nomination: Nomination | None = None
+    clears_nomination: bool = False
     untouched_first: bool = True

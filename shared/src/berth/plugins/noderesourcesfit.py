@@ -49,6 +49,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
+    sums_only = True
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
         self._needs = Needs(args)

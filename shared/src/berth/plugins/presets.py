@@ -10,6 +10,7 @@ from berth.api.errors import PermanentError
 from berth.plugins import (
     balancedallocation,
     defaultbinder,
+    defaultpreemption,
     freecapacity,
     imagelocality,
     interpodaffinity,
@@ -39,6 +40,7 @@ DEFAULT: Final = Plugins(
             PluginRef(name=noderesourcesfit.NAME, weight=1),
             PluginRef(name=podtopologyspread.NAME, weight=2),
             PluginRef(name=interpodaffinity.NAME, weight=2),
+            PluginRef(name=defaultpreemption.NAME),
             PluginRef(name=imagelocality.NAME, weight=1),
             PluginRef(name=defaultbinder.NAME),
         ]

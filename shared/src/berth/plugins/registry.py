@@ -9,6 +9,7 @@ from berth.api.errors import PermanentError
 from berth.plugins import (
     balancedallocation,
     defaultbinder,
+    defaultpreemption,
     freecapacity,
     imagelocality,
     interpodaffinity,
@@ -42,6 +43,7 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "NodeResourcesBalancedAllocation": balancedallocation.FACTORY,
     "PodTopologySpread": podtopologyspread.FACTORY,
     "InterPodAffinity": interpodaffinity.FACTORY,
+    "DefaultPreemption": defaultpreemption.FACTORY,
     "ImageLocality": imagelocality.FACTORY,
     "NetworkTraffic": networktraffic.FACTORY,
     "network_traffic": networktraffic.FACTORY,

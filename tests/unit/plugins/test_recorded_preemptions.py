@@ -1,0 +1,133 @@
+"""What a real kube-scheduler 1.36.3 did when an important pod fitted nowhere: whom it evicted, where, and its words."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.api.budgets import PodDisruptionBudget
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.interface import Nomination
+from berth.framework.postfilter import confirm
+from berth.framework.ranking import Ranking
+from berth.plugins.disruptionbudgets import Budgets
+from berth.plugins.preemptionvictims import Victims, Worth
+from harness.objects import first_attempt
+from harness.profiles import default_profile
+
+DATA = Path(__file__).parents[2] / "data" / "oracle" / "preemption.jsonl.xz"
+BOUND, NOMINATED, NEITHER = 24, 32, 24
+"""Of the cases: pods that fitted, pods for which others were evicted, and pods that nothing could help."""
+TIES = [26, 59]
+"""Seeds of cases with two equally good nodes, of which another is chosen here."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One important pod, the state it was asked on, and what was answered."""
+
+    pod: Pod
+    snapshot: Snapshot
+    answer: dict[str, Any]
+
+    @property
+    def ranking(self) -> Ranking:
+        return rank(self.pod, self.snapshot, default_profile(), attempt=first_attempt(self.pod), best=100)
+
+    @property
+    def message(self) -> str | None:
+        said = self.answer["message"]
+        return said and said.replace("no new claims to deallocate, ", "")
+
+
+@cache
+def cases() -> list[Case]:
+    with lzma.open(DATA, "rt") as lines:
+        return [case_of(json.loads(line)) for line in lines]
+
+
+def case_of(recorded: dict[str, Any]) -> Case:
+    snapshot, objects = Snapshot(), recorded["objects"]
+    for node in msgspec.convert(objects["nodes"], list[Node]):
+        snapshot.set_node(node)
+    for pod in msgspec.convert(objects["pods"], list[Pod]):
+        if is_bound(pod):
+            snapshot.place(pod, pod.spec.node_name)
+    for budget in msgspec.convert(objects["poddisruptionbudgets"], list[PodDisruptionBudget]):
+        snapshot.objects(PodDisruptionBudget).set(budget.metadata.uid, budget)
+    return Case(msgspec.convert(recorded["pod"], Pod), snapshot, recorded)
+
+
+def victims_of(case: Case, uids: tuple[str, ...]) -> list[str]:
+    return sorted(case.snapshot.placed(uid).pod.metadata.name for uid in uids)
+
+
+def nominating() -> list[Case]:
+    return [case for case in cases() if case.answer["nominated"]]
+
+
+def test_every_recorded_case_is_compared():
+    outcomes = [(bool(case.answer["bound"]), bool(case.answer["nominated"])) for case in cases()]
+    assert [outcomes.count(pair) for pair in [(True, False), (False, True), (False, False)]] == [
+        BOUND,
+        NOMINATED,
+        NEITHER,
+    ]
+
+
+def test_pods_that_fitted_are_given_a_node_of_the_same_worth():
+    for case in cases():
+        if case.answer["bound"]:
+            candidates = case.ranking.candidates
+            best = {each.node for each in candidates if each.total == candidates[0].total}
+            assert case.answer["bound"] in best, case.answer["seed"]
+
+
+@pytest.mark.parametrize("case", nominating(), ids=lambda case: str(case.answer["seed"]))
+def test_the_same_pods_are_evicted_from_the_same_node(case):
+    nomination = case.ranking.nomination
+    found = nomination.node, victims_of(case, nomination.victims)
+    assert found == (case.answer["nominated"], case.answer["victims"]) or is_tie(case, nomination)
+
+
+def test_ties_are_few():
+    assert [case.answer["seed"] for case in nominating() if is_tie(case, case.ranking.nomination)] == TIES
+
+
+def is_tie(case: Case, nomination: Nomination) -> bool:
+    """Whether another node than that of kube-scheduler is as good by every criterion: then it chooses by chance."""
+    other = nomination.node != case.answer["nominated"]
+    return other and worth_of(case, nomination.node) == worth_of(case, case.answer["nominated"])
+
+
+def worth_of(case: Case, node: str) -> Worth:
+    uids = confirm(case.pod, node, case.snapshot, default_profile()).victims
+    placed = tuple(case.snapshot.placed(uid) for uid in uids)
+    violating, _ = Budgets(case.snapshot).split(placed)
+    return Victims(placed[0].row, placed, len(violating)).worth
+
+
+def test_the_words_are_those_of_kube_scheduler():
+    refused = [case for case in cases() if not case.answer["bound"]]
+    wrong = {case.answer["seed"]: said for case in refused if (said := case.ranking.message) != case.message}
+    assert wrong == {}
+
+
+def test_nobody_is_nominated_where_nothing_helps():
+    assert [case.ranking.nomination for case in cases() if not case.answer["nominated"]].count(None) == 80 - NOMINATED
+
+
+def test_the_binder_finds_the_same_victims_on_the_node_that_the_scorer_names():
+    for case in nominating():
+        found = confirm(case.pod, case.answer["nominated"], case.snapshot, default_profile())
+        assert victims_of(case, found.victims) == case.answer["victims"], case.answer["seed"]
