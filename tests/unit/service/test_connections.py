@@ -9,7 +9,7 @@ import pytest
 from berth.kube.errors import KubeconfigError
 from berth.service.connections import kube_client, nats_bus
 from berth.service.exits import Exit, exit_for
-from berth.service.sources import read_settings
+from berth.service.sources import SettingsError, read_settings
 from berth.sim.cluster import kubeconfig
 
 
@@ -21,6 +21,7 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
             "BERTH_NATS_URL": "nats://a:4222,tls://b:4222",
             "BERTH_NATS_USER": "scorer",
             "BERTH_NATS_PASSWORD": "hunter2",
+            "BERTH_NATS_INBOX_PREFIX": "_INBOX_scorer",
             "BERTH_NATS_CA_FILE": str(tmp_path / "ca"),
             "BERTH_NATS_CERT_FILE": str(tmp_path / "cert"),
             "BERTH_NATS_KEY_FILE": str(tmp_path / "key"),
@@ -33,10 +34,17 @@ def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
     made = nats_bus(settings).settings
     assert made.servers == ("nats://a:4222", "tls://b:4222")
     assert (made.credentials.user, made.credentials.password) == ("scorer", "hunter2")
+    assert made.inbox_prefix == "_INBOX_scorer"
     assert made.tls.key_file == tmp_path / "key"
     assert (made.topology.replicas, made.topology.storage) == (3, "memory")
     assert made.topology.scorer_ack_wait == timedelta(seconds=4)
     assert made.topology.duplicate_window == timedelta(minutes=3)
+
+
+@pytest.mark.parametrize("prefix", ["_INBOX.>", "a..b", "", "a b"])
+def test_an_inbox_prefix_that_is_no_part_of_a_subject_is_refused(prefix: str):
+    with pytest.raises(SettingsError, match=r"nats\.inboxPrefix: want tokens"):
+        read_settings(environment={"BERTH_NATS_INBOX_PREFIX": prefix})
 
 
 def test_a_server_without_users_and_tls_is_met_without():

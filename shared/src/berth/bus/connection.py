@@ -98,6 +98,7 @@ class Connection:
         return {
             "servers": list(settings.servers),
             "name": self.name,
+            "inbox_prefix": settings.inbox_prefix,
             "allow_reconnect": False,
             "pending_size": 0,  # or a publish waits inside the library for a flush, also when nobody reads any more
             "max_reconnect_attempts": 1,

@@ -10,6 +10,7 @@ from typing import Final, Literal
 Storage = Literal["file", "memory"]
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+DEFAULT_INBOX_PREFIX: Final = "_INBOX"
 REPLICAS: Final = (1, 3, 5)
 MEBIBYTE: Final = 1024 * 1024
 
@@ -144,6 +145,10 @@ class BusSettings:
 
     credentials: Credentials = Credentials()
     """Who we are."""
+
+    inbox_prefix: str = DEFAULT_INBOX_PREFIX
+    """What the subjects that answers come to begin with. One of its own for each user lets the server keep what one is
+    answered from the others."""
 
     tls: TlsSettings | None = None
     """Set: only TLS will do. Unset: as the address and the server ask for."""

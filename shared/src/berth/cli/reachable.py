@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from berth.api.errors import TemporaryError
-from berth.bus.nats import NatsBus
 from berth.bus.port import Session
-from berth.bus.settings import BusSettings
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
+from berth.service.connections import nats_bus
+from berth.service.exits import UsageError
+from berth.service.sources import SettingsError, read_settings
 
 T = TypeVar("T")
 _AGAIN: Final = timedelta(seconds=0.1)
@@ -38,8 +39,16 @@ async def answers(ask: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
 
 
 async def open_bus(url: str, *, name: str = "berth") -> Session:
-    """A session for a command."""
-    return await NatsBus(BusSettings(servers=(url,))).connect(name=name)
+    """A session for a command; user, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    Raises:
+        UsageError: the address or what belongs to it cannot be used.
+    """
+    try:
+        settings = read_settings(flags={"nats.url": url})
+    except SettingsError as exc:
+        raise UsageError("; ".join(exc.problems)) from exc
+    return await nats_bus(settings).connect(name=name)
 
 
 async def apply_bus(url: str) -> None:

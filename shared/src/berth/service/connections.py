@@ -22,7 +22,15 @@ def nats_bus(settings: Settings) -> NatsBus:
         duplicate_window=numbers.duplicate_window,
     )
     servers = tuple(address.strip() for address in nats.url.split(","))
-    return NatsBus(BusSettings(servers=servers, credentials=_credentials(nats), tls=_tls(nats), topology=topology))
+    return NatsBus(
+        BusSettings(
+            servers=servers,
+            credentials=_credentials(nats),
+            inbox_prefix=nats.inbox_prefix,
+            tls=_tls(nats),
+            topology=topology,
+        )
+    )
 
 
 def _credentials(nats: NatsSettings) -> Credentials:

@@ -22,6 +22,7 @@ _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 
 
@@ -134,6 +135,13 @@ def nats_url(given: str) -> str:
             raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
         if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
             raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {address!r}")
+    return given
+
+
+def subject_prefix(given: str) -> str:
+    """What subjects of NATS may begin with: whole tokens, no wildcard."""
+    if _SUBJECT_PREFIX.fullmatch(given) is None:
+        raise ValueError(f"want tokens of letters, digits, _ and - with dots between them, got {given!r}")
     return given
 
 

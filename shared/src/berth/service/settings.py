@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from berth.bus.settings import DEFAULT_INBOX_PREFIX
 from berth.kube.election import LeaseSettings, own_identity
 from berth.plugins.presets import DEFAULT_NAME, PRESETS
 from berth.service import readers
@@ -35,6 +36,8 @@ class NatsSettings:
     """User name; one user per service, with the subjects that the service needs. None: a server without users."""
     password: Annotated[Secret | None, readers.secret] = None
     """The user's password; BERTH_NATS_PASSWORD_FILE names a file that holds it."""
+    inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
+    """What subjects begin with that answers come to. NATS's own; one for each user where each may hear its own only."""
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file that holds it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None

@@ -32,9 +32,9 @@ POD_BYTES: Final = 0.5e6
 """What each pod adds."""
 PERIOD_SECONDS: Final = 600.0
 """In which a node's own traffic comes and goes."""
-_DEVICE: Final = "eth0"
+DEVICE: Final = "eth0"
 _JOB: Final = "node-exporter"
-_FLAGS: Final = 0x1003
+FLAGS: Final = 0x1003
 """Of the device: up, broadcast, multicast; no part of a bond."""
 
 Labels = Mapping[str, str]
@@ -79,12 +79,16 @@ class SimulatedPrometheus:
         result = [{"metric": labels, "value": [moment.now, f"{value:.17g}"]} for labels, value in answer]
         return _json({"status": "success", "data": {"resultType": "vector", "result": result}})
 
+    def now(self) -> float:
+        """The time in the cluster, in Unix seconds."""
+        return self._resources.clock().timestamp()
+
     def moment(self) -> Moment:
         """The traffic of now."""
         store = self._resources.store
         pods = Counter(pod.value["spec"].get("nodeName", "") for pod in store.table(PODS).items.values())
         nodes = (name for _, name in store.table(NODES).items)
-        return Moment(self._resources.clock().timestamp(), nodes, pods)
+        return Moment(self.now(), nodes, pods)
 
 
 def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Asked], Rows]:
@@ -93,7 +97,7 @@ def _each(value: Callable[[Moment, Asked, str], float]) -> Callable[[Moment, Ask
 
 
 def _series(node: str) -> Labels:
-    return {"instance": f"{node}:9100", "job": _JOB, "node": node, "device": _DEVICE}
+    return {"instance": f"{node}:9100", "job": _JOB, "node": node, "device": DEVICE}
 
 
 def _unames(moment: Moment, _asked: Asked) -> Rows:
@@ -127,7 +131,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
         re.compile(rf"max {_BY} \(timestamp\({_COUNTER} offset {_OVER}\)\)"),
         _each(lambda moment, asked, _node: moment.scraped_at - int(asked["seconds"])),
     ),
-    (re.compile(rf"max {_BY} \(node_network_flags{_SELECTOR}\)"), _each(lambda *_: float(_FLAGS))),
+    (re.compile(rf"max {_BY} \(node_network_flags{_SELECTOR}\)"), _each(lambda *_: float(FLAGS))),
     (re.compile(rf"max {_BY} \(node_network_speed_bytes{_SELECTOR}\)"), _each(lambda *_: LINK_BYTES)),
     (re.compile(rf"max {_BY} \(timestamp\(node_uname_info\)\)"), _unames),
     (
@@ -147,8 +151,8 @@ def _names_device(asked: Asked) -> bool:
         return True
     pattern = msgspec.json.decode(f'"{groups["device"]}"', type=str)
     if groups["match"] == "=":
-        return pattern == _DEVICE
-    return re.fullmatch(f"(?:{pattern})", _DEVICE) is not None
+        return pattern == DEVICE
+    return re.fullmatch(f"(?:{pattern})", DEVICE) is not None
 
 
 def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:

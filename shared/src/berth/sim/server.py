@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from berth.sim import bindings, discovery, faults, listing, patch, prometheus, routes, status, tables
+from berth.sim import bindings, discovery, exporters, faults, listing, patch, prometheus, routes, status, tables
+from berth.sim.exporters import SimulatedExporters
 from berth.sim.faults import Faults, Verb
 from berth.sim.kinds import PODS, Kind
 from berth.sim.preconditions import DeleteOptions
@@ -33,6 +34,7 @@ class ApiServer:
         self._faults = injected
         self._documents = discovery.documents()
         self._prometheus = SimulatedPrometheus(resources)
+        self._exporters = SimulatedExporters(self._prometheus)
 
     @property
     def _store(self) -> Store:
@@ -72,6 +74,8 @@ class ApiServer:
             return web.Response(text="ok")
         if path == prometheus.PATH:
             return self._prometheus.respond(request.query.get("query", ""))
+        if path == exporters.PATH or path.startswith(f"{exporters.PATH}/"):
+            return self._exporters.respond(request)
         if path == _FAULTS_PATH:
             if request.method == "POST":
                 self._faults.inject(*faults.decode(await request.read()))

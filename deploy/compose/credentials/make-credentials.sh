@@ -1,0 +1,30 @@
+#!/bin/sh
+# Makes what is missing in the volume of credentials: a password for each user of NATS, readable for that service's
+# user id alone, and nats.conf with all of them for the server. What is there stays, so `docker compose up` again
+# changes nothing; `docker compose down --volumes` removes them.
+set -eu
+folder=/run/berth/credentials
+umask 077
+
+password() {  # USER ID: makes the file once; prints nothing
+  [ -s "$folder/$1" ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > "$folder/$1"
+  chmod 400 "$folder/$1"
+  chown "$2:$2" "$folder/$1"
+  printf '%s_PASSWORD: "%s"\n' "$1" "$(cat "$folder/$1")" >> "$folder/nats.conf.new"
+}
+
+rm -f "$folder/nats.conf.new"
+password apply 65501
+password watcher 65502
+password scorer 65503
+password binder 65504
+password collector 65505
+password people 65506
+chmod 400 "$folder/nats.conf.new"
+chown 65500:65500 "$folder/nats.conf.new"
+mv "$folder/nats.conf.new" "$folder/nats.conf"
+
+# The folders that servers write in, which run without any rights over files.
+chmod 755 "$folder"
+chown 65500:65500 /data
+chown 65534:65534 /prometheus
