@@ -102,7 +102,8 @@ def test_a_plugin_that_is_gone_may_be_disabled():
         pytest.param(
             f"{GROUP}/v1beta1",
             "profiles: [{plugins: {score: {enabled: [{name: NodeResourcesMostAllocated}]}}}]",
-            "profiles[0].plugins.score.enabled[0].name: 'NodeResourcesMostAllocated' is no plugin of v1; "
+            "profiles[0].plugins.score.enabled[0].name: 'NodeResourcesMostAllocated' was invalid in version "
+            "'kubescheduler.config.k8s.io/v1'; "
             "write NodeResourcesFit with the args scoringStrategy: {type: MostAllocated}",
             id="a plugin that is gone",
         ),

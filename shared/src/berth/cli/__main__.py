@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from berth.cli import run as running
-from berth.cli.config import Provider, configured, kubeconfig_of
+from berth.cli.config import Gates, Provider, configured, kubeconfig_of
 from berth.cli.config import app as config_app
 from berth.cli.console import say
 from berth.cli.embedded import ANY_PORT, DEFAULT_PORT
 from berth.cli.ending import finish
 from berth.cli.pipeline import PipelineOptions
 from berth.cli.plugin import app as plugin_app
+from berth.cli.providers import providers
 from berth.cli.reachable import apply_bus
 from berth.cli.simulate import TakingFiles, simulate
 from berth.cli.top import top
@@ -53,6 +54,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     nats: Nats = None,
     config: Config = None,
     algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     nats_port: Annotated[
         int | None,
         typer.Option(
@@ -71,13 +73,14 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     ready_file: Annotated[Path | None, typer.Option(help="Written when pods are being scheduled.")] = None,
 ) -> None:
     """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
-    chosen = configured(config, algorithm_provider)
+    chosen = configured(config, algorithm_provider, feature_gates)
     options = PipelineOptions(
         kubeconfig=kubeconfig or kubeconfig_of(chosen),
         nats=nats,
         nats_ports=(nats_port,) if nats_port is not None else (DEFAULT_PORT, ANY_PORT),
         config=config,
         algorithm_provider=algorithm_provider,
+        feature_gates=feature_gates,
         scorers=scorers,
         nodes=nodes,
         verbosity=verbosity,
@@ -99,6 +102,7 @@ def run(
         raise typer.Exit(Exit.NO)
 
 
+config_app.command("providers")(providers)
 app.command()(why)
 app.command()(trace)
 app.command()(top)

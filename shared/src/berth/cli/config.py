@@ -14,7 +14,8 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
 from berth.api.config.written import as_document
 from berth.cli.console import note, say
-from berth.plugins.presets import DEFAULT_NAME, PRESETS, UnknownPresetError
+from berth.plugins.gates import GateError
+from berth.plugins.presets import CURRENT, DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_of
 from berth.service.configuration import read_configuration
 from berth.service.exits import Exit
 
@@ -31,6 +32,16 @@ Provider = Annotated[
         show_default=False,
     ),
 ]
+Gates = Annotated[
+    str | None,
+    typer.Option(
+        "--feature-gates",
+        metavar="A=true,B=false",
+        envvar="BERTH_FEATURE_GATES",
+        help="Gates of the provider on and off; `berth config providers` lists them.",
+        show_default=False,
+    ),
+]
 
 
 class Form(StrEnum):
@@ -41,9 +52,9 @@ class Form(StrEnum):
 
 
 @app.command("check")
-def check(file: File, algorithm_provider: Provider = None) -> None:
+def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
     """Say everything that is wrong with a file (exit code 2), or that nothing is, and what in it means nothing here."""
-    configuration = configured(file, algorithm_provider)
+    configuration = configured(file, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         say(f"{file}: {sentence}")
     for path in configuration.ignored:
@@ -56,27 +67,38 @@ def check(file: File, algorithm_provider: Provider = None) -> None:
 def show(
     file: File,
     algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     form: Annotated[Form, typer.Option("-o", "--output", help="As what to print it.")] = Form.YAML,
 ) -> None:
     """Print what a file becomes with every default, presets expanded: a file that means the same."""
-    document = as_document(configured(file, algorithm_provider))
+    configuration = configured(file, algorithm_provider, feature_gates)
+    document = as_document(configuration)
+    if configuration.release != CURRENT:
+        note(f"a file cannot name all of this: read it again with --algorithm-provider={algorithm_provider}")
     if form is Form.JSON:
         say(json.dumps(document, indent=2))
     else:
         say(yaml.safe_dump(document, sort_keys=False).rstrip())
 
 
-def configured(file: Path | None, provider: str | None) -> KubeSchedulerConfiguration:
-    """The configuration; what is wrong with it is said on standard error, a line each, and ends the command with 2."""
+def configured(file: Path | None, provider: str | None, gates: str | None = None) -> KubeSchedulerConfiguration:
+    """The configuration; what is wrong with it is said on standard error, a line each, and ends the command with 2.
+
+    So is that the flag for the provider is an old one, where kube-scheduler said so of it.
+    """
     try:
-        return read_configuration(file, provider=provider or DEFAULT_NAME)
+        configuration = read_configuration(file, provider=provider or DEFAULT_NAME, gates=gates or "")
     except ConfigurationError as error:
         for problem in error.problems:
             note(f"{file}: {problem}" if file else problem)
         raise typer.Exit(Exit.USAGE) from error
-    except UnknownPresetError as error:
+    except (UnknownPresetError, GateError) as error:
         note(str(error))
         raise typer.Exit(Exit.USAGE) from error
+    deprecation = deprecation_of(provider or DEFAULT_NAME)
+    if deprecation:
+        note(deprecation)
+    return configuration
 
 
 def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:

@@ -38,6 +38,8 @@ class PipelineOptions:
     config: Path | None = None
     algorithm_provider: str | None = None
     """Name of the preset that profiles start from, as it was typed; ``None``: as the services have it."""
+    feature_gates: str | None = None
+    """Its gates, as they were typed."""
     scorers: int = 1
     nodes: int = 100
     """Nodes of a simulated cluster."""
@@ -129,6 +131,7 @@ def _told(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) ->
         kubeconfig=kubeconfig,
         config=options.config,
         algorithm_provider=options.algorithm_provider,
+        feature_gates=options.feature_gates,
         verbosity=options.verbosity,
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,

@@ -21,6 +21,7 @@ class ServiceOptions:
     kubeconfig: Path
     config: Path | None
     algorithm_provider: str | None
+    feature_gates: str | None
     verbosity: int
     identity: str
     """Unique for this pipeline: a service that is started again under it takes its own Lease back at once. Only whoever
@@ -75,6 +76,7 @@ def _service(module: str, name: str, options: ServiceOptions) -> Program:
         *(("--kubeconfig", str(options.kubeconfig)) if module in NEED_THE_API else ()),
         *(("--config", str(options.config)) if options.config is not None else ()),
         *(("--algorithm-provider", options.algorithm_provider) if options.algorithm_provider is not None else ()),
+        *(("--feature-gates", options.feature_gates) if options.feature_gates is not None else ()),
         *("-v", str(options.verbosity)),
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),

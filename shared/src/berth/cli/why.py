@@ -16,7 +16,7 @@ from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.cli import again, reasons
 from berth.cli.again import Again
 from berth.cli.asking import Form, NatsUrl, NoSuchThingError, Output, asking
-from berth.cli.config import Provider, configured
+from berth.cli.config import Gates, Provider, configured
 from berth.cli.console import say_json, show
 from berth.cli.ending import finish
 from berth.cli.mirrored import Mirror, mirror
@@ -48,12 +48,13 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
     now: Now = False,
     config: Config = None,
     algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Form.TABLE,
     nats: NatsUrl = None,
 ) -> None:
     """Say why a pod is on its node, or why it is on none: every plugin, every reason, and how old the data was."""
-    configuration = configured(config, algorithm_provider)
+    configuration = configured(config, algorithm_provider, feature_gates)
     if now:
         finish(_now(pod, configuration, kubeconfig, output, nats))
     else:

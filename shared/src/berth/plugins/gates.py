@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -18,6 +19,8 @@ _SAID: Final[Mapping[str, bool]] = {
 }
 GateValues = Mapping[str, bool]
 """Gate to on or off, of those that were named."""
+NO_GATES: Final[GateValues] = MappingProxyType({})
+"""Every gate as its release had it."""
 
 
 class GateError(PermanentError):

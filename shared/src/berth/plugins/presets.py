@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from berth.api.config.types import PluginRef, Plugins, PluginSet
+from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
 from berth.api.errors import PermanentError
 from berth.plugins import (
     balancedallocation,
@@ -25,6 +26,14 @@ from berth.plugins import (
     schedulinggates,
     tainttoleration,
     tenantspread,
+)
+from berth.plugins.gates import NO_GATES, Gate, GateError, GateValues, appended, read_gates, through_gates
+from berth.plugins.v1_18.providers import (
+    BESIDE,
+    CLUSTER_AUTOSCALER_PROVIDER,
+    DEFAULT_PROVIDER,
+    GATES,
+    RELEASE,
 )
 
 DEFAULT: Final = Plugins(
@@ -89,24 +98,85 @@ FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
 )
 """The same for several tenants: the node with the fewest pods of the pod's tenant, of these the freest."""
 
+CURRENT: Final = "1.36"
+"""The release of Kubernetes whose formulas plugins have unless their preset says otherwise."""
+NOTHING_BESIDE: Final = Plugins()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A list of plugins that has a name.
+
+    Attributes:
+        plugins: the list, before any gate.
+        release: the release of Kubernetes whose plugins are meant.
+        gates: what can be switched on and off in it.
+        beside: what is appended in the end, after the gates.
+    """
+
+    plugins: Plugins
+    release: str = CURRENT
+    gates: tuple[Gate, ...] = ()
+    beside: Plugins = NOTHING_BESIDE
+
+    def gated(self, values: GateValues = NO_GATES) -> Plugins:
+        """The list after its gates."""
+        return through_gates(self.plugins, self.gates, values)
+
+    def whole(self, values: GateValues = NO_GATES) -> Plugins:
+        """What runs."""
+        return appended(self.gated(values), {point: self.beside.at(point) for point in Point})
+
+
+def _provider(plugins: Plugins) -> Preset:
+    return Preset(plugins=plugins, release=RELEASE, gates=GATES, beside=BESIDE)
+
+
 DEFAULT_NAME: Final = "default"
-PRESETS: Final[Mapping[str, Plugins]] = {
-    DEFAULT_NAME: DEFAULT,
-    "FromScratch": FROM_SCRATCH,
-    "FromScratchMultiTenant": FROM_SCRATCH_MULTI_TENANT,
+PRESETS: Final[Mapping[str, Preset]] = {
+    DEFAULT_NAME: Preset(plugins=DEFAULT),
+    "DefaultProvider": _provider(DEFAULT_PROVIDER),
+    "ClusterAutoscalerProvider": _provider(CLUSTER_AUTOSCALER_PROVIDER),
+    "FromScratch": Preset(plugins=FROM_SCRATCH),
+    "FromScratchMultiTenant": Preset(plugins=FROM_SCRATCH_MULTI_TENANT),
 }
+EVERY_GATE: Final = GATES
+"""The gates of all presets."""
+DEPRECATION: Final = (
+    "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
+    "one of: ClusterAutoscalerProvider | DefaultProvider"
+)
+"""What kube-scheduler 1.18 said of the flag, in its own words behind the flag's name."""
 
 
 class UnknownPresetError(PermanentError):
     """No preset has this name."""
 
 
-def preset(name: str) -> Plugins:
-    """The plugins of a preset.
+def preset(name: str) -> Preset:
+    """The preset of this name.
 
     Raises:
-        UnknownPresetError: there is none of this name; the text names those that there are.
+        UnknownPresetError: there is none; the text names those that there are.
     """
     if name not in PRESETS:
         raise UnknownPresetError(f"algorithmProvider: want one of {', '.join(PRESETS)}, got {name!r}")
     return PRESETS[name]
+
+
+def gates_for(name: str, text: str) -> GateValues:
+    """What ``--feature-gates`` says to the preset of this name.
+
+    Raises:
+        GateError: nothing has such a gate, its value is neither true nor false, or the preset has none.
+    """
+    values = read_gates(text, EVERY_GATE)
+    if values and not preset(name).gates:
+        having = " or ".join(f"--algorithm-provider={other}" for other, each in PRESETS.items() if each.gates)
+        raise GateError(f"featureGates: {', '.join(values)}: preset {name!r} has no gates; start with {having}")
+    return values
+
+
+def deprecation_of(name: str) -> str | None:
+    """What is to be said to whoever chooses this preset."""
+    return DEPRECATION if preset(name).release == RELEASE else None

@@ -29,6 +29,8 @@ from berth.plugins import (
     tenantspread,
 )
 from berth.plugins.factory import PluginFactory
+from berth.plugins.v1_18.providers import RELEASE
+from berth.plugins.v1_18.registry import as_of_1_18
 
 # A second name of a plugin is an alias: whatever is said under it is said of the plugin (berth.api.config.aliases).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
@@ -54,6 +56,16 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,
 }
+
+
+def of_release(
+    release: str, known: Mapping[str, PluginFactory], *, most_disks: int | None = None
+) -> Mapping[str, PluginFactory]:
+    """The plugins that are known, as the release of Kubernetes that a preset names had them.
+
+    ``most_disks``: how many disks of a cloud a node may have that does not say; None: the cloud's own limit.
+    """
+    return as_of_1_18(known, most_disks=most_disks) if release == RELEASE else known
 
 
 class RegistryError(PermanentError):

@@ -52,6 +52,9 @@ def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> 
         algorithm_provider: Annotated[
             Given, typer.Option(metavar="NAME", help=f"Plugins that a file starts from: {', '.join(PRESETS)}.")
         ] = None,
+        feature_gates: Annotated[
+            Given, typer.Option(metavar="A=true,B=false", help="Gates of the provider; `berth config providers`.")
+        ] = None,
         kubeconfig: Annotated[Given, typer.Option(metavar="FILE", help="How to reach the API server.")] = None,
         nats: Annotated[Given, typer.Option(metavar="URL", help="Where NATS is.")] = None,
         leader_elect: Annotated[
@@ -81,6 +84,7 @@ def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> 
         given = {
             "config": config,
             "algorithm_provider": algorithm_provider,
+            "feature_gates": feature_gates,
             "kube.kubeconfig": kubeconfig,
             "kube.qps": kube_api_qps,
             "kube.burst": kube_api_burst,

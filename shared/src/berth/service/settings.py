@@ -160,6 +160,8 @@ class Settings:
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
     algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
+    feature_gates: Annotated[str, readers.text] = ""
+    """Gates of that preset, ``A=true,B=false``; those that are not named are as their release had them."""
     ready_file: Annotated[Path | None, readers.path] = None
     """Written when the service first works, for whoever starts it and waits. None: nothing is written."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
-from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError
+from berth.plugins.gates import GateError
+from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError, deprecation_of
 from berth.service.configuration import read_configuration
 from berth.service.exits import Exit
 from berth.service.flags import Flags
@@ -35,6 +36,9 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {problem}\n")
         return Exit.USAGE
+    deprecation = deprecation_of(settings.algorithm_provider)
+    if deprecation and settings.parent_pid is None:  # a parent has said it already
+        sys.stderr.write(f"berth-{name}: {deprecation}\n")
     return run(lambda process: serve(process, configuration), settings, name=name)
 
 
@@ -46,13 +50,14 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     """
     named = flags.get("config") or environment.get("BERTH_CONFIG")
     provider = flags.get("algorithm_provider") or environment.get("BERTH_ALGORITHM_PROVIDER") or DEFAULT_NAME
+    gates = flags.get("feature_gates") or environment.get("BERTH_FEATURE_GATES") or ""
     problems: list[str] = []
     configuration = None
     try:
-        configuration = read_configuration(Path(named) if named else None, provider=provider)
+        configuration = read_configuration(Path(named) if named else None, provider=provider, gates=gates)
     except ConfigurationError as error:
         problems += error.problems
-    except UnknownPresetError as error:
+    except (UnknownPresetError, GateError) as error:
         problems.append(str(error))
     try:
         settings = read_settings(flags=flags, environment=environment, file=file_values(configuration))

@@ -70,6 +70,8 @@ class KubeSchedulerConfiguration:
     """The first back-off of a pod that could not be placed; doubled each time."""
     pod_max_backoff: timedelta = timedelta(seconds=10)
     """No back-off is longer."""
+    release: str = "1.36"
+    """The release of Kubernetes whose plugins are meant: that of the preset, where it names an older one."""
     digest: str = ""
     """Names the configuration in messages: 12 hexadecimal digits of a hash of what was loaded."""
     converted: tuple[str, ...] = ()

@@ -34,6 +34,11 @@ class KnownPlugin(Protocol):
         ...
 
     @property
+    def only_in_presets(self) -> bool:
+        """Whether no file can name it: it is gone from v1, and in the lists of an older release."""
+        ...
+
+    @property
     def validate(self) -> Callable[[object, str], list[str]]:
         """Problems of arguments, each beginning with the path given."""
         ...
@@ -103,17 +108,22 @@ def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], 
 
 
 def _check_enabled(name: str, place: str, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
-    if name not in known:
+    if not _can_be_named(name, known):
         problems.append(_unknown(path, name, known))
     elif place != "multiPoint" and Point(place) not in known[name].points:
         offered = ", ".join(known[name].points)
         problems.append(f"{path}: plugin {name!r} has no {place}; it has {offered}")
 
 
+def _can_be_named(name: str, known: Mapping[str, KnownPlugin]) -> bool:
+    return name in known and not known[name].only_in_presets
+
+
 def _unknown(path: str, name: str, known: Mapping[str, KnownPlugin]) -> str:
     if name in GONE_PLUGINS:
-        return f"{path}: {name!r} is no plugin of v1; {GONE_PLUGINS[name]}"
-    near, names = did_you_mean(name, known), ", ".join(sorted(known))
+        return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
+    offered = [other for other in sorted(known) if _can_be_named(other, known)]
+    near, names = did_you_mean(name, offered), ", ".join(offered)
     return f"{path}: unknown plugin {name!r}{f'{near} Known are' if near else ', known are'} {names}"
 
 
@@ -133,7 +143,7 @@ def _args(
         place = f"{path}[{index}]"
         if config.name in made:
             problems.append(f"{place}.name: {config.name!r} stands there more than once")
-        elif config.name not in known:
+        elif not _can_be_named(config.name, known):
             problems.append(_unknown(f"{place}.name", config.name, known))
         else:
             made[config.name] = _read_args(

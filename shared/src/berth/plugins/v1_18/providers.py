@@ -91,6 +91,6 @@ RESOURCE_LIMITS: Final = Gate(
 GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)
 """On or off as that release had them."""
 
-BESIDE: Final = Plugins(pre_enqueue=_named("SchedulingGates"))
-"""What is done as well. A pod with scheduling gates, which that release did not know, waits: the API server would
-refuse its Binding."""
+BESIDE: Final = Plugins(pre_enqueue=_named("SchedulingGates"), post_filter=_named("DefaultPreemption"))
+"""What is done as well. That release evicted less important pods too, but outside of plugins. And a pod with scheduling
+gates, which it did not know, waits: the API server would refuse its Binding."""
