@@ -19,6 +19,7 @@ class FitArgs(FileType, frozen=True, kw_only=True):
 class Known:
     points: tuple[Point, ...]
     args_type: type[msgspec.Struct] | None = None
+    only_in_presets: bool = False
 
     @staticmethod
     def validate(args: object, path: str) -> list[str]:
