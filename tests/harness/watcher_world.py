@@ -1,6 +1,6 @@
 """The watcher's core with a clock that tests move, in front of a bucket that answers as the real one does."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +14,8 @@ from berth.api.namespace import Namespace
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSchedulingGate, PodSpec, PodStatus, ResourceRequirements
 from berth.bus.port import Entry
+from berth.cluster.livesource import LiveBucket
+from berth.framework.profile import Profile
 from berth.kube.port import Deleted, Listed, Upserted
 from berth.service.configuration import profiles_of, read_configuration
 from watcher.dispatcher import Dispatcher
@@ -26,6 +28,7 @@ from watcher.events import (
     KeyLookedUp,
     KeyRefused,
     KeyWritten,
+    LiveDataHeard,
     StagesRead,
     Tick,
 )
@@ -101,6 +104,8 @@ class World:
     now: float = 1000.0
     sequence: int = 0
     bucket_is_slow: bool = False
+    profiles: Mapping[str, Profile] | None = None
+    """The default ones unless others are given."""
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(KINDS)
@@ -124,7 +129,7 @@ class World:
         self.dispatcher = Dispatcher(
             term=term,
             store=self.store,
-            profiles=profiles_of(read_configuration(None)),
+            profiles=self.profiles or profiles_of(read_configuration(None)),
             settings=self.settings,
             started=(1000.0, EPOCH),
         )
@@ -156,6 +161,10 @@ class World:
     def shows(self, *objects: Pod | Node | Namespace) -> None:
         """The watch shows objects, added or modified."""
         self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in objects))
+
+    def hears(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
+        """Somebody put live data."""
+        self.send(LiveDataHeard(bucket=bucket, key=key, sequence=sequence, data=data))
 
     def deletes(self, thing: Pod | Node | Namespace) -> None:
         self.send(Deleted(kind=_kind(thing), object=thing))

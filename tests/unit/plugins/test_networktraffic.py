@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import EGRESS, INGRESS, Bandwidth
+from berth.api.bandwidth import EGRESS, INGRESS, Bandwidth, encode_bandwidth
 from berth.api.meta import ObjectMeta
+from berth.cluster.livesource import LiveSource
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.state import CycleState
 from berth.plugins.networktraffic import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
@@ -209,12 +210,46 @@ def test_pods_on_their_way_fill_a_link_too():
     assert not check(pod, "a", snapshot, profile).is_success
 
 
-def test_new_samples_help_whom_a_saturated_link_refused():
+HALF = sampled(50.0, transmit=95.0, capacity=100.0)
+OWN, OTHER = query_of(args()).token, query_of(args(range=timedelta(seconds=50))).token
+
+
+def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> LiveNews:
+    data = None if sample is None else encode_bandwidth(sample)
+    return LiveNews(source=LiveSource(bucket="bandwidth", name=query), node=node, data=data)
+
+
+@pytest.mark.parametrize(
+    ("more", "heard", "helps"),
+    [
+        pytest.param({}, news(HALF), True, id="half of the link"),
+        pytest.param({}, news(sampled(90.0, capacity=100.0)), False, id="as much as saturates it"),
+        pytest.param({"direction": "both"}, news(HALF), False, id="the other direction is full"),
+        pytest.param({}, news(HALF, query=OTHER), False, id="an answer to another question"),
+        pytest.param({}, news(sampled(90.0)), True, id="a link that tells no capacity refuses nobody"),
+        pytest.param({"capacity": "800"}, news(sampled(90.0)), False, id="it has the capacity that the arguments say"),
+        pytest.param({}, news(None), True, id="a removed sample: what is unknown refuses nobody"),
+    ],
+)
+def test_a_sample_helps_whom_saturated_links_refused_when_it_shows_room(more, heard, helps):
+    profile = profile_of(FACTORY.build(args(saturation_percent=90, **more)))
+    event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
+    assert profile.may_help(["NetworkTraffic"], event, a_pod(), None, heard) is helps
+
+
+@pytest.mark.parametrize(
+    ("resource", "action", "old", "new", "helps"),
+    [
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), True, id="a node of which nothing is known"),
+        pytest.param(Resource.NODE, Action.UPDATE_NODE_LABEL, a_node("n"), a_node("n"), False, id="a label"),
+        pytest.param(Resource.POD, Action.DELETE, a_pod("o", node_name="n"), None, True, id="a pod that was on a node"),
+        pytest.param(Resource.POD, Action.DELETE, a_pod("o"), None, False, id="a pod that was on none"),
+        pytest.param(Resource.FACTS, Action.UPDATE, None, None, False, id="other live data"),
+    ],
+)
+def test_other_events_that_help_whom_saturated_links_refused(resource, action, old, new, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90)))
-    sample = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
-    label = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL)
-    assert profile.may_help(["NetworkTraffic"], sample, a_pod(), None, None)
-    assert not profile.may_help(["NetworkTraffic"], label, a_pod(), None, None)
+    assert profile.may_help(["NetworkTraffic"], ClusterEvent(resource, action), a_pod(), old, new) is helps
 
 
 def test_no_filter_unless_it_is_wished_for():

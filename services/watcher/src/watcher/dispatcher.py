@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from berth.api.errors import DecodeError
 from berth.api.identity import Term
 from berth.api.mirror import watermark_key
 from berth.api.pod import Pod, is_bound
-from berth.api.subjects import key
-from berth.framework.events import Action, ClusterEvent, Resource
+from berth.api.subjects import key, parse_key
+from berth.cluster.livesource import BANDWIDTH, FACTS, LiveBucket, LiveSource
+from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.profile import Profile
 from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
 from watcher.attempts import Attempts
@@ -47,7 +49,7 @@ from watcher.store import Change, ObjectStore, ReflectorNews
 from watcher.waiting_pod import Stage, WaitingPod
 from watcher.watermarks import Watermarks
 
-LIVE_RESOURCES = {"bandwidth": Resource.BANDWIDTH, "facts": Resource.FACTS}
+LIVE_RESOURCES: Mapping[LiveBucket, Resource] = {BANDWIDTH: Resource.BANDWIDTH, FACTS: Resource.FACTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ class Dispatcher:
         """The pods of which the takeover must find out where they stand."""
         return [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]
 
-    def live_buckets(self) -> list[str]:
+    def live_buckets(self) -> list[LiveBucket]:
         """The buckets of live data whose news a plugin listens to."""
         return [
             bucket for bucket, resource in LIVE_RESOURCES.items() if self._interest.anybody_listens(_update(resource))
@@ -228,8 +230,13 @@ class Dispatcher:
         self._early.clear()
 
     def _on_live_data(self, event: LiveDataHeard, now: float) -> None:
+        try:
+            name, node = parse_key(event.key)
+        except DecodeError:
+            return  # anybody may put facts: what has no source and node is read by nobody
+        news = LiveNews(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         happened = _update(LIVE_RESOURCES[event.bucket])
-        self._attempts.woken(self._requeue.heard_live(event.bucket, happened, event.sequence), now)
+        self._attempts.woken(self._requeue.heard_live(news, happened, event.sequence), now)
 
     def _taken(self) -> list[Effect]:
         effects = self._effects.copy()

@@ -10,6 +10,7 @@ from berth.api.identity import Attempt, Uid
 from berth.api.messages import Decision
 from berth.api.pod import Pod
 from berth.bus.port import Entry
+from berth.cluster.livesource import LiveBucket
 from berth.kube.port import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
 
 
@@ -82,11 +83,12 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDataHeard:
-    """Somebody put live data for a node; ``bucket`` is ``bandwidth`` or ``facts``."""
+    """Somebody put live data for a node, or removed it (``data`` is ``None``)."""
 
-    bucket: str
+    bucket: LiveBucket
     key: str
     sequence: int
+    data: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from berth.api.identity import Term
 from berth.api.messages import Decision, decode
 from berth.bus.port import BucketFollowing, Session, Stored, StreamFollowing
 from berth.bus.topology import CLUSTER, DECISIONS
+from berth.cluster.livesource import LiveBucket
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.service.leadership import Leadership
@@ -178,9 +179,11 @@ class Leading:
                     self._inbox.put(event)
             self._parts.process.metrics.count("berth_messages_received_total", len(batch), stream=DECISIONS)
 
-    async def _follow_live(self, bucket: str, following: BucketFollowing) -> None:
+    async def _follow_live(self, bucket: LiveBucket, following: BucketFollowing) -> None:
         async for batch in following.batches():
-            self._inbox.put_all(LiveDataHeard(bucket=bucket, key=entry.key, sequence=entry.sequence) for entry in batch)
+            self._inbox.put_all(
+                LiveDataHeard(bucket=bucket, key=entry.key, sequence=entry.sequence, data=entry.data) for entry in batch
+            )
 
 
 def _decision(stored: Stored) -> Decision | None:

@@ -10,7 +10,8 @@ from typing import Final
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, Outcome, Positions, Reason
 from berth.api.resource_version import parse
-from berth.framework.events import ClusterEvent
+from berth.cluster.livesource import BANDWIDTH, FACTS
+from berth.framework.events import ClusterEvent, LiveNews
 from watcher.event_log import EventLog
 from watcher.interest import Interest
 from watcher.limits import Patience
@@ -21,7 +22,7 @@ from watcher.waiting_pod import Stage, WaitingPod
 
 CONFLICTS_IN_A_ROW: Final = 3
 """After so many a pod backs off: whoever loses so often gets in the way of others."""
-LIVE_DATA: Final = ("bandwidth", "facts")
+LIVE_DATA: Final = (BANDWIDTH, FACTS)
 
 
 class Requeue:
@@ -87,11 +88,11 @@ class Requeue:
             pod.change = change
         return helped
 
-    def heard_live(self, bucket: str, event: ClusterEvent, sequence: int) -> list[WaitingPod]:
+    def heard_live(self, news: LiveNews, event: ClusterEvent, sequence: int) -> list[WaitingPod]:
         """Live data arrived; the unschedulable pods that it may help."""
         if self._interest.anybody_listens(event):
-            self._live[bucket].record(event, None, None, sequence=sequence)
-        return self._queue.helped_by(event, None, None)
+            self._live[news.source.bucket].record(event, None, news, sequence=sequence)
+        return self._queue.helped_by(event, None, news)
 
     def wake(self, pod: WaitingPod, now: float) -> None:
         """Something may help a pod: it is tried again, but not before its back-off is over."""
@@ -156,8 +157,8 @@ class Requeue:
             return self._mirror.changes
         logs = (
             (self.log, positions.cluster),
-            (self._live["bandwidth"], positions.bandwidth),
-            (self._live["facts"], positions.facts),
+            (self._live[BANDWIDTH], positions.bandwidth),
+            (self._live[FACTS], positions.facts),
         )
         for log, position in logs:
             for event, old, new, change in log.since(position):

@@ -7,11 +7,12 @@ from typing import Final, Literal
 
 BANDWIDTH: Final = "bandwidth"
 FACTS: Final = "facts"
+LiveBucket = Literal["bandwidth", "facts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource:
     """All keys ``<name>.<node>`` of a bucket."""
 
-    bucket: Literal["bandwidth", "facts"]
+    bucket: LiveBucket
     name: str

@@ -9,6 +9,7 @@ from enum import IntFlag, StrEnum, auto
 from berth.api.node import Node
 from berth.api.pod import Pod, is_gated
 from berth.api.resources import pod_requests
+from berth.cluster.livesource import LiveSource
 
 
 class Resource(StrEnum):
@@ -70,6 +71,18 @@ class ClusterEvent:
     def matches(self, happened: ClusterEvent) -> bool:
         """Whether what happened is among what this one stands for."""
         return self.resource is happened.resource and bool(self.action & happened.action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveNews:
+    """New live data of one node: what a hint gets as the new object of a BANDWIDTH or FACTS event.
+
+    ``data`` is the bucket's value as it was put (facts: whatever somebody put), None when it was removed.
+    """
+
+    source: LiveSource
+    node: str
+    data: bytes | None
 
 
 Hint = Callable[[Pod, object, object], bool]

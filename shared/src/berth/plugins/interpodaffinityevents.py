@@ -43,6 +43,12 @@ def _node_helps(pod: Pod, old: object, new: object) -> bool:
     return any(before.get(key) != labels.get(key) for key in keys) if keys else before != labels
 
 
+def _namespace_helps(pod: Pod, _: object, __: object) -> bool:
+    """A namespace that other terms select now: only terms of the pod itself are known here."""
+    terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
+    return any(term.selector.looks_at_namespaces for term in (*terms.required, *terms.required_apart))
+
+
 def _all_mean(terms: Sequence[PodTerm], pod: Pod) -> bool:
     return bool(terms) and all(_means(term, pod) for term in terms)
 
@@ -57,5 +63,6 @@ def _means(term: PodTerm, pod: Pod) -> bool:
 EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.POD, Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL), _pod_helps),
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _node_helps),
+    EventHint(ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _namespace_helps),
     EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _pod_helps),
 )

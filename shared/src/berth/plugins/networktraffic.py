@@ -15,13 +15,14 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from berth.api.bandwidth import decode_bandwidth
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.livesource import BANDWIDTH, LiveSource
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -36,7 +37,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 from berth.plugins.factory import PluginFactory
 from berth.plugins.networktrafficargs import CAPACITY, NetworkTrafficArgs, query_of, validate
-from berth.plugins.traffic import Traffic
+from berth.plugins.traffic import Traffic, measured_share
 
 NAME: Final = "NetworkTraffic"
 ALIAS: Final = "network_traffic"
@@ -111,12 +112,22 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         return Verdicts.refusing(shares >= self._limit, SATURATED)
 
     def events(self) -> Sequence[EventHint]:
-        """New samples, new nodes, pods that go."""
+        """Samples of links with room, new nodes, of which nothing is known, pods that go with what they carry."""
         return (
-            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)),
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._has_room_now),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE)),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node),
         )
+
+    def _has_room_now(self, _: Pod, __: object, news: object) -> bool:
+        """By the sample alone: what pods are estimated to add may have refused the node before, and fades."""
+        if not isinstance(news, LiveNews) or news.source not in self.live_sources:
+            return False
+        return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
+
+
+def _was_on_a_node(_: Pod, old: object, __: object) -> bool:
+    return isinstance(old, Pod) and bool(old.spec.node_name)
 
 
 def _written(bytes_per_second: float) -> str:

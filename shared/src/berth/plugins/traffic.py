@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.bandwidth import EGRESS, INGRESS, announced, bytes_per_second
+from berth.api.bandwidth import EGRESS, INGRESS, Bandwidth, announced, bytes_per_second
 from berth.api.pod import Pod
 from berth.cluster.estimates import Estimates
 from berth.cluster.snapshot import Snapshot
@@ -132,6 +132,17 @@ class Traffic:
     def _measured(self, direction: str) -> Amount:
         columns = self._live.bandwidth(self._query)
         return columns.receive if direction == RECEIVE else columns.transmit
+
+
+def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
+    """Of the link's capacity, the direction that uses more of it, by one sample; NaN when any of it is not known."""
+    amounts = {RECEIVE: (sample.receive,), TRANSMIT: (sample.transmit,), BOTH: (sample.receive, sample.transmit)}
+    configured = bytes_per_second(args.capacity) if args.capacity else None
+    capacity = sample.capacity if sample.capacity is not None else configured
+    known = [amount for amount in amounts[args.direction] if amount is not None]
+    if not capacity or len(known) < len(amounts[args.direction]):
+        return math.nan
+    return max(known) / capacity
 
 
 def _of_pod(pod: Pod, *, annotation: str, default: float) -> float:

@@ -1,0 +1,110 @@
+"""``bandwidth`` and ``facts`` are event sources: what plugins declared to read of them wakes pods that they refused."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
+from berth.api.messages import Outcome, Positions
+from berth.cluster.livesource import FACTS, LiveSource
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
+from berth.framework.interface import EnqueueExtensions, FilterPlugin
+from berth.framework.status import SUCCESS, Status
+from berth.plugins.networktraffic import FACTORY
+from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
+from harness.profiles import profile_of
+from harness.watcher_world import World, a_pod
+
+ARGS = NetworkTrafficArgs(url="http://prometheus:9090", range=timedelta(minutes=1), saturation_percent=90)
+QUERY = query_of(ARGS).token
+POWER = LiveSource(bucket=FACTS, name="power")
+
+
+class PowerBudget(FilterPlugin, EnqueueExtensions):
+    """A plugin from elsewhere: nodes whose power supply is at its limit take no pods."""
+
+    name = "PowerBudget"
+    live_sources = frozenset({POWER})
+
+    def filter(self, state, pod, node):
+        fact = node.snapshot.live.fact(POWER.name, node.name)
+        return SUCCESS if fact is None or fact["watts"] < 500 else Status.unschedulable("node(s) had no power left")
+
+    def events(self):
+        return (EventHint(ClusterEvent(Resource.FACTS, Action.UPDATE), self._has_power_now),)
+
+    @staticmethod
+    def _has_power_now(_, __, news):
+        if not isinstance(news, LiveNews) or news.source != POWER:
+            return False
+        return news.data is None or msgspec.json.decode(news.data)["watts"] < 500
+
+
+def asleep(*, blocker: str, seen: int = 0) -> World:
+    """A pod that a plugin refused on positions of both buckets, its back-off over."""
+    world = World(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).leads(a_pod("web"))
+    positions = Positions(cluster=world.sequence, bandwidth=seen, facts=seen)
+    world.decides("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=[blocker])
+    world.passes(2)
+    return world
+
+
+def traffic(bytes_per_second: float) -> bytes:
+    return encode_bandwidth(Bandwidth(receive=bytes_per_second, capacity=100.0, sampled_at=utc(1.7e9)))
+
+
+def test_the_watcher_listens_to_the_buckets_that_some_plugin_reads():
+    assert asleep(blocker="PowerBudget").dispatcher.live_buckets() == ["bandwidth", "facts"]
+    assert World().leads().dispatcher.live_buckets() == []
+
+
+def test_a_sample_of_a_link_with_room_wakes_a_pod_that_saturated_links_refused():
+    world = asleep(blocker="NetworkTraffic")
+    world.hears("bandwidth", f"{QUERY}.n1", traffic(95.0), sequence=1)
+    assert world.stage("web") == "unschedulable"
+
+    world.hears("bandwidth", f"{QUERY}.n1", traffic(40.0), sequence=2)
+
+    assert world.attempt_of("web") == "uid-web.7.2"
+
+
+def test_a_fact_that_can_help_wakes_a_pod_that_a_plugin_from_elsewhere_refused():
+    world = asleep(blocker="PowerBudget")
+    world.hears("facts", "power.n1", b'{"watts": 600, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=1)
+    assert world.stage("web") == "unschedulable"
+
+    world.hears("facts", "power.n1", b'{"watts": 100, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=2)
+
+    assert world.attempt_of("web") == "uid-web.7.2"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "key"),
+    [
+        pytest.param("facts", "weather.n1", id="another source"),
+        pytest.param("bandwidth", f"{QUERY}.n1", id="another bucket"),
+        pytest.param("facts", "power", id="a key without a node, which nobody reads"),
+    ],
+)
+def test_live_data_that_the_plugin_does_not_read_lets_the_pod_sleep(bucket, key):
+    world = asleep(blocker="PowerBudget")
+    world.hears(bucket, key, b'{"watts": 1}', sequence=1)
+    assert world.stage("web") == "unschedulable"
+
+
+def test_a_fact_that_nobody_can_read_counts_as_one_that_helps():
+    world = asleep(blocker="PowerBudget")
+    world.hears("facts", "power.n1", b"half a wa", sequence=1)
+    assert world.attempt_of("web") == "uid-web.7.2"
+
+
+@pytest.mark.parametrize(("seen", "stage"), [(4, "backoff"), (5, "unschedulable")])
+def test_news_that_came_during_the_flight_wake_the_pod_unless_its_ranking_had_seen_them(seen, stage):
+    world = World(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).leads(a_pod("web"))
+    world.hears("facts", "power.n1", b'{"watts": 100}', sequence=5)
+
+    positions = Positions(cluster=world.sequence, bandwidth=0, facts=seen)
+    world.decides("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=["PowerBudget"])
+
+    assert world.stage("web") == stage
