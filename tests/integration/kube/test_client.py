@@ -129,9 +129,23 @@ async def test_server_that_is_not_there_is_named_and_nothing_was_sent():
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     async with KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
-        with pytest.raises(ApiUnreachableError, match=f"GET {url}/api/v1/pods: Cannot connect") as lost:
+        with pytest.raises(ApiUnreachableError) as lost:
             await client.request("GET", "/api/v1/pods")
     assert not lost.value.maybe_sent
+    assert str(lost.value) == f"GET {url}/api/v1/pods: no connection to 127.0.0.1:{port}: Connection refused"
+
+
+async def test_server_that_is_not_there_behind_tls_is_named_in_words(tmp_path: Path):
+    (port,) = free_ports(1)
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nusers: [{name: u, user: {token: t}}]\n"
+        f"clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', insecure-skip-tls-verify: true}}}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+    )
+    async with await KubeClient.connect(path) as client:
+        with pytest.raises(ApiUnreachableError, match=f": no connection to 127.0.0.1:{port}: Connection refused$"):
+            await client.request("GET", "/api/v1/pods")
 
 
 async def test_answer_that_is_lost_may_have_been_carried_out(simulated_cluster: Cluster):
