@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 STOP_SECONDS = 5.0
@@ -14,14 +15,15 @@ PORTS = range(20_000, 32_700)
 PR_SET_PDEATHSIG = 1
 
 
-def spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program that dies with this process and writes into a log."""
+def spawn(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a program that dies with this process and writes into a log; without an environment it has this one's."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=environment,
             preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
         )
 
