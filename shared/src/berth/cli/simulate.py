@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from typer.core import TyperCommand
 
+from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.cli.asking import Form, Output
 from berth.cli.config import Gates, Provider, configured
 from berth.cli.console import note, say_json, show
+from berth.cli.ending import finish
 from berth.cli.simulated import summary, table_of
 from berth.cli.simulateinput import InputError, Question, read_question
 from berth.cli.simulation import Simulated, Simulation
+from berth.framework.profile import Profile
 from berth.service.configuration import profiles_of
 from berth.service.exits import Exit
 
@@ -72,18 +75,39 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     output: Output = Form.TABLE,
 ) -> None:
     """Say where pods would go, with every plugin's score and every node's refusal: no bus and no cluster is needed."""
-    profiles = profiles_of(configured(config, algorithm_provider, feature_gates))
+    configuration = configured(config, algorithm_provider, feature_gates)
+    if not finish(_simulate(configuration, cluster, pods, output, independent=independent, must_fit=must_fit)):
+        raise typer.Exit(Exit.NO)
+
+
+async def _simulate(  # noqa: PLR0913 - what was asked for
+    configuration: KubeSchedulerConfiguration,
+    cluster: Sequence[str],
+    pods: Sequence[str],
+    form: Form,
+    *,
+    independent: bool,
+    must_fit: bool,
+) -> bool:
+    """Whether every pod was answered, and got a node where that was asked for."""
+    profiles = profiles_of(configuration)
+    question = _question(cluster, pods, profiles)
+    for sentence in question.notes:
+        note(sentence)
+    simulation = Simulation(snapshot=question.snapshot, profiles=profiles)
+    decided = list(_shown(_decisions(simulation, question, independent=independent), form))
+    for pod, problem in simulation.failed.items():
+        note(f"{pod}: {problem}")
+    return not simulation.failed and not (must_fit and any(one.bound is None for one in decided))
+
+
+def _question(cluster: Sequence[str], pods: Sequence[str], profiles: Mapping[str, Profile]) -> Question:
     try:
-        question = read_question(cluster, pods, profiles)
+        return read_question(cluster, pods, profiles)
     except InputError as error:
         for problem in error.problems:
             note(problem)
         raise typer.Exit(Exit.USAGE) from error
-    for sentence in question.notes:
-        note(sentence)
-    simulation = Simulation(snapshot=question.snapshot, profiles=profiles)
-    decided = list(_shown(_decisions(simulation, question, independent=independent), output))
-    _end(simulation, decided, must_fit=must_fit)
 
 
 def _decisions(simulation: Simulation, question: Question, *, independent: bool) -> Iterator[Simulated]:
@@ -101,10 +125,3 @@ def _shown(decisions: Iterator[Simulated], form: Form) -> Iterator[Simulated]:
     if decided:
         show(table_of(decided), "", summary(decided))
     yield from decided
-
-
-def _end(simulation: Simulation, decided: Iterable[Simulated], *, must_fit: bool) -> None:
-    for pod, problem in simulation.failed.items():
-        note(f"{pod}: {problem}")
-    if simulation.failed or (must_fit and any(one.bound is None for one in decided)):
-        raise typer.Exit(Exit.NO)

@@ -12,10 +12,12 @@ import msgspec
 from berth.api.boundat import unix_seconds
 from berth.api.identity import Attempt, Term, Uid
 from berth.api.pod import Pod, is_gated, priority_of
+from berth.cli.evictions import evict
 from berth.cluster.snapshot import Snapshot
 from berth.framework.everynode import EveryNode, rank_every_node
 from berth.framework.interface import Nomination
 from berth.framework.profile import Profile
+from berth.framework.ranking import Ranking
 from berth.framework.status import Status
 
 GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
@@ -71,26 +73,29 @@ class Simulation:
             if pod.status.nominated_node_name:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
         for pod in waiting:
-            simulated, nomination = self._asked(pod)
+            simulated, ranking = self._asked(pod)
             if simulated.bound is not None:
                 self._bind(pod, simulated.bound)
-            elif nomination is not None:
-                self._make_room(pod, nomination)
+            elif ranking.nomination is not None:
+                self._make_room(pod, ranking.nomination)
+            elif ranking.clears_nomination:
+                self.snapshot.end_nomination(pod.uid)
             yield simulated
 
     def _profile(self, pod: Pod) -> Profile:
         return self.profiles[pod.spec.scheduler_name]
 
-    def _asked(self, pod: Pod) -> tuple[Simulated, Nomination | None]:
+    def _asked(self, pod: Pod) -> tuple[Simulated, Ranking]:
         profile = self._profile(pod)
         admitted = profile.pre_enqueue(pod)
         if not admitted.is_success:
-            return Simulated(pod=pod.key, profile=profile.scheduler_name, message=self._held_back(pod, admitted)), None
+            message = self._held_back(pod, admitted)
+            return Simulated(pod=pod.key, profile=profile.scheduler_name, message=message), Ranking(message=message)
         attempt = Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
         every = rank_every_node(pod, self.snapshot, profile, attempt=attempt)
         if every.ranking.error:
             self.failed[pod.key] = every.ranking.error
-        return self._simulated(pod, profile, every), every.ranking.nomination
+        return self._simulated(pod, profile, every), every.ranking
 
     def _held_back(self, pod: Pod, status: Status) -> str:
         if status.code is status.code.ERROR:
@@ -125,8 +130,7 @@ class Simulation:
 
     def _make_room(self, pod: Pod, nomination: Nomination) -> None:
         """Evict, as if it took no time; pods of lower priority lose the room that was kept for them there."""
-        for uid in nomination.victims:
-            self.snapshot.remove_pod(uid)
+        evict(self.snapshot, nomination.victims)
         for other in list(self.snapshot.nominations()):
             if other.node == nomination.node and priority_of(other.pod) < priority_of(pod):
                 self.snapshot.end_nomination(other.pod.uid)
