@@ -1,0 +1,132 @@
+"""`berth config providers`, and what is said of the flags that choose a provider and its gates."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.__main__ import app
+from berth.plugins.presets import PRESETS
+from berth.service.start import start
+
+FILE = Path(__file__).parents[2] / "data" / "articles" / "node-score-label.yaml"
+DEPRECATED = (
+    "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
+    "one of: ClusterAutoscalerProvider | DefaultProvider"
+)
+
+
+def typed(*words: object):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def names(refs: list[dict]) -> list[str]:
+    return [ref["name"] for ref in refs]
+
+
+def test_every_name_that_the_flag_takes_is_listed_before_and_after_gates():
+    lists = json.loads(typed("config", "providers", "-o", "json").stdout)
+    assert list(lists) == list(PRESETS)
+    provider = lists["ClusterAutoscalerProvider"]
+    assert provider["release"] == "1.18"
+    assert provider["gates"] == {"EvenPodsSpread": True, "ResourceLimitsPriorityFunction": False}
+    assert {"name": "NodeResourcesMostAllocated", "weight": 1} in provider["beforeGates"]["score"]
+    assert list(provider["beforeGates"]) == ["queueSort", "preFilter", "filter", "preScore", "score", "bind"]
+    spread = [
+        point
+        for point in provider["afterGates"]
+        if names(provider["afterGates"][point]) == [*names(provider["beforeGates"][point]), "PodTopologySpread"]
+    ]
+    assert spread == ["preFilter", "filter", "preScore", "score"]
+    assert provider["beside"] == {
+        "preEnqueue": [{"name": "SchedulingGates"}],
+        "postFilter": [{"name": "DefaultPreemption"}],
+    }
+
+
+def test_lists_without_gates_are_the_same_before_and_after():
+    lists = json.loads(typed("config", "providers", "-o", "json").stdout)
+    assert lists["default"]["release"] == "1.36"
+    assert {"name": "TaintToleration", "weight": 3} in lists["default"]["afterGates"]["score"]
+    assert [name for name, each in lists.items() if each["beforeGates"] == each["afterGates"]] == [
+        name for name, preset in PRESETS.items() if not preset.gates
+    ]
+
+
+def test_gates_can_be_tried():
+    said = "EvenPodsSpread=false,ResourceLimitsPriorityFunction=true"
+    provider = json.loads(typed("config", "providers", "-o", "json", "--feature-gates", said).stdout)["DefaultProvider"]
+    assert provider["gates"] == {"EvenPodsSpread": False, "ResourceLimitsPriorityFunction": True}
+    assert provider["beforeGates"]["filter"] == provider["afterGates"]["filter"]
+    assert provider["afterGates"]["score"][-1] == {"name": "NodeResourceLimits", "weight": 1}
+
+
+def test_a_person_reads_one_plugin_a_line():
+    lines = [line.split() for line in typed("config", "providers").stdout.splitlines()]
+    assert ["DefaultProvider", "(1.18;", "EvenPodsSpread=true,", "ResourceLimitsPriorityFunction=false)"] in lines
+    assert ["preFilter", "NodeResourcesFit", "PodTopologySpread"] in lines
+    assert ["NodePreferAvoidPods", "10000"] in lines
+
+
+def test_an_unknown_gate_is_answered_by_those_that_there_are():
+    done = typed("config", "providers", "--feature-gates", "AllAlpha=true")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "berth: featureGates: want EvenPodsSpread or ResourceLimitsPriorityFunction, got 'AllAlpha'\n",
+    )
+
+
+@pytest.mark.parametrize("provider", ["DefaultProvider", "ClusterAutoscalerProvider"])
+def test_who_chooses_a_provider_of_1_18_is_told_once_that_the_flag_is_an_old_one(provider):
+    done = typed("config", "check", FILE, "--algorithm-provider", provider, "--feature-gates", "EvenPodsSpread=false")
+    assert (done.exit_code, done.stderr) == (0, f"berth: {DEPRECATED}\n")
+
+
+def test_who_chooses_another_preset_is_not():
+    assert not typed("config", "check", FILE, "--algorithm-provider=FromScratch").stderr
+
+
+def test_what_is_shown_of_a_provider_names_its_plugins_and_how_to_read_it_again():
+    done = typed("config", "show", FILE, "--algorithm-provider=DefaultProvider", "-o", "json")
+    (profile,) = json.loads(done.stdout)["profiles"]
+    assert "EBSLimits" in names(profile["plugins"]["filter"]["enabled"])
+    assert done.stderr.splitlines()[-1] == (
+        "berth: a file cannot name all of this: read it again with --algorithm-provider=DefaultProvider"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("up",), id="up"),
+        pytest.param(("simulate", "--cluster", FILE, "--pods", FILE), id="simulate"),
+        pytest.param(("why", "default/web"), id="why"),
+        pytest.param(("config", "check", FILE), id="config check"),
+        pytest.param(("config", "show", FILE), id="config show"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--algorithm-provider=Default",), f"algorithmProvider: want one of {', '.join(PRESETS)}, got 'Default'"),
+        (
+            ("--algorithm-provider=DefaultProvider", "--feature-gates=Even=true"),
+            "featureGates: want EvenPodsSpread or ResourceLimitsPriorityFunction, got 'Even'",
+        ),
+    ],
+)
+def test_unknown_names_end_every_command_with_one_line_of_those_that_are_known(words, flags, sentence):
+    done = typed(*words, *flags)
+    assert (done.exit_code, done.stderr) == (2, f"berth: {sentence}\n")
+
+
+def test_a_service_says_what_it_cannot_follow_and_does_not_start(capsys):
+    async def serve(*_: object) -> None:
+        raise AssertionError("started")
+
+    flags = {"algorithm_provider": "DefaultProvider", "feature_gates": "EvenPodsSpread"}
+    assert start(flags, name="scorer", serve=serve, environment={}) == 2
+    assert capsys.readouterr().err == (
+        "berth-scorer: featureGates: want EvenPodsSpread=true or EvenPodsSpread=false, got 'EvenPodsSpread'\n"
+    )
