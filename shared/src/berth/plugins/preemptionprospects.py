@@ -79,11 +79,19 @@ class LessImportant:
             {name: np.minimum(every.requested[name], victims * column) for name, column in largest.items()},
         )
 
-    def least(self, column: Numbers) -> Numbers:
-        """int64[rows]: the smallest of a column among each row's pods."""
+    def least(self) -> Numbers:
+        """int64[rows]: the lowest priority among each row's pods."""
         found = np.full(self.count, np.iinfo(np.int64).max, dtype=np.int64)
-        np.minimum.at(found, self.places, column)
+        np.minimum.at(found, self.places, self.priorities)
         return found
+
+    def ranks(self, column: npt.NDArray[np.generic]) -> Numbers:
+        """int64[pods]: how many pods of the same row come before each, the smaller of the column first."""
+        order = np.lexsort((column, self.places))
+        first = np.concatenate(([0], np.cumsum(np.bincount(self.places, minlength=self.count))))
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order] = np.arange(len(order)) - first[self.places[order]]
+        return ranks
 
 
 def _added_up(column: Amount, places: Numbers, count: int) -> Amount:
@@ -102,12 +110,12 @@ class Prospects:
 
     def best_first(self, groups: PlacedPods, hashes: npt.NDArray[np.uint64]) -> Iterator[Prospect]:
         """All rows; among equals the smaller of ``hashes`` first."""
-        violations = self._violations(groups)
-        least = self._pods.least(self._pods.priorities)
-        highest = np.maximum(self._highest(), least)
         counts = self._counts()
-        sums = highest + ABOVE_ALL + (counts - 1) * (least + ABOVE_ALL)
-        youngest = self._latest_start(highest)
+        violations = self._violations(groups, counts)
+        highest = np.maximum(self._highest(), self._pods.least())
+        others = self._pods.ranks(self._pods.priorities) < (counts - 1)[self._pods.places]
+        sums = highest + ABOVE_ALL + self._sums(others)
+        youngest = self._latest_start(highest, others)
         order = np.lexsort((hashes, -youngest, counts, sums, highest, violations))
         for place in order.tolist():
             best = (
@@ -119,12 +127,19 @@ class Prospects:
             )
             yield Prospect(int(self._rows[place]), best)
 
-    def _violations(self, groups: PlacedPods) -> Numbers:
-        """1 where the pod does not fit unless somebody goes whom a budget protects."""
+    def _violations(self, groups: PlacedPods, counts: Numbers) -> Numbers:
+        """How many have to go whom a budget protects, where the pod does not fit unless some of them go."""
         forbidden = np.array([self._budgets.forbid(group) for group in groups.pod_groups], dtype=np.bool_)
         if not forbidden.any():
             return np.zeros(len(self._rows), dtype=np.int64)
-        return (~self._fit(self._pods.gone(~forbidden[self._pods.groups]))).astype(np.int64)
+        may_go = ~forbidden[self._pods.groups]
+        free = self._pods.gone(may_go)
+        return np.where(self._fit(free), 0, np.maximum(1, counts - free.pods.astype(np.int64)))
+
+    def _sums(self, pods: Mask) -> Numbers:
+        """The sum of these pods' priorities on each row."""
+        weights = self._pods.priorities[pods] + ABOVE_ALL
+        return _added_up(weights.astype(np.float64), self._pods.places[pods], len(self._rows)).astype(np.int64)
 
     def _highest(self) -> Numbers:
         """The lowest priority up to which all have to go for the sums to fit."""
@@ -147,11 +162,18 @@ class Prospects:
             counts = np.where(fits, counts, victims + 1)
         return counts
 
-    def _latest_start(self, highest: Numbers) -> npt.NDArray[np.float64]:
-        """When the youngest started of those that may be the most important victim."""
+    def _latest_start(self, highest: Numbers, others: Mask) -> npt.NDArray[np.float64]:
+        """When the first of the most important victims started at the latest, if no more of them go than must.
+
+        Those beside the most important one are the least important ``others`` then: as many as are among these have
+        the highest priority too. Where more have to go, or more important ones, that alone makes the node worse.
+        """
+        pods = self._pods
+        is_highest = pods.priorities == highest[pods.places]
+        going = 1 + np.bincount(pods.places[is_highest & others], minlength=len(self._rows))
+        is_first = pods.ranks(np.where(is_highest, -pods.since, np.inf)) == going[pods.places] - 1
         found = np.full(len(self._rows), -np.inf)
-        may_be = self._pods.priorities >= highest[self._pods.places]
-        np.maximum.at(found, self._pods.places[may_be], self._pods.since[may_be])
+        found[pods.places[is_first & is_highest]] = pods.since[is_first & is_highest]
         return found
 
     def _fit(self, gone: Gone) -> Mask:

@@ -1,0 +1,419 @@
+"""Whom DefaultPreemption evicts, where, and when it evicts nobody."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.api.budgets import BudgetStatus, PodDisruptionBudget
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition, PodStatus, TopologySpreadConstraint
+from berth.api.workloads import SelectorSpec
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.dryrun import DryRun
+from berth.framework.filtering import pre_filter
+from berth.framework.interface import Nomination
+from berth.framework.postfilter import confirm
+from berth.framework.ranking import Ranking
+from berth.plugins.defaultpreemption import DefaultPreemption, DefaultPreemptionArgs
+from berth.plugins.defaultpreemptionargs import validate
+from berth.plugins.disruptionbudgets import Budgets
+from berth.plugins.interpodaffinity import InterPodAffinity, InterPodAffinityArgs
+from berth.plugins.noderesourcesfit import NodeResourcesFit, NodeResourcesFitArgs
+from berth.plugins.preemptionvictims import Victims, victims_on
+from harness.objects import a_container, a_node, a_pod, first_attempt
+from harness.profiles import default_profile, profile_of
+
+NOON = "2026-01-01T12:00:{:02d}Z"
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def running(name: str, *, priority: int = 0, cpu: str = "1", second: int = 0, **more: Any) -> Pod:
+    """A pod that started so many seconds after noon."""
+    labels = more.pop("labels", None)
+    pod = a_pod(name, labels=labels, priority=priority, containers=[a_container(cpu=cpu)], **more)
+    return msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=NOON.format(second)))
+
+
+def important(cpu: str = "1", priority: int = 1000, **spec: Any) -> Pod:
+    return a_pod("vip", priority=priority, containers=[a_container(cpu=cpu)], **spec)
+
+
+def cluster(cpu: str = "2", **nodes: list[Pod]) -> Snapshot:
+    """Nodes by name, each with its pods."""
+    snapshot = Snapshot()
+    for name, pods in nodes.items():
+        snapshot.set_node(a_node(name, labels={HOSTNAME: name, "zone": name[0]}, cpu=cpu))
+        for pod in pods:
+            snapshot.place(pod, name)
+    return snapshot
+
+
+def budget(snapshot: Snapshot, app: str, allowed: int, **disrupted: str) -> None:
+    selector = LabelSelector(match_labels={"app": app})
+    snapshot.objects(PodDisruptionBudget).set(
+        app,
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name=app, namespace="default", uid=app),
+            spec=SelectorSpec(selector=selector),
+            status=BudgetStatus(disruptions_allowed=allowed, disrupted_pods=disrupted or None),
+        ),
+    )
+
+
+def ranked(pod: Pod, snapshot: Snapshot) -> Ranking:
+    return rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
+
+
+def evicted(pod: Pod, snapshot: Snapshot) -> tuple[str, list[str]] | None:
+    """The node and the names of the victims, most important first."""
+    nomination = ranked(pod, snapshot).nomination
+    return nomination and (nomination.node, [uid.removeprefix("uid-") for uid in nomination.victims])
+
+
+# On one node.
+
+
+def test_as_few_pods_go_as_are_needed():
+    snapshot = cluster(n=[running("a"), running("b")])
+    assert evicted(important(cpu="1"), snapshot) == ("n", ["b"])
+    assert evicted(important(cpu="2"), snapshot) == ("n", ["a", "b"])
+
+
+def test_the_less_important_pod_goes():
+    assert evicted(important(), cluster(n=[running("a", priority=1), running("b", priority=2)])) == ("n", ["a"])
+
+
+def test_of_equal_pods_the_younger_one_goes():
+    assert evicted(important(), cluster(n=[running("a", second=5), running("b", second=3)])) == ("n", ["a"])
+
+
+def test_a_pod_of_which_nobody_says_since_when_it_runs_is_the_youngest():
+    snapshot = cluster(n=[a_pod("new", containers=[a_container(cpu="1")]), running("old", second=59)])
+    assert evicted(important(), snapshot) == ("n", ["new"])
+
+
+def test_pods_of_the_same_priority_stay():
+    said = ranked(important(priority=5), cluster(n=[running("a", priority=5, cpu="2")]))
+    assert said.nomination is None
+    assert said.message == (
+        "0/1 nodes are available: 1 Insufficient cpu."
+        " preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    )
+
+
+def test_a_pod_that_a_budget_protects_stays_when_another_can_go():
+    snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
+    budget(snapshot, "web", allowed=0)
+    assert evicted(important(), snapshot) == ("n", ["b"])
+
+
+def test_a_budget_protects_only_as_many_as_it_must():
+    pods = [running(name, labels={"app": "web"}, second=second) for second, name in enumerate("abc")]
+    snapshot = cluster("3", n=[*pods, running("d", priority=5, cpu="0")])
+    budget(snapshot, "web", allowed=1)
+    # The oldest uses up what is allowed, so it counts as free to go, and it is taken back last.
+    assert evicted(important(), snapshot) == ("n", ["a"])
+
+
+def test_a_pod_whose_disruption_is_counted_already_is_not_protected():
+    snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
+    budget(snapshot, "web", allowed=0, a=NOON.format(0))
+    assert evicted(important(), snapshot) == ("n", ["a"])
+
+
+def test_a_budget_without_a_selector_protects_nobody():
+    snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
+    empty = PodDisruptionBudget(
+        metadata=ObjectMeta(name="all", namespace="default", uid="all"), spec=SelectorSpec(selector=LabelSelector())
+    )
+    snapshot.objects(PodDisruptionBudget).set("all", empty)
+    assert evicted(important(), snapshot) == ("n", ["a"])
+
+
+def test_a_pod_that_must_be_apart_from_the_important_one_goes():
+    apart = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "noisy"}))
+    affinity = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[apart]))
+    snapshot = cluster("4", n=[running("noisy", labels={"app": "noisy"}, priority=7), running("quiet")])
+    assert evicted(important(affinity=affinity), snapshot) == ("n", ["noisy"])
+
+
+def test_a_pod_whose_zone_has_too_many_of_its_kind_takes_the_place_of_one():
+    kind = LabelSelector(match_labels={"app": "web"})
+    constraint = TopologySpreadConstraint(
+        max_skew=1, topology_key="zone", when_unsatisfiable="DoNotSchedule", label_selector=kind
+    )
+    web = [running(name, labels={"app": "web"}) for name in ("w1", "w2")]
+    snapshot = cluster("4", a1=web, b1=[running("big", priority=2000, cpu="4")])
+    vip = important(topology_spread_constraints=[constraint])
+    vip = msgspec.structs.replace(vip, metadata=msgspec.structs.replace(vip.metadata, labels={"app": "web"}))
+    assert evicted(vip, snapshot) == ("a1", ["w1", "w2"])
+
+
+def test_the_state_is_as_it_was_afterwards():
+    snapshot = cluster(n=[running("a"), running("b")], m=[running("c", cpu="2")])
+    ranked(important(cpu="2"), snapshot)
+    assert [snapshot.node_of(f"uid-{name}") for name in "abc"] == ["n", "n", "m"]
+    assert [snapshot.node_info(name).requested("cpu") for name in ("n", "m")] == [2000, 2000]
+
+
+# Between nodes, one criterion after another: each test has the better node second, and the one before equal.
+
+
+CRITERIA = [
+    pytest.param(
+        {"n": [running("a", labels={"app": "web"}, cpu="2")], "m": [running("b", priority=9, cpu="2")]},
+        ("m", ["b"]),
+        id="no budget is violated",
+    ),
+    pytest.param(
+        {"n": [running("a", priority=2, cpu="2")], "m": [running("b", priority=1, second=1), running("c", priority=1)]},
+        ("m", ["c", "b"]),
+        id="the most important victim is less important",
+    ),
+    pytest.param(
+        {
+            "n": [running("a", priority=2, second=1), running("b", priority=1, second=1)],
+            "m": [running("c", priority=2, second=1), running("d", priority=0)],
+        },
+        ("m", ["c", "d"]),
+        id="the priorities add up to less",
+    ),
+    pytest.param(
+        {
+            "n": [running("a", priority=-5), running("b", priority=-5, second=1)],
+            "m": [running("c", priority=-5, cpu="2")],
+        },
+        ("m", ["c"]),
+        id="fewer victims, whatever the sign of their priorities",
+    ),
+    pytest.param(
+        {
+            "n": [running("a", second=4), running("b", second=1)],
+            "m": [running("c", second=3), running("d", second=2)],
+        },
+        ("m", ["d", "c"]),
+        id="the first of the most important ones started later",
+    ),
+]
+
+
+@pytest.mark.parametrize(("nodes", "expected"), CRITERIA)
+def test_the_node_is_taken_where(nodes, expected):
+    snapshot = cluster(**nodes)
+    budget(snapshot, "web", allowed=0)
+    assert evicted(important(cpu="2"), snapshot) == expected
+
+
+def test_equal_nodes_are_told_apart_by_chance_that_is_the_same_everywhere():
+    nodes = {f"n{i}": [running(f"a{i}", cpu="2")] for i in range(8)}
+    chosen = [
+        evicted(a_pod(f"vip{i}", priority=9, containers=[a_container(cpu="2")]), cluster(**nodes)) for i in range(30)
+    ]
+    again = [
+        evicted(a_pod(f"vip{i}", priority=9, containers=[a_container(cpu="2")]), cluster(**nodes)) for i in range(30)
+    ]
+    assert chosen == again
+    assert len({node for node, _ in chosen}) > 4
+
+
+def test_a_node_that_evictions_do_not_help_is_left_out():
+    snapshot = cluster(n=[running("a", cpu="2")], m=[running("b", priority=9, cpu="2")])
+    snapshot.set_node(a_node("n", cpu="2", unschedulable=True))
+    assert evicted(important(cpu="2"), snapshot) == ("m", ["b"])
+
+
+def test_room_that_is_kept_for_a_more_important_pod_is_not_taken():
+    snapshot = cluster(n=[running("a", cpu="2")], m=[running("b", priority=9, cpu="2")])
+    snapshot.nominate(a_pod("other", priority=2000, containers=[a_container(cpu="2")]), "n")
+    assert evicted(important(cpu="2"), snapshot) == ("m", ["b"])
+
+
+# The search among many nodes.
+
+
+def random_cluster(seed: int) -> tuple[Snapshot, Pod]:
+    """Full nodes with pods of all sorts, some budgets, and a pod that may want to be apart from some of them."""
+    chance = random.Random(seed)
+    snapshot = cluster("4", **{f"{chance.choice('abc')}{i}": [] for i in range(chance.randint(1, 12))})
+    for node in snapshot.node_names():
+        for i in range(chance.randint(0, 6)):
+            pod = running(
+                f"{node}-{i}",
+                priority=chance.choice([0, 0, 10, 10, 50, 3000]),
+                cpu=chance.choice(["500m", "1", "2"]),
+                second=chance.randrange(20),
+                labels={"app": chance.choice(["web", "db", "batch"])},
+            )
+            snapshot.place(pod, node)
+    for app in chance.sample(["web", "db"], chance.randint(0, 2)):
+        budget(snapshot, app, allowed=chance.randint(0, 2))
+    return snapshot, important(
+        cpu=chance.choice(["1", "2500m", "4"]), affinity=chance.choice([None, None, APART_FROM_DB])
+    )
+
+
+APART_FROM_DB = Affinity(
+    pod_anti_affinity=PodAffinity(
+        required_during_scheduling_ignored_during_execution=[
+            PodAffinityTerm(topology_key="zone", label_selector=LabelSelector(match_labels={"app": "db"}))
+        ]
+    )
+)
+
+
+def victims_everywhere(pod: Pod, snapshot: Snapshot) -> list[Victims]:
+    """What a dry run of each node finds, without looking at what the sums say."""
+    profile = default_profile()
+    dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
+    found = [victims_on(snapshot.node_info(name), dry_run, Budgets(snapshot)) for name in snapshot.node_names()]
+    return [each for each in found if isinstance(each, Victims)]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_node_is_better_than_the_one_that_is_found(seed):
+    snapshot, pod = random_cluster(seed)
+    ranking = ranked(pod, snapshot)
+    every = [] if ranking.candidates else victims_everywhere(pod, snapshot)
+    if not every:
+        assert ranking.nomination is None
+        return
+    chosen = next(each for each in every if snapshot.rows.names[each.row] == ranking.nomination.node)
+    assert chosen.worth == min(each.worth for each in every)
+    assert ranking.nomination.victims == tuple(placed.pod.uid for placed in chosen.pods)
+
+
+def test_the_random_clusters_are_of_use():
+    rankings = [ranked(pod, snapshot) for snapshot, pod in map(random_cluster, range(150))]
+    nominated = [ranking for ranking in rankings if ranking.nomination]
+    assert len(nominated) > 40
+    assert len([ranking for ranking in nominated if len(ranking.nomination.victims) > 1]) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nodes", "wanted"),
+    [({}, 20, 20), ({}, 500, 100), ({}, 5000, 500), ({"min_candidate_nodes_percentage": 0}, 5000, 100)],
+)
+def test_how_many_candidates_are_enough(arguments, nodes, wanted):
+    assert DefaultPreemptionArgs(**arguments).enough(nodes) == wanted
+
+
+@pytest.mark.parametrize(("enough", "chosen"), [(1, ("n", ["db"])), (100, ("m", ["other"]))])
+def test_the_search_ends_when_enough_candidates_were_found(enough, chosen):
+    # By the sums, n could do with the unimportant pod alone; only the dry run finds that the database must go.
+    noisy = [running("db", priority=50, labels={"app": "db"}), running("small")]
+    snapshot = cluster(n=noisy, m=[running("other", priority=10, cpu="2")])
+    args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=enough)
+    plugins = (NodeResourcesFit(NodeResourcesFitArgs()), InterPodAffinity(InterPodAffinityArgs()))
+    pod = important(affinity=APART_FROM_DB)
+    nomination = rank(
+        pod, snapshot, profile_of(*plugins, DefaultPreemption(args)), attempt=first_attempt(pod)
+    ).nomination
+    assert (nomination.node, [uid.removeprefix("uid-") for uid in nomination.victims]) == chosen
+
+
+def test_arguments_that_let_nothing_be_found_are_refused():
+    args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=0)
+    assert validate(args, "args") == [
+        "args.minCandidateNodesPercentage: want more than 0, or minCandidateNodesAbsolute more than 0, got 0"
+    ]
+    out_of_range = DefaultPreemptionArgs(min_candidate_nodes_percentage=101, min_candidate_nodes_absolute=-1)
+    assert validate(out_of_range, "args") == [
+        "args.minCandidateNodesPercentage: want 0..100, got 101",
+        "args.minCandidateNodesAbsolute: want 0 or more, got -1",
+    ]
+
+
+# Who may preempt.
+
+
+def test_a_pod_whose_policy_is_never_evicts_nobody():
+    said = ranked(important(preemption_policy="Never"), cluster(n=[running("a", cpu="2")]))
+    assert said.nomination is None
+    assert said.message.endswith("Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
+    assert not said.clears_nomination
+
+
+def going(pod: Pod, reason: str = "PreemptionByScheduler") -> Pod:
+    condition = PodCondition(type="DisruptionTarget", status="True", reason=reason)
+    metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=NOON.format(59))
+    return msgspec.structs.replace(
+        pod, metadata=metadata, status=msgspec.structs.replace(pod.status, conditions=[condition])
+    )
+
+
+def nominated(pod: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node))
+
+
+def test_while_its_victims_are_going_a_pod_evicts_nobody_more():
+    snapshot = cluster(n=[going(running("a", cpu="2"))], m=[running("b", cpu="2")])
+    said = ranked(nominated(important(), "n"), snapshot)
+    assert said.nomination == Nomination("n")
+    assert said.message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
+
+
+def test_a_pod_that_goes_for_another_reason_is_not_waited_for():
+    snapshot = cluster(n=[going(running("a", cpu="2"), "DeletionByTaintManager")])
+    assert evicted(nominated(important(), "n"), snapshot) == ("n", ["a"])
+
+
+def test_a_pod_whose_node_has_become_impossible_preempts_elsewhere():
+    snapshot = cluster(n=[going(running("a", cpu="2"))], m=[running("b", cpu="2")])
+    snapshot.set_node(a_node("n", cpu="2", unschedulable=True))
+    assert evicted(nominated(important(), "n"), snapshot) == ("m", ["b"])
+
+
+def test_where_nothing_helps_any_more_the_node_is_not_kept():
+    said = ranked(nominated(important(), "n"), cluster(n=[running("a", priority=5000, cpu="2")]))
+    assert (said.nomination, said.clears_nomination) == (None, True)
+
+
+def test_a_profile_without_preemption_does_not_keep_a_node():
+    fit = NodeResourcesFit(NodeResourcesFitArgs())
+    snapshot = cluster(n=[running("a", cpu="2")])
+    said = rank(important(), snapshot, profile_of(fit), attempt=first_attempt(important()))
+    assert (said.nomination, said.clears_nomination, said.message) == (
+        None,
+        True,
+        "0/1 nodes are available: 1 Insufficient cpu.",
+    )
+
+
+# A pod for which room was made.
+
+
+def test_a_pod_is_ranked_on_the_node_that_is_kept_for_it_alone():
+    snapshot = cluster(n=[running("a")], m=[])
+    said = ranked(nominated(important(), "n"), snapshot)
+    assert [candidate.node for candidate in said.candidates] == ["n"]
+
+
+def test_a_pod_whose_node_is_full_is_ranked_on_all_others():
+    snapshot = cluster(n=[running("a", cpu="2")], m=[])
+    assert [candidate.node for candidate in ranked(nominated(important(), "n"), snapshot).candidates] == ["m"]
+
+
+# Asked again by the binder.
+
+
+def test_the_binder_is_told_whom_the_pod_needs_gone_now():
+    snapshot = cluster(n=[running("a"), running("b", second=1)])
+    assert confirm(important(), "n", snapshot, default_profile()) == Nomination("n", ("uid-b",))
+
+
+@pytest.mark.parametrize(
+    ("pod", "node"),
+    [
+        pytest.param(important(), "elsewhere", id="no such node"),
+        pytest.param(important(cpu="3"), "n", id="too large for the node"),
+        pytest.param(important(preemption_policy="Never"), "n", id="may not preempt"),
+        pytest.param(important(priority=0), "n", id="not important enough"),
+    ],
+)
+def test_the_binder_is_told_when_nobody_can_go(pod, node):
+    assert confirm(pod, node, cluster(n=[running("a", cpu="2")]), default_profile()) is None
