@@ -44,22 +44,6 @@ from berth.framework.status import SUCCESS, Status
 
 P = TypeVar("P", bound=Plugin)
 
-POINT_TYPES: Mapping[Point, type[Plugin]] = {
-    Point.PRE_ENQUEUE: PreEnqueuePlugin,
-    Point.QUEUE_SORT: QueueSortPlugin,
-    Point.PRE_FILTER: PreFilterPlugin,
-    Point.FILTER: FilterPlugin,
-    Point.POST_FILTER: PostFilterPlugin,
-    Point.PRE_SCORE: PreScorePlugin,
-    Point.SCORE: ScorePlugin,
-    Point.RESERVE: ReservePlugin,
-    Point.PERMIT: PermitPlugin,
-    Point.PRE_BIND: PreBindPlugin,
-    Point.BIND: BindPlugin,
-    Point.POST_BIND: PostBindPlugin,
-}
-"""What a plugin inherits from when it has an extension point."""
-
 
 class Factory(Protocol):
     """What a profile needs of the registry's factories."""

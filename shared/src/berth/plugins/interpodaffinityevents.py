@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berth.api.node import Node
@@ -31,16 +31,25 @@ def _kept_apart_from(gone: Pod, pod: Pod) -> bool:
 
 
 def _node_helps(pod: Pod, old: object, new: object) -> bool:
-    """It is new and in a domain that is asked for, or in another domain than before."""
+    """It is new and in the domains that are asked for, or it comes to one, or it leaves one that was to be avoided.
+
+    A pod that asks for nothing was refused by terms of placed pods, whose labels are not known here.
+    """
     if not isinstance(new, Node):
         return False
     terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
-    labels = new.metadata.labels or {}
+    now = new.metadata.labels or {}
     if not isinstance(old, Node):
-        return all(term.topology_key in labels for term in terms.required)
-    before = old.metadata.labels or {}
-    keys = [term.topology_key for term in (*terms.required, *terms.required_apart)]
-    return any(before.get(key) != labels.get(key) for key in keys) if keys else before != labels
+        return all(term.topology_key in now for term in terms.required)
+    was = old.metadata.labels or {}
+    if not terms.required and not terms.required_apart:
+        return was != now
+    comes = any(term.topology_key in now and _moves(term, was, now) for term in terms.required)
+    return comes or any(term.topology_key in was and _moves(term, was, now) for term in terms.required_apart)
+
+
+def _moves(term: PodTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    return was.get(term.topology_key) != now.get(term.topology_key)
 
 
 def _namespace_helps(pod: Pod, _: object, __: object) -> bool:

@@ -1,0 +1,66 @@
+"""Every extension point says in which service it runs, and the contract that people read says the same."""
+
+import inspect
+import re
+
+import pytest
+
+from berth.api.config.types import Point
+from berth.framework import interface
+from berth.framework.interface import Plugin
+from berth.framework.points import POINT_TYPES, RUNS_IN, Service, services_of
+
+OWN_NAMES = {
+    "NormalizeScore": interface.NormalizePlugin,
+    "EnqueueExtensions": interface.EnqueueExtensions,
+    "AddPod": interface.PreFilterExtensions,
+    "RemovePod": interface.PreFilterExtensions,
+    "Unreserve": interface.ReservePlugin,
+}
+"""Names of the contract that no field of a file has."""
+VARIANTS = (
+    interface.VectorFilterPlugin,
+    interface.VectorScorePlugin,
+    interface.SpreadingPlugin,
+    interface.ExplainingPlugin,
+)
+"""Other forms of a point, called where that is."""
+
+
+def told() -> dict[str, set[str]]:
+    """Service by point, from the table at the head of the contract."""
+    services: dict[str, set[str]] = {}
+    for points, where in re.findall(r"^\| ([A-Z]\w+(?:, \w+)*) \| ([a-z, ]+) \|", interface.__doc__, re.MULTILINE):
+        for name in points.split(", "):
+            services.setdefault(name, set()).update(where.split(", "))
+    return services
+
+
+@pytest.mark.parametrize("point", Point)
+def test_the_contract_says_where_each_point_of_a_file_runs(point):
+    name = str(point)[0].upper() + str(point)[1:]
+    assert told()[name] == {str(service) for service in services_of(point)}
+
+
+@pytest.mark.parametrize(("name", "kind"), OWN_NAMES.items())
+def test_the_contract_says_where_the_points_that_no_file_names_run(name, kind):
+    assert told()[name] == {str(service) for service in RUNS_IN[kind]}
+
+
+def test_the_contract_tells_of_no_other_points():
+    assert told().keys() == {str(point)[0].upper() + str(point)[1:] for point in Point} | OWN_NAMES.keys()
+
+
+def test_no_class_of_the_contract_is_without_its_services():
+    classes = {
+        kind
+        for _, kind in inspect.getmembers(interface, inspect.isclass)
+        if issubclass(kind, Plugin) and kind is not Plugin and kind not in VARIANTS
+    }
+    assert classes == RUNS_IN.keys()
+    assert all(any(issubclass(kind, known) for known in RUNS_IN) for kind in VARIANTS)
+
+
+def test_every_service_that_has_plugins_is_one_of_three():
+    assert {service for services in RUNS_IN.values() for service in services} == set(Service)
+    assert set(POINT_TYPES) == set(Point)

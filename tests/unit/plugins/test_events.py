@@ -1,0 +1,452 @@
+"""Every plugin that can refuse a pod names the events that may help it, and those that cannot help do not wake it."""
+
+import msgspec
+import pytest
+
+from berth.api.config.types import Point
+from berth.api.node import NodeCondition, Taint
+from berth.api.pod import (
+    Affinity,
+    ContainerPort,
+    LabelSelector,
+    PodAffinity,
+    PodAffinityTerm,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.interface import EnqueueExtensions
+from berth.framework.points import POINT_TYPES
+from berth.plugins.networktrafficargs import NetworkTrafficArgs
+from berth.plugins.registry import BUILT_IN
+from berth.plugins.v1_18.registry import as_of_1_18
+from harness.objects import a_container, a_node, a_pod, asking
+from harness.profiles import profile_of
+
+REFUSING = (Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT)
+"""Where a plugin can refuse a pod, so that its events are asked for."""
+ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
+"""Where the arguments by default are not valid, or make a plugin that refuses nobody."""
+RELEASES = {"1.36": BUILT_IN, "1.18": as_of_1_18(BUILT_IN)}
+
+
+def made(name: str, release: str = "1.36"):
+    factory = RELEASES[release][name]
+    return factory.build(ARGS.get(factory.name) or (factory.args_type() if factory.args_type else None))
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        pytest.param(release, name, id=f"{name} of {release}")
+        for release, plugins in RELEASES.items()
+        for name, factory in plugins.items()
+        if set(factory.points) & set(REFUSING)
+    ],
+)
+def test_a_plugin_that_can_refuse_a_pod_names_the_events_that_may_help(release, name):
+    plugin = made(name, release)
+    refuses = any(isinstance(plugin, POINT_TYPES[point]) for point in REFUSING)
+    assert refuses
+    assert isinstance(plugin, EnqueueExtensions)
+    assert plugin.events()
+    assert all(hint.event.action for hint in plugin.events())
+
+
+def bound(name: str = "other", **spec):
+    return a_pod(name, **{"node_name": "n0", **spec})
+
+
+def taking(port: int, name: str = "web", **spec):
+    container = msgspec.structs.replace(a_container(), ports=[ContainerPort(host_port=port, container_port=port)])
+    return a_pod(name, containers=[container], **spec)
+
+
+def conditioned(ready: str):
+    node = a_node("n")
+    status = msgspec.structs.replace(node.status, conditions=[NodeCondition(type="Ready", status=ready)])
+    return msgspec.structs.replace(node, status=status)
+
+
+def zoned(zone: str | None, name: str = "n", **more):
+    return a_node(name, labels={"zone": zone} if zone else None, **more)
+
+
+TAINTED = a_node("n", taints=[Taint(key="gpu", effect="NoSchedule")])
+OTHER_TAINT = a_node("n", taints=[Taint(key="spot", effect="NoSchedule")])
+MILD = a_node("n", taints=[Taint(key="gpu", effect="PreferNoSchedule")])
+GPU_USER = a_pod(tolerations=[Toleration(key="gpu", operator="Exists")])
+WEB = LabelSelector(match_labels={"app": "web"})
+SPREAD = a_pod(
+    labels={"app": "web"},
+    topology_spread_constraints=[
+        TopologySpreadConstraint(
+            max_skew=1, topology_key="zone", when_unsatisfiable="DoNotSchedule", label_selector=WEB
+        )
+    ],
+)
+TERM = PodAffinityTerm(topology_key="zone", label_selector=WEB)
+ANYWHERE = PodAffinityTerm(topology_key="zone", label_selector=WEB, namespace_selector=LabelSelector())
+TOGETHER = a_pod(
+    affinity=Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[TERM]))
+)
+APART = a_pod(
+    affinity=Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[TERM]))
+)
+TOGETHER_ANYWHERE = a_pod(
+    affinity=Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[ANYWHERE]))
+)
+OTHER_NAMESPACE = msgspec.structs.replace(
+    bound(labels={"app": "web"}),
+    metadata=msgspec.structs.replace(bound(labels={"app": "web"}).metadata, namespace="elsewhere"),
+)
+
+NODE, POD = Resource.NODE, Resource.POD
+LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
+
+
+@pytest.mark.parametrize(
+    ("plugin", "pod", "resource", "action", "old", "new", "helps"),
+    [
+        pytest.param(
+            "NodeUnschedulable",
+            a_pod(),
+            NODE,
+            Action.UPDATE_NODE_ALLOCATABLE,
+            None,
+            a_node("n"),
+            False,
+            id="more room on a node",
+        ),
+        pytest.param("NodeUnschedulable", a_pod(), POD, Action.DELETE, bound(), None, False, id="a pod goes"),
+        pytest.param(
+            "NodeName", a_pod(node_name="n"), NODE, LABEL, a_node("n"), a_node("n"), False, id="the node is changed"
+        ),
+        pytest.param(
+            "TaintToleration", GPU_USER, NODE, Action.ADD, None, TAINTED, True, id="a taint that it tolerates"
+        ),
+        pytest.param(
+            "TaintToleration",
+            GPU_USER,
+            NODE,
+            Action.ADD,
+            None,
+            OTHER_TAINT,
+            False,
+            id="a taint that it does not tolerate",
+        ),
+        pytest.param("TaintToleration", a_pod(), NODE, Action.ADD, None, MILD, True, id="a mild taint"),
+        pytest.param("TaintToleration", a_pod(), NODE, TAINT, TAINTED, OTHER_TAINT, False, id="one taint for another"),
+        pytest.param(
+            "TaintToleration",
+            GPU_USER,
+            NODE,
+            TAINT,
+            OTHER_TAINT,
+            TAINTED,
+            True,
+            id="the taint becomes one that it tolerates",
+        ),
+        pytest.param(
+            "TaintToleration", a_pod(), NODE, LABEL, TAINTED, a_node("n"), False, id="a label of a tainted node"
+        ),
+        pytest.param(
+            "NodeAffinity",
+            a_pod(node_selector={"zone": "a"}),
+            NODE,
+            LABEL,
+            zoned("b"),
+            zoned("a"),
+            True,
+            id="the node comes to match",
+        ),
+        pytest.param(
+            "NodeAffinity",
+            a_pod(node_selector={"zone": "a"}),
+            NODE,
+            LABEL,
+            zoned("a"),
+            zoned("b"),
+            False,
+            id="the node matches no more",
+        ),
+        pytest.param(
+            "NodeAffinity",
+            a_pod(node_selector={"zone": "a"}),
+            NODE,
+            TAINT,
+            zoned("b"),
+            zoned("a"),
+            False,
+            id="a taint of the node",
+        ),
+        pytest.param(
+            "NodePorts",
+            taking(80),
+            POD,
+            Action.DELETE,
+            taking(80, "o", node_name="n0"),
+            None,
+            True,
+            id="who has the port goes",
+        ),
+        pytest.param(
+            "NodePorts",
+            taking(80),
+            POD,
+            Action.DELETE,
+            taking(80, "o"),
+            None,
+            False,
+            id="who has the port was on no node",
+        ),
+        pytest.param(
+            "NodePorts",
+            taking(80),
+            POD,
+            Action.DELETE,
+            taking(81, "o", node_name="n0"),
+            None,
+            False,
+            id="who has another port goes",
+        ),
+        pytest.param("NodePorts", taking(80), NODE, Action.ADD, None, a_node("n"), True, id="a node for any port"),
+        pytest.param("NodePorts", taking(80), NODE, LABEL, zoned("a"), zoned("b"), False, id="a label of a node"),
+        pytest.param(
+            "NodeResourcesFit", asking(cpu="2"), POD, Action.DELETE, bound(), None, True, id="a pod of a node goes"
+        ),
+        pytest.param(
+            "NodeResourcesFit",
+            asking(cpu="2"),
+            POD,
+            Action.DELETE,
+            a_pod("waiting"),
+            None,
+            False,
+            id="a pod of no node goes",
+        ),
+        pytest.param(
+            "NodeResourcesFit",
+            asking(cpu="2"),
+            NODE,
+            Action.ADD,
+            None,
+            a_node("n", cpu="1"),
+            False,
+            id="a node that is too small",
+        ),
+        pytest.param(
+            "NodeResourcesFit",
+            asking(cpu="2"),
+            NODE,
+            Action.ADD,
+            None,
+            a_node("n", pods="0"),
+            False,
+            id="a node for no pods",
+        ),
+        pytest.param(
+            "NodeResourcesFit",
+            asking(cpu="2"),
+            NODE,
+            LABEL,
+            zoned("a"),
+            zoned("b"),
+            False,
+            id="a label of a node is not room",
+        ),
+        pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned("a"), True, id="a node of a zone"),
+        pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned(None), False, id="a node of no zone"),
+        pytest.param(
+            "PodTopologySpread", SPREAD, NODE, Action.DELETE, zoned("a"), None, True, id="a node of a zone goes"
+        ),
+        pytest.param(
+            "PodTopologySpread", SPREAD, NODE, LABEL, zoned("a"), zoned("b"), True, id="a node comes to another zone"
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            SPREAD,
+            NODE,
+            LABEL,
+            zoned(None),
+            zoned(None, "n", cpu="9"),
+            False,
+            id="a node of no zone grows",
+        ),
+        pytest.param(
+            "PodTopologySpread", SPREAD, NODE, TAINT, zoned("a", unschedulable=True), zoned("a"), True, id="uncordoned"
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            SPREAD,
+            POD,
+            Action.DELETE,
+            bound(labels={"app": "web"}),
+            None,
+            True,
+            id="one of its kind goes",
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            SPREAD,
+            POD,
+            Action.DELETE,
+            bound(labels={"app": "db"}),
+            None,
+            False,
+            id="one of another kind goes",
+        ),
+        pytest.param(
+            "PodTopologySpread",
+            SPREAD,
+            POD,
+            Action.ADD,
+            None,
+            OTHER_NAMESPACE,
+            False,
+            id="one of another namespace comes",
+        ),
+        pytest.param(
+            "InterPodAffinity", TOGETHER, NODE, LABEL, zoned(None), zoned("a"), True, id="a node comes to a zone"
+        ),
+        pytest.param(
+            "InterPodAffinity", TOGETHER, NODE, LABEL, zoned("a"), zoned(None), False, id="a node leaves its zone"
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            APART,
+            NODE,
+            LABEL,
+            zoned("a"),
+            zoned(None),
+            True,
+            id="a node leaves the zone to be avoided",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            APART,
+            NODE,
+            LABEL,
+            zoned(None),
+            zoned("a"),
+            False,
+            id="a node comes to a zone that may be avoided",
+        ),
+        pytest.param(
+            "InterPodAffinity", APART, NODE, Action.ADD, None, zoned(None), True, id="a node outside all zones"
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            a_pod(),
+            NODE,
+            Action.ADD,
+            None,
+            zoned("a"),
+            True,
+            id="a node, for a pod that asks for nothing",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            a_pod(),
+            NODE,
+            TAINT,
+            TAINTED,
+            a_node("n"),
+            False,
+            id="a taint changes nothing between pods",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER,
+            Resource.NAMESPACE,
+            Action.UPDATE,
+            None,
+            None,
+            False,
+            id="a namespace that no term looks at",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER_ANYWHERE,
+            Resource.NAMESPACE,
+            Action.UPDATE,
+            None,
+            None,
+            True,
+            id="a namespace that a term may select now",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER,
+            POD,
+            Action.ADD,
+            None,
+            OTHER_NAMESPACE,
+            False,
+            id="one of a namespace that is not meant",
+        ),
+        pytest.param(
+            "InterPodAffinity",
+            TOGETHER_ANYWHERE,
+            POD,
+            Action.ADD,
+            None,
+            OTHER_NAMESPACE,
+            True,
+            id="one of any namespace",
+        ),
+        pytest.param(
+            "NodeReady",
+            a_pod(),
+            NODE,
+            Action.UPDATE_NODE_CONDITION,
+            conditioned("False"),
+            conditioned("True"),
+            True,
+            id="ready",
+        ),
+        pytest.param("NodeReady", a_pod(), NODE, Action.ADD, None, conditioned("False"), False, id="not ready"),
+        pytest.param(
+            "NodeFilterLabel", a_pod(), NODE, Action.ADD, None, zoned("a"), False, id="a node without the label"
+        ),
+        pytest.param(
+            "NodeFilterLabel",
+            a_pod(),
+            NODE,
+            Action.ADD,
+            None,
+            a_node("n", labels={"cpu": "true"}),
+            True,
+            id="a node with the label",
+        ),
+        pytest.param(
+            "SchedulingGates",
+            a_pod(),
+            POD,
+            Action.UPDATE_POD_LABEL,
+            a_pod(),
+            a_pod(),
+            False,
+            id="its labels, while it has gates",
+        ),
+        pytest.param(
+            "TenantSpread", a_pod(), NODE, Action.ADD, None, a_node("n"), False, id="a node, for a pod without a tenant"
+        ),
+    ],
+)
+def test_events_that_help_wake_and_those_that_cannot_do_not(plugin, pod, resource, action, old, new, helps):
+    profile = profile_of(made(plugin)) if plugin != "SchedulingGates" else None
+    event = ClusterEvent(resource, action)
+    if profile is None:
+        assert any(hint.event.matches(event) for hint in made(plugin).events()) is helps
+    else:
+        assert profile.may_help([plugin], event, pod, old, new) is helps
+
+
+def test_a_pod_that_several_plugins_refused_is_helped_by_what_helps_one_of_them():
+    profile = profile_of(made("TaintToleration"), made("NodeResourcesFit"))
+    added = ClusterEvent(NODE, Action.ADD)
+    both = ["TaintToleration", "NodeResourcesFit"]
+    assert profile.may_help(both, added, asking(cpu="2"), None, TAINTED)
+    assert not profile.may_help(["TaintToleration"], added, asking(cpu="2"), None, TAINTED)
+    assert not profile.may_help(both, ClusterEvent(POD, Action.ADD), asking(cpu="2"), None, bound())
