@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from berth.api.identity import Attempt
-from berth.api.messages import Pending, Ranked
+from berth.api.messages import Pending, Preemption, Ranked, Victim
 from berth.cluster.livesource import LiveSource
+from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.detail import Detail
+from berth.framework.interface import Nomination
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
 from scorer.view import View
@@ -75,7 +77,8 @@ class Answering:
         if next(view.proposals.open(), None) is None:
             return False
         with view.without_open_proposals():
-            return bool(self._rank(pending, Attempt.parse(pending.attempt), view).candidates)
+            profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
+            return bool(rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=False).candidates)
 
     def _message(self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool) -> Ranked:
         return Ranked(
@@ -93,6 +96,17 @@ class Answering:
             rejections=list(ranking.rejections),
             blockers=list(ranking.blockers),
             proposals_counted=proposals_counted,
+            preemption=_preemption(ranking.nomination, view.snapshot),
+            clears_nomination=ranking.clears_nomination,
             message=ranking.message,
             error=ranking.error,
         )
+
+
+def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption | None:
+    """What the ranking proposes, with the victims' names."""
+    if nomination is None:
+        return None
+    placed = [found.pod.metadata for uid in nomination.victims if (found := snapshot.placed(uid)) is not None]
+    victims = [Victim(uid=each.uid, namespace=each.namespace, name=each.name) for each in placed]
+    return Preemption(node=nomination.node, victims=victims, violations=nomination.violations)

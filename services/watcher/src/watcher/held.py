@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.eviction import disruption, is_being_preempted
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodStatus, is_bound
 from berth.kube.port import KubernetesObject
@@ -31,7 +32,10 @@ def bound_at(pod: Pod) -> str | None:
 
 def _held_pod(pod: Pod) -> Pod | None:
     if is_bound(pod):
-        status = PodStatus(start_time=bound_at(pod))  # its own comes a little later and would be one more write a pod
+        status = PodStatus(
+            start_time=bound_at(pod),  # its own comes a little later and would be one more write a pod
+            conditions=[said] if is_being_preempted(pod) and (said := disruption(pod)) else None,
+        )
     elif nomination(pod):
         status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     else:

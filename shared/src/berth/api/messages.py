@@ -44,6 +44,8 @@ class Reason(StrEnum):
     NO_CANDIDATE = "no-candidate"
     CHANGED = "changed"
     PROPOSALS = "proposals"
+    VICTIMS = "victims"
+    """Other pods than those that the scorer named would have to be evicted by now, or none any more."""
 
 
 def _schema() -> int:
@@ -109,10 +111,31 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resolvable: bool = True
 
 
+class Victim(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is evicted for a more important one."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node on which room is made for the pod, and whom that costs it, the most important one first.
+
+    Without victims: they are going already. Of the evictions, ``violations`` are against a disruption budget.
+    """
+
+    node: str
+    victims: list[Victim] = []
+    violations: int = 0
+
+
 class Ranked(Message, frozen=True, kw_only=True):
     """RANKED: the best K nodes, or why there is none, or why ranking failed.
 
-    Exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. ``untouched_first`` says
+    Exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Beside ``rejections``,
+    ``preemption`` says where room can be made; ``clears_nomination`` that a node which is kept for the pod is of no use
+    to it. ``untouched_first`` says
     whether more pods make a node worse, so that the binder may ask for another ranking when a node was touched since.
     ``blockers`` are the plugins that refused nodes: the events that they name may help the pod.
     ``proposals_counted`` tells that the "no" hangs on somebody's proposal that is not yet bound. ``asked_at`` is when
@@ -133,6 +156,8 @@ class Ranked(Message, frozen=True, kw_only=True):
     rejections: list[Rejection] = []
     blockers: list[str] = []
     proposals_counted: bool = False
+    preemption: Preemption | None = None
+    clears_nomination: bool = False
     message: str = ""
     error: str = ""
 
@@ -142,7 +167,8 @@ class Decision(Message, frozen=True, kw_only=True):
 
     ``resource_versions`` name, on a conflict, the newest **object or event** of each kind that the binder had seen: the
     watcher tries again once its own reflectors have reached them. ``positions`` and ``view_age_seconds`` are those of
-    the ranking; ``asked_at`` and ``ranked_at`` are when NATS stored the PENDING and the RANKED that led here.
+    the ranking; ``preemption`` is whom the binder has evicted for it, and where; ``asked_at`` and ``ranked_at`` are
+    when NATS stored the PENDING and the RANKED that led here.
     """
 
     attempt: str
@@ -161,6 +187,7 @@ class Decision(Message, frozen=True, kw_only=True):
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
     blockers: list[str] = []
+    preemption: Preemption | None = None
     positions: Positions = Positions()
     resource_versions: dict[str, str] = {}
     scorer: str = ""

@@ -180,10 +180,14 @@ class VectorFilterPlugin(FilterPlugin):
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """A node on which room can be made for the pod, and the uids of the pods to evict for it."""
+    """A node on which room can be made for the pod, and the uids of the pods to evict for it, most important first.
+
+    Of the evictions, ``violations`` are against a disruption budget.
+    """
 
     node: str
     victims: tuple[str, ...] = ()
+    violations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,8 @@ def _budgets_of(snapshot: Snapshot) -> Budgets:
 
 
 def _nomination(victims: Victims, snapshot: Snapshot) -> Nomination:
-    return Nomination(snapshot.rows.names[victims.row], tuple(placed.pod.uid for placed in victims.pods))
+    uids = tuple(placed.pod.uid for placed in victims.pods)
+    return Nomination(snapshot.rows.names[victims.row], uids, victims.violations)
 
 
 def _build(args: Any) -> DefaultPreemption:
