@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from berth.cli.config import app
 from berth.plugins.presets import PRESETS
+from berth.plugins.registry import BUILT_IN
 
 ARTICLES = Path(__file__).parents[2] / "data" / "articles"
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -51,6 +52,37 @@ def test_a_file_that_is_fine_is_called_so_with_what_means_nothing_here(written):
         f"{path}: parallelism: means nothing here",
         f"{path}: fine, schedules pods of a, b",
     ]
+
+
+def test_what_only_the_services_would_refuse_is_said_too(written):
+    path = written(HEAD + "leaderElection: {leaseDuration: 11s}\n")
+    done = typed("check", path)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        f"berth: {path}: leaderElection.renewDeadline: want less than leaseDuration (11 s) - 2 s, got 10 s"
+    ]
+
+
+def test_every_plugin_that_runs_is_shown_with_all_its_arguments_as_v1_writes_them(written):
+    path = written(HEAD + "percentageOfNodesToScore: 30\nprofiles: [{schedulerName: a}]\n")
+    document = yaml.safe_load(typed("show", path).stdout)
+    (profile,) = document["profiles"]
+    args = {config["name"]: config["args"] for config in profile["pluginConfig"]}
+    assert (document["percentageOfNodesToScore"], profile["percentageOfNodesToScore"]) == (30, 30)
+    assert args["NodeResourcesFit"] == {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "NodeResourcesFitArgs",
+        "scoringStrategy": {
+            "type": "LeastAllocated",
+            "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
+        },
+    }
+    assert args["InterPodAffinity"]["hardPodAffinityWeight"] == 1
+    assert args["PodTopologySpread"]["defaultingType"] == "System"
+    assert args["DefaultPreemption"]["minCandidateNodesPercentage"] == 10
+    takes_args = {name for name, factory in BUILT_IN.items() if factory.args_type is not None}
+    runs = {ref["name"] for point in profile["plugins"].values() for ref in point["enabled"]}
+    assert args.keys() == takes_args & runs
 
 
 def test_what_was_converted_of_an_older_version_is_said(written):

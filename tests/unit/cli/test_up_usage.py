@@ -10,3 +10,12 @@ def test_a_ready_file_in_a_folder_that_is_not_there_is_refused_in_one_sentence(t
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"berth: --ready-file '{path}': there is no folder '{path.parent}'"]
+
+
+def test_how_an_older_file_was_read_is_said(tmp_path):
+    config, version = tmp_path / "old.yaml", "kubescheduler.config.k8s.io/v1"
+    config.write_text(f"apiVersion: {version}beta3\nkind: KubeSchedulerConfiguration\n")
+    words = ["--nodes", "1", "--config", str(config), "--ready-file", str(tmp_path / "none" / "ready")]
+    command = [sys.executable, "-m", "berth.cli", "up", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[0] == f"berth: {config}: apiVersion: read {version}beta3 as {version}"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from berth.service.configuration import read_configuration
 from berth.service.exits import Exit
 from berth.service.sources import SettingsError
-from berth.service.start import read_all, start
+from berth.service.start import old_ways, problems_in_services, read_all, start
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -43,6 +44,25 @@ def test_errors_of_file_flags_and_variables_are_said_together(written):
     text = "\n".join(caught.value.problems)
     for path in ("clientConnection.qps", "log.verbosity", "health.port"):
         assert f"{path}: want " in text
+
+
+def test_numbers_that_only_services_refuse_are_known_from_the_file_alone(written):
+    def problems(text: str) -> tuple[str, ...]:
+        return problems_in_services(read_configuration(Path(written(text))))
+
+    assert problems("leaderElection: {leaseDuration: 40s}\n") == (
+        "numbers.proposal: want > leaderElection.leaseDuration (40s), got 30s",
+    )
+    assert problems("leaderElection: {leaderElect: false, leaseDuration: 40s, retryPeriod: 39s}\n") == ()
+    assert problems("") == ()
+
+
+def test_how_an_older_file_was_read_is_said(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(HEAD.replace("/v1", "/v1beta3"))
+
+    version = "kubescheduler.config.k8s.io/v1"
+    assert old_ways(*read_all({"config": str(path)}, {})) == [f"{path}: apiVersion: read {version}beta3 as {version}"]
 
 
 def test_wrong_usage_is_exit_code_2_and_one_line_a_problem_before_anything_is_connected_to(capsys):

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from berth.cli import run as running
-from berth.cli.config import Gates, Provider, configured, kubeconfig_of
+from berth.cli.config import Gates, Provider, configured_for_services, kubeconfig_of
 from berth.cli.config import app as config_app
-from berth.cli.console import say
+from berth.cli.console import note, say
 from berth.cli.embedded import ANY_PORT, DEFAULT_PORT
 from berth.cli.ending import finish
 from berth.cli.pipeline import PipelineOptions
@@ -73,7 +73,9 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     ready_file: Annotated[Path | None, typer.Option(help="Written when pods are being scheduled.")] = None,
 ) -> None:
     """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
-    chosen = configured(config, algorithm_provider, feature_gates)
+    chosen = configured_for_services(config, algorithm_provider, feature_gates)
+    for sentence in chosen.converted:
+        note(f"{config}: {sentence}")
     options = PipelineOptions(
         kubeconfig=kubeconfig or kubeconfig_of(chosen),
         nats=nats,

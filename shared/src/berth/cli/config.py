@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 import yaml
@@ -18,6 +19,7 @@ from berth.plugins.gates import GateError
 from berth.plugins.presets import CURRENT, DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_of
 from berth.service.configuration import read_configuration
 from berth.service.exits import Exit
+from berth.service.start import problems_in_services
 
 app = typer.Typer(help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
@@ -54,7 +56,7 @@ class Form(StrEnum):
 @app.command("check")
 def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
     """Say everything that is wrong with a file (exit code 2), or that nothing is, and what in it means nothing here."""
-    configuration = configured(file, algorithm_provider, feature_gates)
+    configuration = configured_for_services(file, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
         say(f"{file}: {sentence}")
     for path in configuration.ignored:
@@ -81,6 +83,17 @@ def show(
         say(yaml.safe_dump(document, sort_keys=False).rstrip())
 
 
+def configured_for_services(
+    file: Path | None, provider: str | None, gates: str | None = None
+) -> KubeSchedulerConfiguration:
+    """The same, and nothing in it is refused by the services."""
+    configuration = configured(file, provider, gates)
+    problems = problems_in_services(configuration)
+    if problems:
+        _refuse(file, problems)
+    return configuration
+
+
 def configured(file: Path | None, provider: str | None, gates: str | None = None) -> KubeSchedulerConfiguration:
     """The configuration; what is wrong with it is said on standard error, a line each, and ends the command with 2.
 
@@ -89,9 +102,7 @@ def configured(file: Path | None, provider: str | None, gates: str | None = None
     try:
         configuration = read_configuration(file, provider=provider or DEFAULT_NAME, gates=gates or "")
     except ConfigurationError as error:
-        for problem in error.problems:
-            note(f"{file}: {problem}" if file else problem)
-        raise typer.Exit(Exit.USAGE) from error
+        _refuse(file, error.problems)
     except (UnknownPresetError, GateError) as error:
         note(str(error))
         raise typer.Exit(Exit.USAGE) from error
@@ -99,6 +110,12 @@ def configured(file: Path | None, provider: str | None, gates: str | None = None
     if deprecation:
         note(deprecation)
     return configuration
+
+
+def _refuse(file: Path | None, problems: Iterable[str]) -> NoReturn:
+    for problem in problems:
+        note(f"{file}: {problem}" if file else problem)
+    raise typer.Exit(Exit.USAGE)
 
 
 def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:

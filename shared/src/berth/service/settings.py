@@ -160,7 +160,7 @@ class Settings:
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
     algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
-    feature_gates: Annotated[str, readers.text] = ""
+    feature_gates: Annotated[str, readers.any_text] = ""
     """Gates of that preset, ``A=true,B=false``; those that are not named are as their release had them."""
     ready_file: Annotated[Path | None, readers.path] = None
     """Written when the service first works, for whoever starts it and waits. None: nothing is written."""
@@ -172,14 +172,16 @@ class Settings:
 
 def broken_rules(settings: Settings) -> list[str]:
     """What values must keep among each other (PROTOCOL 7, *they must keep*) and do not, each with its path."""
-    election = settings.leader_election.election.problems("leaderElection")
+    elects = settings.leader_election.leader_elect
+    election = settings.leader_election.election.problems("leaderElection") if elects else []
     return [*election, *_broken_numbers(settings), *_broken_nats(settings.nats)]
 
 
 def _broken_numbers(settings: Settings) -> list[str]:
     lease, numbers = settings.leader_election.lease_duration, settings.numbers
+    longest = lease if settings.leader_election.leader_elect else timedelta()  # alone, nobody waits for a Lease to end
     rules = (
-        ("proposal", numbers.proposal, "leaderElection.leaseDuration", lease),
+        ("proposal", numbers.proposal, "leaderElection.leaseDuration", longest),
         ("duplicateWindow", numbers.duplicate_window, "numbers.proposal", numbers.proposal),
         ("scorerAckWait", numbers.scorer_ack_wait, "numbers.pluginDeadline", numbers.plugin_deadline),
     )

@@ -36,10 +36,17 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {problem}\n")
         return Exit.USAGE
-    deprecation = deprecation_of(settings.algorithm_provider)
-    if deprecation and settings.parent_pid is None:  # a parent has said it already
-        sys.stderr.write(f"berth-{name}: {deprecation}\n")
+    if settings.parent_pid is None:  # a parent has said it already
+        for sentence in old_ways(settings, configuration):
+            sys.stderr.write(f"berth-{name}: {sentence}\n")
     return run(lambda process: serve(process, configuration), settings, name=name)
+
+
+def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
+    """What was said in a way that is an old one, and how it was read."""
+    deprecation = deprecation_of(settings.algorithm_provider)
+    converted = [f"{settings.config}: {sentence}" for sentence in configuration.converted]
+    return [*([deprecation] if deprecation else []), *converted]
 
 
 def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, KubeSchedulerConfiguration]:
@@ -66,6 +73,15 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
     if problems or configuration is None:
         raise SettingsError(list(dict.fromkeys(problems)))
     return settings, configuration
+
+
+def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
+    """What services would refuse of a file that is a valid one: its numbers must go with theirs (PROTOCOL 7)."""
+    try:
+        read_settings(environment={}, file=file_values(configuration))
+    except SettingsError as error:
+        return error.problems
+    return ()
 
 
 def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, object]:
