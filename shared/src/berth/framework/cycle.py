@@ -31,7 +31,8 @@ from berth.framework.ranking import Ranking
 from berth.framework.refusals import NO_NODES, Refusals, unavailable
 from berth.framework.scoring import Scored, score
 from berth.framework.search import enough
-from berth.framework.status import Status
+from berth.framework.status import Code, Status
+from berth.framework.timing import Timing, no_clock
 
 
 def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by name
@@ -43,10 +44,11 @@ def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by
     best: int = 8,
     detail: Detail | None = None,
     may_preempt: bool = True,
+    timing: Timing | None = None,
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
 
-    ``may_preempt``: ask PostFilter what can be done when no node is feasible.
+    ``may_preempt``: ask PostFilter what can be done when no node is feasible. ``timing`` is told how long it took.
 
     What a plugin raises ends in ``error``, by name; nothing else is raised. A ``detail`` is filled in for every node.
     """
@@ -56,11 +58,15 @@ def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by
         return Ranking(error=unreadable(problems), evaluated=0, untouched_first=untouched_first)
     if count == 0:
         return Ranking(message=NO_NODES, untouched_first=untouched_first)
+    timing = timing or Timing(no_clock)
     try:
         with _without_itself(pod, snapshot):
+            timing.begin("PreFilter")
             found = pre_filter(pod, snapshot, profile)
-            return _rank(_Cycle(pod, snapshot, profile, found, detail, may_preempt), attempt, best)
+            timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
+            return _rank(_Cycle(pod, snapshot, profile, found, detail, may_preempt, timing), attempt, best)
     except PluginFailure as failure:
+        timing.fail()
         return Ranking(error=str(failure), evaluated=count, untouched_first=untouched_first)
 
 
@@ -99,6 +105,7 @@ class _Cycle:
     found: PreFiltered
     detail: Detail | None
     may_preempt: bool
+    timing: Timing
 
 
 def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
@@ -106,7 +113,9 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     if rejection is not None:
         return _refused_by_pre_filter(cycle, rejection)
     filtering = Filtering(cycle.pod, snapshot, cycle.profile, cycle.found)
+    cycle.timing.begin("Filter")
     filtering.run()
+    cycle.timing.end()
     if cycle.detail is not None:
         cycle.detail.take_refusals(filtering.refusals(), snapshot.rows.names)
     feasible = int(np.count_nonzero(filtering.feasible))
@@ -147,7 +156,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
     if len(nodes) == 1:
         scored, positions = Scored(np.zeros(1, dtype=np.int64), {}), np.zeros(1, dtype=np.intp)
     else:
-        scored = score(cycle.pod, nodes, cycle.profile, cycle.found)
+        scored = score(cycle.pod, nodes, cycle.profile, cycle.found, cycle.timing)
         untouched_first = cycle.profile.untouched_first
         positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=untouched_first)
     if cycle.detail is not None:
@@ -195,7 +204,9 @@ def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
 def _none_feasible(cycle: _Cycle, refusals: Refusals, message: str) -> Ranking:
     done = PostFilterResult()
     if cycle.may_preempt:
+        cycle.timing.begin("PostFilter")
         done = post_filter(cycle.pod, cycle.snapshot, cycle.profile, cycle.found, refusals)
+        cycle.timing.end(Code.SUCCESS if done.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(
         evaluated=cycle.snapshot.node_count,
         rejections=refusals.rejections(cycle.snapshot.rows.names),

@@ -8,8 +8,17 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from berth.framework.interface import MAX_SCORE, MIN_SCORE, Plugin, Scores
+from berth.framework.interface import (
+    MAX_SCORE,
+    MIN_SCORE,
+    Permission,
+    Plugin,
+    PostFilterResult,
+    PreFilterResult,
+    Scores,
+)
 from berth.framework.status import Code, Status
+from berth.framework.timing import Timing
 from berth.framework.verdicts import Verdicts
 
 P = ParamSpec("P")
@@ -33,6 +42,33 @@ def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *
     Raises:
         PluginFailure: it does not, or it raised. CancelledError, KeyboardInterrupt and their like pass through.
     """
+    if plugin.timing is not None:
+        return _timed(plugin, plugin.timing, point, partial(_call, plugin, point, method, kind, *args, **kwargs))
+    return _call(plugin, point, method, kind, *args, **kwargs)
+
+
+def _timed(plugin: Plugin, timing: Timing, point: str, work: Callable[[], R]) -> R:
+    began, code = timing.clock(), Code.ERROR
+    try:
+        answer = work()
+        code = _code_of(answer)
+    finally:
+        timing.asked(plugin.name, point, timing.clock() - began, code)
+    return answer
+
+
+def _code_of(answer: object) -> Code:
+    """How a call ended. What is said of many nodes at once is a success when one of them passed."""
+    if isinstance(answer, Verdicts):
+        return Code.SUCCESS if not len(answer.codes) or (answer.codes == 0).any() else Code.UNSCHEDULABLE
+    if isinstance(answer, PostFilterResult):
+        return Code.SUCCESS if answer.nomination is not None else Code.UNSCHEDULABLE
+    if isinstance(answer, PreFilterResult | Permission):
+        return answer.status.code
+    return answer.code if isinstance(answer, Status) else Code.SUCCESS
+
+
+def _call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     try:
         answer = limited(plugin, point, partial(method, *args, **kwargs)) if plugin.limit else method(*args, **kwargs)
     except PluginFailure:

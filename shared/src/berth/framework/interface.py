@@ -46,6 +46,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
+from berth.framework.timing import Timing
 from berth.framework.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Plugin(ABC):
     reads: Reads = Reads.ANYTHING
     limit: Limit | None = None
     """What ends a call of the plugin that hangs; services give one to plugins from elsewhere."""
+    timing: Timing | None = None
+    """Who is told how long each call took; for some cycles only, since asking the clock costs more than some calls."""
     live_sources: frozenset[LiveSource] = frozenset()
     """What the plugin reads of ``Snapshot.live``: only what is declared here is there. Such a plugin reads ANYTHING."""
 

@@ -41,6 +41,7 @@ from berth.framework.interface import (
 )
 from berth.framework.search import NodeSearch
 from berth.framework.status import SUCCESS, Status
+from berth.framework.timing import Timing
 
 P = TypeVar("P", bound=Plugin)
 
@@ -134,6 +135,16 @@ class Profile:
         """What the plugins read that are asked again before each commit: a binder's business."""
         asked: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
         return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in asked))
+
+    @cached_property
+    def _plugins_of_the_cycle(self) -> tuple[Plugin, ...]:
+        scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
+        return (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
+
+    def time_plugins(self, timing: Timing | None) -> None:
+        """From here on have the calls of the scheduling cycle timed; None: no longer."""
+        for plugin in self._plugins_of_the_cycle:
+            plugin.timing = timing
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
         """The smaller, the sooner the pod is tried; ``since`` is when it began to wait."""

@@ -15,6 +15,7 @@ from berth.framework.guard import call, check_range, checked_scores, says_skip
 from berth.framework.interface import NormalizePlugin, PreScorePlugin, Scores
 from berth.framework.profile import Profile
 from berth.framework.status import Status
+from berth.framework.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Scored:
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
-def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered) -> Scored:
+def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, timing: Timing) -> Scored:
     """Score the feasible nodes. Without any score plugin every node gets 1, as in kube-scheduler.
 
     Raises:
@@ -39,8 +40,11 @@ def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered) -> Score
     """
     if not profile.scores:
         return Scored(np.ones(len(nodes), dtype=np.int64), {})
-    found.view.refresh_scores()
+    timing.begin("PreScore")
     skipped = {p.name for p in profile.pre_scores if not p.is_row_local and _skips(p, pod, nodes, found)}
+    timing.end()
+    timing.begin("Score")
+    found.view.refresh_scores()
     parts: dict[str, Scores] = {}
     totals: Scores = np.zeros(len(nodes), dtype=np.int64)
     for entry in profile.scores:
@@ -48,6 +52,7 @@ def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered) -> Score
         if points is not None:
             parts[entry.plugin.name] = points
             totals += points
+    timing.end()
     return Scored(totals, parts)
 
 

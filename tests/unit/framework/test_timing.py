@@ -1,0 +1,104 @@
+"""What a cycle tells of its time, with a clock that moves one second whenever it is looked at."""
+
+from __future__ import annotations
+
+import itertools
+
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
+from berth.framework.status import SUCCESS, Code, Status
+from berth.framework.timing import Timing, Took
+from harness.objects import a_node, asking, first_attempt
+from harness.profiles import default_profile, profile_of
+
+
+def a_timing() -> Timing:
+    ticks = itertools.count()
+    return Timing(lambda: float(next(ticks)))
+
+
+def cluster(*names: str) -> Snapshot:
+    snapshot = Snapshot()
+    for name in names:
+        snapshot.set_node(a_node(name))
+    return snapshot
+
+
+def timed(*plugins, nodes=("a", "b"), cpu="1"):
+    """A cycle whose plugins are timed."""
+    profile, timing, pod = profile_of(*plugins) if plugins else default_profile(), a_timing(), asking(cpu=cpu)
+    profile.time_plugins(timing)
+    ranking = rank(pod, cluster(*nodes), profile, attempt=first_attempt(pod), timing=timing)
+    return ranking, timing
+
+
+class Even(FilterPlugin):
+    """Refuses every other node that it is asked about."""
+
+    name = "Even"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, state, pod, node):
+        self.asked += 1
+        return SUCCESS if self.asked % 2 == 0 else Status.unschedulable("odd")
+
+
+class Broken(ScorePlugin):
+    name = "Broken"
+
+    def score(self, state, pod, node):
+        raise RuntimeError("no")
+
+
+class Picky(PreFilterPlugin):
+    name = "Picky"
+
+    def pre_filter(self, state, pod, snapshot):
+        return PreFilterResult(Status.unresolvable("not today"))
+
+
+def test_each_extension_point_that_ran_is_timed_with_how_it_ended():
+    _, timing = timed()
+    assert {point: took.code for point, took in timing.points.items()} == dict.fromkeys(
+        ("PreFilter", "Filter", "PreScore", "Score"), Code.SUCCESS
+    )
+    assert all(took.seconds > 0 for took in timing.points.values())
+
+
+def test_a_filter_that_refuses_every_node_is_followed_by_post_filter():
+    ranking, timing = timed(cpu="100")
+    assert not ranking.candidates
+    assert timing.points.keys() == {"PreFilter", "Filter", "PostFilter"}
+    assert timing.points["PostFilter"].code is Code.UNSCHEDULABLE
+
+
+def test_a_pre_filter_that_refuses_the_pod_says_so():
+    _, timing = timed(Picky())
+    assert timing.points["PreFilter"].code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+    assert timing.plugins["Picky", "PreFilter"] == Took(1.0, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+
+
+def test_all_calls_of_a_plugin_count_together_and_one_success_makes_them_one():
+    _, timing = timed(Even(), nodes=("a", "b", "c", "d"))
+    # Four calls of a second each, between two looks at the clock.
+    assert timing.plugins["Even", "Filter"] == Took(4.0, Code.SUCCESS)
+
+
+def test_an_error_of_a_plugin_is_its_points_too():
+    ranking, timing = timed(Broken())
+    assert "Broken" in ranking.error
+    assert timing.points["Score"].code is Code.ERROR
+    assert timing.plugins["Broken", "Score"].code is Code.ERROR
+    assert "Filter" in timing.points
+
+
+def test_plugins_are_timed_only_as_long_as_somebody_asks():
+    profile, timing, pod = default_profile(), a_timing(), asking(cpu="1")
+    profile.time_plugins(timing)
+    profile.time_plugins(None)
+    rank(pod, cluster("a", "b"), profile, attempt=first_attempt(pod), timing=timing)
+    assert timing.plugins == {}
+    assert timing.points.keys() >= {"Filter", "Score"}
