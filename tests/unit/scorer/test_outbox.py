@@ -9,6 +9,7 @@ from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.port import PubAck, UnansweredError
+from berth.service.meter import RecordingMeter
 from scorer.hold import Held
 from scorer.outbox import Outbox
 
@@ -63,7 +64,7 @@ def answer():
 
 async def test_a_message_is_acknowledged_only_once_its_answer_is_stored(lent):
     session = Storing()
-    outbox = Outbox(session)
+    outbox = Outbox(session, RecordingMeter())
     outbox.hold(lent)
     outbox.send(held(lent), answer(), {})
     await session.asked.wait()
@@ -77,7 +78,7 @@ async def test_a_message_is_acknowledged_only_once_its_answer_is_stored(lent):
 
 async def test_a_message_whose_answer_could_not_be_stored_comes_again(lent):
     session = Storing(UnansweredError("publishing: no answer"))
-    outbox = Outbox(session)
+    outbox = Outbox(session, RecordingMeter())
     outbox.hold(lent)
     outbox.send(held(lent), answer(), {})
     await outbox.emptied()

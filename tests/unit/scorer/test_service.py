@@ -224,10 +224,10 @@ async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_other
 
 
 class Broken(Answering):
-    def answer(self, pending, view, now):
+    def answer(self, pending, view, now, timing=None):
         if pending.pod.metadata.name == "cursed":
             raise ZeroDivisionError("by nothing")
-        return super().answer(pending, view, now)
+        return super().answer(pending, view, now, timing)
 
 
 async def test_a_pod_whose_ranking_raises_is_answered_with_an_error_and_leaves_a_dead_letter(bus, session):

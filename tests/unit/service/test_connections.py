@@ -9,6 +9,7 @@ import pytest
 from berth.kube.errors import KubeconfigError
 from berth.service.connections import kube_client, nats_bus
 from berth.service.exits import Exit, exit_for
+from berth.service.meter import RecordingMeter
 from berth.service.sources import SettingsError, read_settings
 from berth.sim.cluster import kubeconfig
 
@@ -57,13 +58,13 @@ async def test_the_kubeconfig_that_was_named_is_used(tmp_path: Path):
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig("http://127.0.0.1:9")))
     settings = read_settings(flags={"kube.kubeconfig": str(path), "kube.qps": "50"}, environment={})
-    async with kube_client(settings, name="watcher") as client:
+    async with kube_client(settings, name="watcher", meter=RecordingMeter()) as client:
         assert client.server == "http://127.0.0.1:9"
 
 
 async def test_a_kubeconfig_that_is_not_there_is_wrong_usage():
     settings = read_settings(flags={"kube.kubeconfig": "/nowhere"}, environment={})
     with pytest.raises(KubeconfigError, match="/nowhere") as caught:
-        async with kube_client(settings, name="watcher"):
+        async with kube_client(settings, name="watcher", meter=RecordingMeter()):
             pass
     assert exit_for(caught.value) is Exit.USAGE

@@ -1,5 +1,6 @@
 """The table of metrics and the two meters that keep it."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -7,6 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from berth.service.meter import METRICS, CounterName, GaugeName, HistogramName, RecordingMeter
 from berth.service.metrics import PrometheusMeter
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -18,11 +21,28 @@ def test_the_table_and_the_types_name_the_same_metrics(kind, names):
 
 def test_every_metric_is_named_as_prometheus_asks_and_explained():
     for name, metric in METRICS.items():
-        assert name.startswith(("scheduler_", "berth_", "leader_election_"))
+        assert name.startswith(("scheduler_", "berth_", "leader_election_", "rest_client_"))
         assert name.endswith("_total") == (metric.kind == "counter")
         assert bool(metric.buckets) == (metric.kind == "histogram")
         assert list(metric.buckets) == sorted(metric.buckets)
         assert metric.meaning.endswith(".")
+        assert len(metric.labels) == 1 or not metric.values
+
+
+def test_every_metric_of_the_table_is_counted_somewhere():
+    sources = [
+        path.read_text()
+        for folder in (ROOT / "shared/src", ROOT / "services")
+        for path in folder.rglob("*.py")
+        if path.name != "meter.py"
+    ]
+    unused = [name for name in METRICS if not any(f'"{name}"' in source for source in sources)]
+    assert unused == []
+
+
+@pytest.fixture
+def meter_text():
+    return lambda meter: meter.exposition().decode()
 
 
 @pytest.fixture(params=[RecordingMeter, PrometheusMeter])
@@ -54,6 +74,24 @@ def test_counts_sets_and_observations_come_out_as_they_went_in():
     assert samples["scheduler_pending_pods", ("queue", "active")] == 7
     assert samples["scheduler_pod_scheduling_attempts_bucket", ("le", "1.0")] == 0
     assert samples["scheduler_pod_scheduling_attempts_bucket", ("le", "2.0")] == 1
+
+
+def test_what_was_never_counted_stands_at_0_where_the_labels_are_known(meter_text):
+    said = meter_text(PrometheusMeter())
+    assert 'berth_dead_letters_total{cause="failed"} 0.0' in said
+    assert 'berth_conflicts_total{reason="no-candidate"} 0.0' in said
+
+
+def test_a_gauge_that_was_taken_back_is_not_shown_any_more(meter_text):
+    meter = PrometheusMeter()
+    meter.set("scheduler_pending_pods", 7, queue="active")
+    meter.set("berth_in_flight_pods", 7)
+    meter.clear("scheduler_pending_pods")
+    meter.clear("berth_in_flight_pods")
+    assert "scheduler_pending_pods{" not in meter_text(meter)
+    assert "berth_in_flight_pods 0.0" in meter_text(meter)
+    meter.set("scheduler_pending_pods", 3, queue="active")
+    assert 'scheduler_pending_pods{queue="active"} 3.0' in meter_text(meter)
 
 
 def test_two_meters_of_one_process_do_not_meet():

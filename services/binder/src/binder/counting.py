@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from berth.api.messages import Decision, Outcome
-from berth.service.meter import Meter
+from berth.service.meter import GaugeName, Meter
+from berth.service.schedulerwords import result_of
 from binder.answers import Answer
+from binder.ledger import Ledger
 
-_RESULTS: Final = {Outcome.BOUND: "scheduled", Outcome.UNSCHEDULABLE: "unschedulable", Outcome.ERROR: "error"}
+GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
+"""What only the one who leads can say."""
 
 
 def count_decision(metrics: Meter, said: Decision) -> None:
@@ -17,11 +20,29 @@ def count_decision(metrics: Meter, said: Decision) -> None:
     metrics.count("berth_messages_published_total", stream="DECISIONS")
     if said.outcome is Outcome.CONFLICT:
         metrics.count("berth_conflicts_total", reason=said.reason)
-    if said.outcome in _RESULTS:
-        metrics.count("scheduler_schedule_attempts_total", result=_RESULTS[said.outcome], profile=said.profile)
+    if said.preemption is not None and said.preemption.victims:
+        metrics.observe("scheduler_preemption_victims", len(said.preemption.victims))
+    result = result_of(said.outcome)
+    if result is not None:
+        metrics.count("scheduler_schedule_attempts_total", result=result, profile=said.profile)
 
 
 def count_binding(metrics: Meter, answer: Answer, seconds: float) -> None:
     """Count the answer to a Binding, and how long it took."""
     metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
     metrics.observe("berth_binding_duration_seconds", seconds)
+
+
+def show(metrics: Meter, ledger: Ledger, *, on_wire: int) -> None:
+    """Set what is shown of how things stand."""
+    metrics.set("berth_reservations", len(ledger.reservations))
+    metrics.set("berth_bindings_in_flight", on_wire)
+    metrics.set("scheduler_cache_size", ledger.snapshot.node_count, type="nodes")
+    metrics.set("scheduler_cache_size", ledger.snapshot.pod_count, type="pods")
+    metrics.set("scheduler_cache_size", len(ledger.reservations), type="assumed_pods")
+
+
+def clear(metrics: Meter) -> None:
+    """Take it back: somebody else leads, or nobody."""
+    for name in GAUGES:
+        metrics.clear(name)

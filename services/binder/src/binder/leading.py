@@ -26,7 +26,7 @@ from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.until import run_until
 from binder.committer import Committer
-from binder.counting import count_binding, count_decision
+from binder.counting import clear, count_binding, count_decision, show
 from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
 from binder.ledger import Ledger
 from binder.reading import Reading
@@ -177,10 +177,12 @@ class Leading:
 
     async def _show(self) -> None:
         """Set the gauges, seldom enough to cost nothing."""
-        while True:
-            self._metrics.set("berth_reservations", len(self._parts.ledger.reservations))
-            self._metrics.set("berth_bindings_in_flight", self._core.on_wire)
-            await self._parts.process.clock.sleep(GAUGES_SECONDS)
+        try:
+            while True:
+                show(self._metrics, self._parts.ledger, on_wire=self._core.on_wire)
+                await self._parts.process.clock.sleep(GAUGES_SECONDS)
+        finally:
+            clear(self._metrics)
 
     async def _follow_clock(self) -> None:
         """Let the core do what is due by the clock alone."""

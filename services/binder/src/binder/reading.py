@@ -42,6 +42,7 @@ class Reading:
     def __init__(self, client: KubeClient, ledger: Ledger, process: Process) -> None:
         self._client = client
         self._ledger = ledger
+        self._metrics = process.metrics
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -120,6 +121,8 @@ class Reading:
         while oddities:
             log.warning("counted otherwise than it is written", problem=oddities.popleft())
         if isinstance(event, Listed):
+            if self._listed[event.kind].is_set():
+                self._metrics.count("berth_relists_total", kind=event.kind)
             self._listed[event.kind].set()
         elif isinstance(event, Undecodable):
             log.warning("an object that cannot be read", kind=event.kind, object=event.name, reason=event.reason)

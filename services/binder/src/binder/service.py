@@ -35,8 +35,8 @@ async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> 
     """Run the binder on the clients that the settings name, until the process stops."""
     settings = binder_settings(process.settings)
     async with (
-        kube_client(process.settings, name="binder") as client,
-        kube_client(process.settings, name="binder-events") as voice,
+        kube_client(process.settings, name="binder", meter=process.metrics) as client,
+        kube_client(process.settings, name="binder-events", meter=process.metrics) as voice,
     ):
         clients = Clients(bus=nats_bus(process.settings), api=client, voice=voice)
         await serve_on(clients, process, configuration, settings)

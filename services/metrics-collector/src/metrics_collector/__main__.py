@@ -10,13 +10,15 @@ from berth.service.connections import nats_bus
 from berth.service.flags import service_command
 from berth.service.process import Process
 from berth.service.start import start
-from metrics_collector.questions import questions_of
+from metrics_collector.questions import maximum_ages_of, questions_of
 from metrics_collector.service import serve
 from metrics_collector.settings import collector_settings
 
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     settings = collector_settings(os.environ)
+    for token, age in maximum_ages_of(configuration).items():
+        process.metrics.set("berth_bandwidth_maximum_age_seconds", age.total_seconds(), query=token)
     await serve(process, nats_bus(process.settings), questions_of(configuration), settings)
 
 

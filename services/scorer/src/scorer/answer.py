@@ -14,6 +14,7 @@ from berth.framework.detail import Detail
 from berth.framework.interface import Nomination
 from berth.framework.profile import Profile
 from berth.framework.ranking import Ranking
+from berth.framework.timing import Timing
 from scorer.view import View
 
 Explain = Callable[[Pending, Detail], None]
@@ -35,11 +36,11 @@ class Answering:
         """What the profiles' plugins read beside the cluster's objects."""
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
-    def answer(self, pending: Pending, view: View, now: float) -> Ranked:
+    def answer(self, pending: Pending, view: View, now: float, timing: Timing | None = None) -> Ranked:
         """Rank one pod. Its profile is one of ours. The proposal that this makes counts from here on."""
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
-        ranking = self._explained(pending, attempt, view)
+        ranking = self._explained(pending, attempt, view, timing)
         message = self._message(
             pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, ranking, view)
         )
@@ -57,17 +58,25 @@ class Answering:
             error=reason,
         )
 
-    def _explained(self, pending: Pending, attempt: Attempt, view: View) -> Ranking:
+    def _explained(self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None) -> Ranking:
         if self.explain is None:
-            return self._rank(pending, attempt, view)
+            return self._rank(pending, attempt, view, timing=timing)
         detail = Detail()
-        ranking = self._rank(pending, attempt, view, detail)
+        ranking = self._rank(pending, attempt, view, detail=detail, timing=timing)
         self.explain(pending, detail)
         return ranking
 
-    def _rank(self, pending: Pending, attempt: Attempt, view: View, detail: Detail | None = None) -> Ranking:
+    def _rank(
+        self,
+        pending: Pending,
+        attempt: Attempt,
+        view: View,
+        *,
+        detail: Detail | None = None,
+        timing: Timing | None = None,
+    ) -> Ranking:
         profile = self.profiles[pending.profile]
-        return rank(pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail)
+        return rank(pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail, timing=timing)
 
     def _hangs_on_proposals(self, pending: Pending, ranking: Ranking, view: View) -> bool:
         """Whether a "no" would be a "yes" if nobody had proposed anything: then it is a conflict, not a verdict."""

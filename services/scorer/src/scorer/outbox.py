@@ -13,7 +13,9 @@ from berth.api.errors import TemporaryError
 from berth.api.messages import DeadLetter, Ranked
 from berth.bus.port import Delivery, Session
 from berth.bus.stages import bury, publish_ranked
+from berth.bus.topology import RANKED
 from berth.service.logging import get_logger
+from berth.service.meter import Meter
 from scorer.hold import Held
 
 log = get_logger()
@@ -27,8 +29,9 @@ PAYLOAD_SHOWN: Final = 4096
 class Outbox:
     """Publishes beside the ranking, so that the next pod is ranked while the stream stores the last one's answer."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, metrics: Meter) -> None:
         self._session = session
+        self._metrics = metrics
         self._held: dict[int, Delivery] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -55,10 +58,12 @@ class Outbox:
 
     def send_letter(self, delivery: Delivery, reason: str, attempt: str = "") -> None:
         """Put a copy of a message aside for people, without waiting for it here."""
+        self._metrics.count("berth_dead_letters_total", cause="failed")
         self._go(bury(self._session, letter(delivery, reason, attempt)))
 
     async def put_aside(self, delivery: Delivery, reason: str) -> None:
         """A message that cannot be used at all: its copy is stored, then it is acknowledged."""
+        self._metrics.count("berth_dead_letters_total", cause="undecodable")
         await bury(self._session, letter(delivery, reason))
         delivery.ack()
 
@@ -72,6 +77,7 @@ class Outbox:
             raise
         else:
             held.delivery.ack()
+            self._metrics.count("berth_messages_published_total", stream=RANKED)
         finally:
             self._held.pop(held.delivery.sequence, None)
 

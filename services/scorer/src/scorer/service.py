@@ -14,7 +14,9 @@ from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode, decoder
 from berth.api.subjects import all_of
 from berth.bus.port import BucketFollowing, Bus, Delivery, Session, StreamFollowing
+from berth.bus.topology import PENDING
 from berth.cluster.heard import HeardData
+from berth.framework.timing import Timing
 from berth.service.health import Condition
 from berth.service.livedata import follow_live
 from berth.service.logging import get_logger
@@ -23,6 +25,7 @@ from berth.service.sessions import sessions
 from berth.service.tracing import TRACEPARENT
 from berth.service.until import run_until
 from scorer.answer import Answering
+from scorer.counting import PLUGINS_EVERY, count_ranking, show
 from scorer.hold import Held, Hold
 from scorer.outbox import Outbox
 from scorer.suspicion import Suspicion
@@ -65,7 +68,7 @@ class Scorer:
         self._size = process.settings.numbers.scorer_hold
         self._view = View()
         self._hold = Hold(patience=process.settings.numbers.position_wait)
-        self._outbox = Outbox(session)
+        self._outbox = Outbox(session, process.metrics)
         self._tracing = process.tracing
         self._suspicion = Suspicion(session)
         self._pending = decoder(Pending)
@@ -150,6 +153,7 @@ class Scorer:
             delivery.nak(STRANGER_DELAY)
             return
         self._view.heard_at(delivery.time)
+        self._metrics.count("berth_messages_received_total", stream=PENDING)
         self._outbox.hold(delivery)
         held = Held(delivery=delivery, pending=pending, taken_at=time.monotonic())
         self._hold.take(held, self._view.positions)
@@ -197,29 +201,40 @@ class Scorer:
         """An exception counts for the pod, five in a row are its failure and leave a dead letter."""
         reason = ""
         for _ in range(TRIES):
-            began = time.perf_counter()
+            timing, began = Timing(time.perf_counter), time.perf_counter()
             try:
-                message = self._answering.answer(held.pending, self._view, time.monotonic())
+                message = self._timed(held, timing)
             except Exception as exc:  # whatever a rank raises is the pod's, never the scorer's
                 reason = f"ranking raised {type(exc).__name__}: {exc}"
                 log.exception("ranking failed", attempt=held.pending.attempt)
             else:
-                self._count(message, time.perf_counter() - began)
+                self._count(message, timing, time.perf_counter() - began)
                 return message
         self._outbox.send_letter(held.delivery, reason, held.pending.attempt)
         return self._answering.give_up(held.pending, reason)
 
-    def _count(self, message: Ranked, seconds: float) -> None:
+    def _timed(self, held: Held, timing: Timing) -> Ranked:
+        """The ranking; of some pods each plugin is timed too."""
+        now, pending = time.monotonic(), held.pending
+        self._metrics.observe("berth_hold_duration_seconds", now - held.taken_at)
+        if self._answered % PLUGINS_EVERY:
+            return self._answering.answer(pending, self._view, now, timing)
+        profile = self._answering.profiles[pending.profile]
+        profile.time_plugins(timing)
+        try:
+            return self._answering.answer(pending, self._view, now, timing)
+        finally:
+            profile.time_plugins(None)
+
+    def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
         self._answered += 1
-        self._metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
-        if message.view_age_seconds is not None:
-            self._metrics.observe("berth_view_age_seconds", message.view_age_seconds)
+        count_ranking(self._metrics, message, self._answering.profiles[message.profile], timing, seconds)
 
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
             self._view.proposals.expire(time.monotonic())
-            self._metrics.set("berth_proposals", len(self._view.proposals))
+            show(self._metrics, self._view, held=len(self._outbox))
             self._outbox.keep_alive()
 
     async def finish(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -35,6 +35,11 @@ class View:
         wrong = [problem for entry in entries if (problem := self._mirror_one(entry))]
         self.positions = msgspec.structs.replace(self.positions, cluster=max(position, self.positions.cluster))
         return wrong
+
+    @property
+    def complete(self) -> Mapping[str, datetime]:
+        """By kind, up to when everything of it has been read, by NATS's clock."""
+        return self._complete
 
     def reached(self, bucket: str, position: int) -> None:
         """Everything of a bucket of live data up to here is in the Snapshot."""

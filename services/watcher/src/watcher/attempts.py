@@ -11,14 +11,16 @@ from datetime import datetime
 from typing import Final
 
 from berth.api.identity import Attempt, Term
-from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Positions
-from berth.api.pod import Pod, changed, is_finished
-from watcher.effects import Bury, Effect, LookUpAttempt, PublishPending, ReadPod, StepDown, Warn
+from berth.api.messages import DeadLetter, Decision, Outcome, Pending
+from berth.api.pod import Pod, changed, is_bound, is_finished
+from berth.framework.events import pod_update_actions
+from watcher.effects import Bury, CountScheduled, Effect, LookUpAttempt, PublishPending, ReadPod, StepDown, Warn
+from watcher.event_labels import label_of_own_update
 from watcher.events import DecisionHeard, FoundDecision, FoundInFlight, LookedUp, PodRead, PublishRefused
 from watcher.flight import Window
 from watcher.interest import Interest
 from watcher.limits import AttemptSettings
-from watcher.queue import SchedulingQueue
+from watcher.queue import ASLEEP, SchedulingQueue
 from watcher.requeue import Requeue
 from watcher.standing import Standing, standing
 from watcher.waiting_pod import Stage, WaitingPod
@@ -61,6 +63,7 @@ class Attempts:
         waiting = self._queue.get(pod.metadata.uid)
         if not self._is_ours(pod):
             if waiting is not None:
+                self._count(waiting, pod, now)
                 self._drop(waiting)
         elif waiting is None:
             self._enter(pod, now)
@@ -160,7 +163,7 @@ class Attempts:
             if waiting is None:
                 return
             self.window.enter(waiting.uid)
-            self._publish(waiting, now)
+            self._publish(waiting, now, waited=now - (waiting.active_since or now))
             room -= 1
 
     def _is_ours(self, pod: Pod) -> bool:
@@ -188,6 +191,8 @@ class Attempts:
 
     def _update(self, waiting: WaitingPod, pod: Pod, now: float) -> None:
         before, waiting.pod = waiting.pod, pod
+        if waiting.stage in ASLEEP:
+            waiting.event = label_of_own_update(pod_update_actions(before, pod))
         if waiting.stage is Stage.GATED:
             self._admit(waiting)
         elif waiting.stage is Stage.IN_FLIGHT:
@@ -196,11 +201,18 @@ class Attempts:
         elif waiting.stage is Stage.UNSCHEDULABLE and changed(before, pod):
             self._requeue.wake(waiting, now)
 
+    def _count(self, waiting: WaitingPod, pod: Pod, now: float) -> None:
+        """Whether it is ours that was bound: its attempt is on its way, or was decided so."""
+        decided = waiting.stage is Stage.PARKED and waiting.outcome is Outcome.BOUND
+        ours = decided or waiting.stage is Stage.IN_FLIGHT
+        if is_bound(pod) and ours and waiting.attempt is not None and waiting.entered_at is not None:
+            self._emit(CountScheduled(attempts=waiting.attempt.n, seconds=now - waiting.entered_at))
+
     def _drop(self, waiting: WaitingPod) -> None:
         self.window.leave(waiting.uid)
         self._queue.remove(waiting)
 
-    def _publish(self, waiting: WaitingPod, now: float) -> None:
+    def _publish(self, waiting: WaitingPod, now: float, *, waited: float | None = None) -> None:
         """The next attempt; a place in the window is the caller's matter."""
         attempt = waiting.attempt.next(self._term) if waiting.attempt else _first(waiting, self._term)
         message = Pending(
@@ -213,14 +225,14 @@ class Attempts:
         waiting.attempt, waiting.published, waiting.epoch = attempt, waiting.pod, 0
         waiting.first = False
         self._queue.move(waiting, Stage.IN_FLIGHT, due=now + self._settings.silent_seconds)
-        self._emit(PublishPending(message=message))
+        self._emit(PublishPending(message=message, waited_seconds=waited))
 
     def _conclude(
         self, waiting: WaitingPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0
     ) -> None:
         """A final Decision: what each outcome means (PROTOCOL 5)."""
         self.window.leave(waiting.uid)
-        _note(waiting, decision)
+        waiting.note(decision)
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
                 self._requeue.refused(waiting, decision, now, decided_at, age)
@@ -277,18 +289,6 @@ class Attempts:
 
 def _first(waiting: WaitingPod, term: Term) -> Attempt:
     return Attempt(uid=waiting.uid, term=term, n=1)
-
-
-def _note(waiting: WaitingPod, decision: Decision) -> None:
-    """Keep what a person would ask: why it waits, and for whom."""
-    waiting.epoch = decision.epoch
-    waiting.outcome = decision.outcome
-    waiting.message = decision.message
-    waiting.rejections = decision.rejections
-    waiting.blockers = frozenset(decision.blockers)
-    waiting.node = decision.node
-    waiting.misses = 0
-    waiting.after = Positions()
 
 
 def _created(pod: Pod) -> datetime | None:

@@ -60,6 +60,8 @@ class Figures:
     """By kube-scheduler's names of queues."""
     refused: Mapping[tuple[str, str], int]
     """Sleeping pods by plugin that refused them and profile; a pod that two refused counts for both."""
+    entered: Mapping[tuple[str, str], int]
+    """Pods that came to a queue since the leadership began, by queue and event, in kube-scheduler's words."""
     in_flight: int
     """Places of the window that are taken."""
     window: int
@@ -108,6 +110,7 @@ class Dispatcher:
 
     def begin(self, now: float) -> list[Effect]:
         """Take over what the reflectors have shown. Nothing is written or published until the bus has been read."""
+        self._queue.now = now
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
                 self._mirror_object(kind, name, thing)
@@ -126,6 +129,7 @@ class Dispatcher:
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Effect]:
         """Take events in, in order, then do what is due and release what may go. ``now`` is monotonic, in seconds."""
+        self._queue.now = now
         for event in events:
             self._handlers[type(event)](event, now)
         self._requeue.settled()
@@ -160,6 +164,7 @@ class Dispatcher:
         return Figures(
             pending=self._queue.counts(),
             refused=self._queue.refused(),
+            entered=self._queue.entered,
             in_flight=window.taken,
             window=window.size(now),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},

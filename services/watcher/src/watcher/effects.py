@@ -15,6 +15,8 @@ class PublishPending:
     """Publish an attempt. Not answered: one that is lost is found by the look-up."""
 
     message: Pending
+    waited_seconds: float | None = None
+    """For its turn; ``None`` when it had none: an attempt that takes another's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,15 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountScheduled:
+    """A pod was seen on the node that it had been waiting for."""
+
+    attempts: int
+    seconds: float
+    """Since it first waited for its turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
     """A higher term was seen: somebody else leads. Give up the Lease and start anew."""
 
@@ -87,4 +98,6 @@ class StepDown:
     term: int
 
 
-Effect = PublishPending | WriteKey | PurgeKey | LookUpKey | LookUpAttempt | ReadPod | Bury | Warn | StepDown
+Effect = (
+    PublishPending | WriteKey | PurgeKey | LookUpKey | LookUpAttempt | ReadPod | Bury | Warn | CountScheduled | StepDown
+)

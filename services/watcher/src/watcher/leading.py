@@ -21,6 +21,7 @@ from berth.service.leadership import Leadership
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.until import run_until
+from watcher.counting import Gauges, count_decision, count_heard
 from watcher.dispatcher import Dispatcher
 from watcher.events import BucketComplete, BucketRead, DecisionHeard, LiveDataHeard, Tick
 from watcher.inbox import Inbox
@@ -64,7 +65,7 @@ class Leading:
         self._now = parts.process.clock.now
         self._inbox = Inbox()
         self._figures_due = self._now()
-        self._refusing: set[tuple[str, str]] = set()
+        self._gauges = Gauges(parts.process.metrics)
         self._condition = parts.process.health.condition(TAKEOVER)
 
     async def run(self) -> None:
@@ -78,6 +79,7 @@ class Leading:
         finally:
             self._parts.reading.listen(None)
             self._condition.standby("not leading")
+            self._gauges.clear()
 
     async def _lead(self) -> None:
         self._condition.waiting("taking over: listing the cluster")
@@ -136,28 +138,13 @@ class Leading:
             events = self._inbox.take(self._parts.settings.batch) or [Tick()]
             performer.perform(core.handle_all(events, now))
             if now >= self._figures_due:
-                self._show(core, now)
+                self._figures_due = now + self._parts.settings.figures_every.total_seconds()
+                self._gauges.show(core.figures(now))
 
     def _until(self, due: float | None) -> float:
         """Seconds until the next thing that happens by the clock alone, the gauges at the latest."""
         soonest = self._figures_due if due is None else min(due, self._figures_due)
         return max(0.0, soonest - self._now())
-
-    def _show(self, core: Dispatcher, now: float) -> None:
-        self._figures_due = now + self._parts.settings.figures_every.total_seconds()
-        figures, metrics = core.figures(now), self._parts.process.metrics
-        for queue, pods in figures.pending.items():
-            metrics.set("scheduler_pending_pods", pods, queue=queue)
-        for kind, objects in figures.objects.items():
-            metrics.set("berth_mirror_objects", objects, kind=kind)
-        for plugin, profile in self._refusing - figures.refused.keys():
-            metrics.set("scheduler_unschedulable_pods", 0, plugin=plugin, profile=profile)
-        for (plugin, profile), pods in figures.refused.items():
-            metrics.set("scheduler_unschedulable_pods", pods, plugin=plugin, profile=profile)
-        self._refusing = set(figures.refused)
-        metrics.set("berth_mirror_unsettled_keys", figures.mirror_behind)
-        metrics.set("berth_in_flight_pods", figures.in_flight)
-        metrics.set("berth_window_pods", figures.window)
 
     async def _follow_cluster(self, following: BucketFollowing) -> None:
         complete = False
@@ -171,13 +158,17 @@ class Leading:
                 self._inbox.put(BucketComplete(position=following.position))
 
     async def _follow_decisions(self, following: StreamFollowing) -> None:
+        metrics, is_new = self._parts.process.metrics, following.caught_up.is_set()
         async for batch in following.batches():
             for stored in batch:
                 decision = _decision(stored)
                 if decision is not None:
                     event = DecisionHeard(decision=decision, sequence=stored.sequence, time=stored.time)
                     self._inbox.put(event)
-            self._parts.process.metrics.count("berth_messages_received_total", len(batch), stream=DECISIONS)
+                    if is_new:  # what was there before this leadership was counted by the one before it
+                        count_decision(metrics, decision, stored)
+            count_heard(metrics, len(batch))
+            is_new = following.caught_up.is_set()
 
     async def _follow_live(self, bucket: LiveBucket, following: BucketFollowing) -> None:
         async for batch in following.batches():

@@ -18,8 +18,10 @@ from berth.service.leadership import Leadership
 from berth.service.logging import get_logger, verbose
 from berth.service.process import Process
 from berth.service.tracing import TRACEPARENT
+from watcher.counting import count_published, count_scheduled
 from watcher.effects import (
     Bury,
+    CountScheduled,
     Effect,
     LookUpAttempt,
     LookUpKey,
@@ -86,6 +88,9 @@ class Performer:
                 return self._read_pod(effect)
             case Bury():
                 return self._bury(effect)
+            case CountScheduled():
+                count_scheduled(self._process.metrics, effect)
+                return None
             case Warn():
                 log.warning(effect.sentence, **effect.fields)
                 return None
@@ -108,7 +113,7 @@ class Performer:
                 return
             if verbose(V_POD):
                 log.info("published", pod=message.pod.key, attempt=message.attempt, trace_id=span.trace_id)
-        self._process.metrics.count("berth_messages_published_total", stream=PENDING)
+        count_published(self._process.metrics, effect)
 
     async def _write(self, effect: WriteKey | PurgeKey) -> None:
         async with self._writing:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from berth.api.pod import Pod
 from berth.framework.events import ClusterEvent
 from watcher.interest import Interest, Refusal, refusal_of
-from watcher.waiting_pod import QUEUES, Stage, WaitingPod
+from watcher.waiting_pod import INCOMING, QUEUES, Stage, WaitingPod
 
 HEAD: Final = datetime.min.replace(tzinfo=UTC)
 """An age above all others: whoever waits since then is at the head of its priority."""
@@ -32,6 +32,10 @@ class SchedulingQueue:
     """All pods that wait. Costs O(log n) a move; an event that nobody waits for costs nothing by pod."""
 
     def __init__(self, profiles: Mapping[str, QueueSort], interest: Interest) -> None:
+        self.now = 0.0
+        """The moment that is being handled, in monotonic seconds."""
+        self.entered: Counter[tuple[str, str]] = Counter()
+        """Pods that came to a queue so far, by queue and event in kube-scheduler's words."""
         self._profiles = profiles
         self._interest = interest
         self._pods: dict[str, WaitingPod] = {}
@@ -80,6 +84,7 @@ class SchedulingQueue:
     def move(self, pod: WaitingPod, stage: Stage, *, due: float | None = None) -> None:
         """Put a pod into a stage, with a timer where the stage has one."""
         self._leave(pod)
+        self._note(pod, stage)
         pod.stage, pod.ticket = stage, next(self._tickets)
         self._counts[stage] += 1
         if stage in ASLEEP:
@@ -124,6 +129,17 @@ class SchedulingQueue:
             if self._interest.listens(refusal, event):
                 helped += [pod for pod in pods.values() if self._interest.may_help(pod, event, old, new)]
         return helped
+
+    def _note(self, pod: WaitingPod, stage: Stage) -> None:
+        """Keep what metrics tell of the move."""
+        queue = INCOMING.get(stage)
+        if queue is not None and queue != INCOMING.get(pod.stage):
+            self.entered[queue, pod.event] += 1
+        if QUEUES.get(stage) != "active":
+            pod.active_since = None
+        elif pod.active_since is None:
+            pod.active_since = self.now
+            pod.entered_at = self.now if pod.entered_at is None else pod.entered_at
 
     def _push(self, pod: WaitingPod) -> None:
         key = self._profiles[pod.profile].sort_key(pod.pod, HEAD if pod.first else pod.since)

@@ -42,6 +42,7 @@ class Reading:
 
     def __init__(self, client: KubeClient, process: Process) -> None:
         self._client = client
+        self._metrics = process.metrics
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._listener: Listener | None = None
         self._round = _Round()
@@ -87,4 +88,6 @@ class Reading:
         else:
             self.store.apply(event)
         if isinstance(event, Listed):
+            if this.listed[event.kind].is_set():
+                self._metrics.count("berth_relists_total", kind=event.kind)
             this.listed[event.kind].set()

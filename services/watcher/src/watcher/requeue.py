@@ -12,6 +12,7 @@ from berth.api.messages import Decision, Outcome, Positions, Reason
 from berth.api.resource_version import parse
 from berth.cluster.livesource import BANDWIDTH, FACTS
 from berth.framework.events import ClusterEvent, LiveNews
+from watcher.event_labels import ATTEMPT_FAILED, BACKOFF_COMPLETE, TIMEOUT, label_of
 from watcher.event_log import EventLog
 from watcher.interest import Interest
 from watcher.limits import Patience
@@ -71,6 +72,7 @@ class Requeue:
 
     def _lose(self, pod: WaitingPod, now: float, decided_at: datetime, *, counts: bool, age: float = 0.0) -> None:
         pod.conflicts += counts
+        pod.event = ATTEMPT_FAILED
         if pod.conflicts >= CONFLICTS_IN_A_ROW:
             self.failed(pod, now, decided_at, age)
             return
@@ -85,14 +87,17 @@ class Requeue:
             self.log.record(event, old, new, change=change)
         helped = self._queue.helped_by(event, old, new)
         for pod in helped:
-            pod.change = change
+            pod.change, pod.event = change, label_of(event)
         return helped
 
     def heard_live(self, news: LiveNews, event: ClusterEvent, sequence: int) -> list[WaitingPod]:
         """Live data arrived; the unschedulable pods that it may help."""
         if self._interest.anybody_listens(event):
             self._live[news.source.bucket].record(event, None, news, sequence=sequence)
-        return self._queue.helped_by(event, None, news)
+        helped = self._queue.helped_by(event, None, news)
+        for pod in helped:
+            pod.event = label_of(event)
+        return helped
 
     def wake(self, pod: WaitingPod, now: float) -> None:
         """Something may help a pod: it is tried again, but not before its back-off is over."""
@@ -134,6 +139,7 @@ class Requeue:
         if pod.stage is Stage.BEHIND:
             self._seen(pod)
         else:
+            pod.event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else TIMEOUT
             self.ready(pod)
 
     def _seen(self, pod: WaitingPod) -> None:
@@ -144,6 +150,7 @@ class Requeue:
     def _fail(self, pod: WaitingPod, now: float, decided_at: datetime, age: float) -> None:
         pod.failures += 1
         pod.conflicts = 0
+        pod.event = ATTEMPT_FAILED
         pod.first = False
         pod.since = decided_at
         pod.not_before = now - age + self._patience.back_off.seconds(pod.failures)

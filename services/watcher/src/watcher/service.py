@@ -29,7 +29,7 @@ AGAIN_SECONDS: Final = 1.0
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     """Run the watcher on the clients that the settings name, until the process stops."""
     settings = watcher_settings(process.settings, configuration)
-    async with kube_client(process.settings, name="watcher") as client:
+    async with kube_client(process.settings, name="watcher", meter=process.metrics) as client:
         await serve_on(nats_bus(process.settings), client, process, configuration, settings)
 
 

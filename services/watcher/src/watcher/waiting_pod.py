@@ -7,9 +7,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from berth.api.identity import Attempt, Uid
-from berth.api.messages import Outcome, Positions, Rejection
+from berth.api.messages import Decision, Outcome, Positions, Rejection
 from berth.api.pod import Pod
 from berth.api.subjects import PodSubject
+from watcher.event_labels import POD_ADDED
 
 
 class Stage(StrEnum):
@@ -45,6 +46,11 @@ QUEUES = {
     Stage.UNSCHEDULABLE: "unschedulable",
 }
 """The stages in kube-scheduler's words, for ``scheduler_pending_pods``; the others are in flight or done."""
+INCOMING: dict[Stage, str] = {
+    **{stage: queue for stage, queue in QUEUES.items() if stage is not Stage.HELD},
+    Stage.GATED: "unschedulable",
+}
+"""The same for ``scheduler_queue_incoming_pods_total``, which has no queue of gated pods."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -58,6 +64,13 @@ class WaitingPod:
     stage: Stage = Stage.HELD
     ticket: int = 0
     """Changes with each stage, so that what an earlier stage left in a heap is known to be stale."""
+
+    event: str = POD_ADDED
+    """What brought it where it waits, or will."""
+    entered_at: float | None = None
+    """Monotonic seconds: when it first waited for its turn; None while gates have kept it from that."""
+    active_since: float | None = None
+    """Monotonic seconds: since when it waits for its turn; None while it does not."""
 
     attempt: Attempt | None = None
     """The latest one."""
@@ -102,6 +115,17 @@ class WaitingPod:
     def profile(self) -> str:
         """The profile that serves it."""
         return self.pod.spec.scheduler_name
+
+    def note(self, decision: Decision) -> None:
+        """Keep of a Decision what a person would ask: why it waits, and for whom."""
+        self.epoch = decision.epoch
+        self.outcome = decision.outcome
+        self.message = decision.message
+        self.rejections = decision.rejections
+        self.blockers = frozenset(decision.blockers)
+        self.node = decision.node
+        self.misses = 0
+        self.after = Positions()
 
     def subject(self, stage: str) -> PodSubject:
         """Its subject at a stage of its way."""

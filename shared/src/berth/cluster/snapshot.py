@@ -193,6 +193,11 @@ class Snapshot:
     def node_info(self, name: str) -> NodeInfo | None:
         """One node for a plugin that looks at nodes one by one; None when it is not there."""
         row = self.rows.of(name)
+    @property
+    def pod_count(self) -> int:
+        """How many pods are placed."""
+        return len(self._placed)
+
         return None if row is None else self.info_of_row(row)
 
     def info_of_row(self, row: int) -> NodeInfo | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -44,6 +45,22 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 Headers = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One request and how it began to be answered: for whoever counts them."""
+
+    method: str
+    host: str
+    """Of the API server, with its port."""
+    status: int
+    """HTTP; 0 when no answer came."""
+    seconds: float
+    """From sending it to the head of its answer."""
+
+
+Listener = Callable[[Exchange], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +94,16 @@ class KubeClient:
     """
 
     def __init__(
-        self, credentials: Credentials, *, user_agent: str = "berth", rate_limit: TokenBucket | None = None
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str = "berth",
+        rate_limit: TokenBucket | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._credentials = credentials
         self._rate_limit = rate_limit
+        self._listener = listener
         self._session = _session(user_agent)
 
     @classmethod
@@ -91,15 +114,18 @@ class KubeClient:
         user_agent: str = "berth",
         qps: float | None = None,
         burst: int | None = None,
+        listener: Listener | None = None,
     ) -> Self:
         """Read the kubeconfig, or the account of the pod when there is none. Without qps there is no limit.
+
+        ``listener`` is told of every request once its answer has begun, or has not come.
 
         Raises:
             KubeconfigError: what is there cannot be used; the API server itself is not asked yet.
         """
         limit = TokenBucket(qps=qps, burst=burst or max(1, round(2 * qps))) if qps else None
         credentials = await Credentials.from_source(source_for(kubeconfig))
-        return cls(credentials, user_agent=user_agent, rate_limit=limit)
+        return cls(credentials, user_agent=user_agent, rate_limit=limit, listener=listener)
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,6 +216,15 @@ class KubeClient:
             raise ApiUnreachableError(text, maybe_sent=False) from exc
 
     async def _send(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
+        began, status = time.monotonic(), 0
+        try:
+            answer = await self._send_unheard(call, headers)
+            status = answer.status
+        finally:
+            self._tell(call.method, status, time.monotonic() - began)
+        return answer
+
+    async def _send_unheard(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
         access = self._credentials.access
         if call.body is not None:
             headers = {**headers, "Content-Type": call.content_type}
@@ -204,6 +239,11 @@ class KubeClient:
             proxy=access.proxy,
             allow_redirects=False,
         )
+
+    def _tell(self, method: str, status: int, seconds: float) -> None:
+        if self._listener is not None:
+            host = urlsplit(self._credentials.server).netloc
+            self._listener(Exchange(method=method, host=host, status=status, seconds=seconds))
 
     def _unreachable(self, call: _Call, exc: Exception) -> ApiUnreachableError:
         text = f"{call.method} {self.server}{call.path}: {_cause(call, exc)}"

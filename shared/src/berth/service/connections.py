@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from berth.bus.nats import NatsBus
 from berth.bus.settings import BusSettings, Credentials, TlsSettings, TopologySettings
-from berth.kube.client import KubeClient
+from berth.kube.client import Exchange, KubeClient, Listener
+from berth.service.meter import Meter
 from berth.service.settings import NatsSettings, Settings
 
 
@@ -49,14 +50,29 @@ def _tls(nats: NatsSettings) -> TlsSettings | None:
 
 
 @asynccontextmanager
-async def kube_client(settings: Settings, *, name: str) -> AsyncIterator[KubeClient]:
+async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
     """A client of the API server that the settings name, closed at the end. The API server is not asked yet.
+
+    Its requests are counted under the names of Kubernetes' own client.
 
     Raises:
         KubeconfigError: there is no usable way to an API server; the text says what to do.
     """
     kube = settings.kube
     async with await KubeClient.connect(
-        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst
+        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=counting(meter)
     ) as client:
         yield client
+
+
+def counting(meter: Meter) -> Listener:
+    """Counts requests to the API server, and how long it took to begin an answer."""
+
+    def count(exchange: Exchange) -> None:
+        code = str(exchange.status) if exchange.status else "<error>"
+        meter.count("rest_client_requests_total", code=code, method=exchange.method, host=exchange.host)
+        meter.observe(
+            "rest_client_request_duration_seconds", exchange.seconds, verb=exchange.method, host=exchange.host
+        )
+
+    return count

@@ -23,7 +23,7 @@ from berth.api.errors import TemporaryError
 from berth.bus.port import BusLostError, BusRefusedError, MissingError, Session
 from berth.kube.client import KubeClient
 from berth.kube.leadership import Leadership as LeaseHeld
-from berth.service.candidacy import Candidacy, Taken
+from berth.service.candidacy import Candidacy, Taken, lease_name
 from berth.service.following import Following
 from berth.service.health import Condition
 from berth.service.logging import get_logger
@@ -83,6 +83,7 @@ async def lead(
             was verified, or the process was told to stop.
     """
     candidacy = Candidacy(role=role, session=session, client=client, settings=settings, process=process)
+    _show(process, role, lease_name(settings.leader_election, role), 0)
     try:
         taken = await _taken(candidacy, role, session, process)
         async with _begun(taken, role, session, process) as leadership:
@@ -122,8 +123,12 @@ async def _begun(taken: Taken, role: Role, session: Session, process: Process) -
         _count(process, leadership, taken.lease_name, leads=False)
 
 
-def _count(process: Process, leadership: Leadership, lease_name: str, *, leads: bool) -> None:
-    role = leadership.role
-    process.metrics.set("leader_election_master_status", int(leads), name=lease_name)
-    process.metrics.set("berth_leadership_number", leadership.number if leads else 0, role=role)
-    process.metrics.count("berth_leaderships_total" if leads else "berth_leaderships_ended_total", role=role)
+def _count(process: Process, leadership: Leadership, lease: str, *, leads: bool) -> None:
+    _show(process, leadership.role, lease, leadership.number if leads else 0)
+    process.metrics.count("berth_leaderships_total" if leads else "berth_leaderships_ended_total", role=leadership.role)
+
+
+def _show(process: Process, role: Role, lease: str, number: int) -> None:
+    """A number of 0 is one who does not lead: he says so, since one who says nothing may have been lost."""
+    process.metrics.set("leader_election_master_status", int(number > 0), name=lease)
+    process.metrics.set("berth_leadership_number", number, role=role)

@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from berth.api.messages import Reason
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 CounterName = Literal[
     "scheduler_schedule_attempts_total",
     "scheduler_queue_incoming_pods_total",
+    "scheduler_preemption_attempts_total",
+    "rest_client_requests_total",
     "berth_bus_sessions_total",
     "berth_bus_waits_total",
     "berth_leaderships_total",
@@ -25,13 +29,13 @@ CounterName = Literal[
     "berth_bindings_total",
     "berth_conflicts_total",
     "berth_api_events_total",
-    "berth_watch_restarts_total",
+    "berth_relists_total",
     "berth_main_loop_stalls_total",
     "berth_prometheus_rounds_total",
 ]
 GaugeName = Literal[
     "scheduler_pending_pods",
-    "scheduler_scheduler_cache_size",
+    "scheduler_cache_size",
     "scheduler_unschedulable_pods",
     "leader_election_master_status",
     "berth_leadership_number",
@@ -39,11 +43,14 @@ GaugeName = Literal[
     "berth_window_pods",
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
+    "berth_mirror_complete_timestamp_seconds",
+    "berth_held_pods",
     "berth_proposals",
     "berth_reservations",
     "berth_bindings_in_flight",
     "berth_bandwidth_nodes",
     "berth_bandwidth_age_seconds",
+    "berth_bandwidth_maximum_age_seconds",
 ]
 HistogramName = Literal[
     "scheduler_scheduling_attempt_duration_seconds",
@@ -52,6 +59,10 @@ HistogramName = Literal[
     "scheduler_pod_scheduling_attempts",
     "scheduler_framework_extension_point_duration_seconds",
     "scheduler_plugin_execution_duration_seconds",
+    "scheduler_preemption_victims",
+    "rest_client_request_duration_seconds",
+    "berth_stage_duration_seconds",
+    "berth_hold_duration_seconds",
     "berth_binding_duration_seconds",
     "berth_view_age_seconds",
     "berth_main_loop_lag_seconds",
@@ -60,12 +71,17 @@ HistogramName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets."""
+    """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets.
+
+    ``values``: every value of the only label, where they are few and known. Their series are there from the start, at
+    0: what is counted for the first time is an increase only to those who saw it stand at 0 before.
+    """
 
     kind: Kind
     labels: tuple[str, ...] = ()
     meaning: str
     buckets: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 def _doubling(start: float, count: int) -> tuple[float, ...]:
@@ -76,31 +92,18 @@ _ATTEMPT: Final = _doubling(0.001, 15)
 _SLI: Final = _doubling(0.01, 20)
 _PLUGIN: Final = tuple(0.00001 * 1.5**power for power in range(20))
 _POINT: Final = _doubling(0.0001, 12)
+_REQUEST: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 METRICS: Final[dict[str, Metric]] = {
     "scheduler_schedule_attempts_total": Metric(
         kind="counter",
         labels=("result", "profile"),
-        meaning="Attempts to schedule pods, by result (scheduled, unschedulable, error).",
-    ),
-    "scheduler_queue_incoming_pods_total": Metric(
-        kind="counter",
-        labels=("queue", "event"),
-        meaning="Pods added to a queue, by queue and by the event that did it.",
-    ),
-    "scheduler_pending_pods": Metric(
-        kind="gauge", labels=("queue",), meaning="Pods that wait: in active, backoff, unschedulable or gated."
-    ),
-    "scheduler_scheduler_cache_size": Metric(
-        kind="gauge", labels=("type",), meaning="Objects in the view: nodes, pods, assumed_pods."
-    ),
-    "scheduler_unschedulable_pods": Metric(
-        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that refused them."
+        meaning="Attempts to schedule pods, by result: scheduled, unschedulable, error.",
     ),
     "scheduler_scheduling_attempt_duration_seconds": Metric(
         kind="histogram",
         labels=("result", "profile"),
-        meaning="Seconds of an attempt, from its first message to its outcome.",
+        meaning="Seconds of an attempt, from the PENDING that asks for it to its Decision.",
         buckets=_ATTEMPT,
     ),
     "scheduler_scheduling_algorithm_duration_seconds": Metric(
@@ -109,7 +112,7 @@ METRICS: Final[dict[str, Metric]] = {
     "scheduler_pod_scheduling_sli_duration_seconds": Metric(
         kind="histogram",
         labels=("attempts",),
-        meaning="Seconds from a pod's entry into the queue to its Binding, gated time left out.",
+        meaning="Seconds from a pod's entry into the queue until it is seen bound, gated time left out.",
         buckets=_SLI,
     ),
     "scheduler_pod_scheduling_attempts": Metric(
@@ -118,17 +121,50 @@ METRICS: Final[dict[str, Metric]] = {
     "scheduler_framework_extension_point_duration_seconds": Metric(
         kind="histogram",
         labels=("extension_point", "status", "profile"),
-        meaning="Seconds of all plugins of one extension point.",
+        meaning="Seconds of all plugins of one extension point, for one pod.",
         buckets=_POINT,
     ),
     "scheduler_plugin_execution_duration_seconds": Metric(
         kind="histogram",
         labels=("plugin", "extension_point", "status"),
-        meaning="Seconds of one plugin at one extension point.",
+        meaning="Seconds of one plugin at one extension point, for one pod and all nodes; some pods are measured.",
         buckets=_PLUGIN,
     ),
+    "scheduler_pending_pods": Metric(
+        kind="gauge", labels=("queue",), meaning="Pods that wait: in active, backoff, unschedulable or gated."
+    ),
+    "scheduler_queue_incoming_pods_total": Metric(
+        kind="counter",
+        labels=("queue", "event"),
+        meaning="Pods added to a queue (active, backoff, unschedulable), by the event that did it.",
+    ),
+    "scheduler_unschedulable_pods": Metric(
+        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that refused them."
+    ),
+    "scheduler_cache_size": Metric(
+        kind="gauge",
+        labels=("type",),
+        meaning="What a process counts in its Snapshot: nodes, pods, and assumed_pods that no watch has shown bound.",
+    ),
+    "scheduler_preemption_attempts_total": Metric(
+        kind="counter", meaning="Rankings without a feasible node in which PostFilter looked for pods to evict."
+    ),
+    "scheduler_preemption_victims": Metric(
+        kind="histogram", meaning="Pods evicted for one pod.", buckets=_doubling(1, 7)
+    ),
+    "rest_client_requests_total": Metric(
+        kind="counter",
+        labels=("code", "method", "host"),
+        meaning="Requests to the API server, by HTTP status; <error> when no answer came.",
+    ),
+    "rest_client_request_duration_seconds": Metric(
+        kind="histogram",
+        labels=("verb", "host"),
+        meaning="Seconds until the API server began to answer a request.",
+        buckets=_REQUEST,
+    ),
     "leader_election_master_status": Metric(
-        kind="gauge", labels=("name",), meaning="1 while this process leads, by the Lease's name."
+        kind="gauge", labels=("name",), meaning="1 while this process leads, 0 while it does not, by the Lease's name."
     ),
     "berth_leadership_number": Metric(
         kind="gauge",
@@ -142,6 +178,7 @@ METRICS: Final[dict[str, Metric]] = {
         kind="counter",
         labels=("cause",),
         meaning="Looks at NATS that ended in waiting: unreachable, missing, refused.",
+        values=("unreachable", "missing", "refused"),
     ),
     "berth_messages_received_total": Metric(
         kind="counter", labels=("stream",), meaning="Messages taken from a stream."
@@ -150,28 +187,25 @@ METRICS: Final[dict[str, Metric]] = {
         kind="counter", labels=("stream",), meaning="Messages stored by a stream."
     ),
     "berth_dead_letters_total": Metric(
-        kind="counter", labels=("cause",), meaning="Messages put aside for people: undecodable, failed."
+        kind="counter",
+        labels=("cause",),
+        meaning="Messages put aside for people: undecodable, failed.",
+        values=("undecodable", "failed"),
     ),
     "berth_decisions_total": Metric(
         kind="counter", labels=("outcome", "profile"), meaning="Decisions published, by outcome."
     ),
-    "berth_bindings_total": Metric(
-        kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
-    ),
     "berth_conflicts_total": Metric(
         kind="counter",
         labels=("reason",),
-        meaning="Attempts that are ranked again: stale, no-candidate, changed, proposals.",
+        meaning="Attempts that are ranked again: stale, no-candidate, changed, proposals, victims.",
+        values=tuple(Reason),
     ),
-    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and readings of pods that await an answer."),
-    "berth_binding_duration_seconds": Metric(
-        kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
-    ),
-    "berth_api_events_total": Metric(
-        kind="counter", labels=("result",), meaning="Events for people: sent, dropped (over budget), failed."
-    ),
-    "berth_watch_restarts_total": Metric(
-        kind="counter", labels=("kind", "cause"), meaning="Watches that had to begin again, by kind and cause."
+    "berth_stage_duration_seconds": Metric(
+        kind="histogram",
+        labels=("stage",),
+        meaning="Seconds that an attempt spent in a stage: queue (until published), rank, commit.",
+        buckets=_ATTEMPT,
     ),
     "berth_in_flight_pods": Metric(kind="gauge", meaning="Pods published and not yet decided."),
     "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
@@ -179,8 +213,38 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_mirror_unsettled_keys": Metric(
         kind="gauge", meaning="Keys of the mirror that do not say yet what the API server has shown."
     ),
+    "berth_relists_total": Metric(
+        kind="counter", labels=("kind",), meaning="LISTs of a kind because its watch could not go on where it was."
+    ),
+    "berth_mirror_complete_timestamp_seconds": Metric(
+        kind="gauge",
+        labels=("kind",),
+        meaning="Unix time, by NATS's clock, up to which a scorer has read a kind completely.",
+    ),
+    "berth_view_age_seconds": Metric(
+        kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
+    ),
+    "berth_hold_duration_seconds": Metric(
+        kind="histogram",
+        meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for what its view had to reach.",
+        buckets=_ATTEMPT,
+    ),
+    "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has taken and not answered."),
     "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
     "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
+    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and readings of pods that await an answer."),
+    "berth_bindings_total": Metric(
+        kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
+    ),
+    "berth_binding_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
+    ),
+    "berth_api_events_total": Metric(
+        kind="counter",
+        labels=("result",),
+        meaning="Events for people: sent, dropped (over budget), failed.",
+        values=("sent", "dropped", "failed"),
+    ),
     "berth_prometheus_rounds_total": Metric(
         kind="counter",
         labels=("query", "result"),
@@ -194,8 +258,8 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bandwidth_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
     ),
-    "berth_view_age_seconds": Metric(
-        kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
+    "berth_bandwidth_maximum_age_seconds": Metric(
+        kind="gauge", labels=("query",), meaning="Age beyond which no profile believes a sample."
     ),
     "berth_main_loop_lag_seconds": Metric(
         kind="histogram", meaning="By how much a timer of the main loop came late.", buckets=_ATTEMPT
@@ -215,6 +279,10 @@ class Meter(Protocol):
 
     def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
         """Set a gauge."""
+        ...
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back, whatever its labels: whoever it was about is somebody else's business now."""
         ...
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
@@ -240,6 +308,11 @@ class RecordingMeter:
     def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
         """Set a gauge."""
         self.values[_key(name, "gauge", labels)] = value
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back."""
+        for key in [key for key in self.values if key[0] == name]:
+            del self.values[key]
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
         """Keep a value of a histogram."""

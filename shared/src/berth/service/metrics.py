@@ -19,6 +19,7 @@ class PrometheusMeter:
         ProcessCollector(registry=self._registry)
         self._families = {name: self._family(name, metric) for name, metric in METRICS.items()}
         self._children: dict[tuple[str, ...], Counter | Gauge | Histogram] = {}
+        self._begin()
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -27,6 +28,15 @@ class PrometheusMeter:
     def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
         """Set a gauge."""
         cast("Gauge", self._child(name, labels)).set(value)
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back. One without labels stands at 0 then: Prometheus' client always shows it."""
+        family = self._families[name]
+        if METRICS[name].labels:
+            family.clear()
+            self._children = {key: child for key, child in self._children.items() if key[0] != name}
+        else:
+            cast("Gauge", family).set(0)
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
         """Add a value to a histogram."""
@@ -42,6 +52,12 @@ class PrometheusMeter:
         if metric.kind == "gauge":
             return Gauge(name, metric.meaning, metric.labels, registry=self._registry)
         return Histogram(name, metric.meaning, metric.labels, registry=self._registry, buckets=metric.buckets)
+
+    def _begin(self) -> None:
+        """The series of labels whose values are known stand at 0."""
+        for name, metric in METRICS.items():
+            for value in metric.values:
+                self._child(name, {metric.labels[0]: value})
 
     def _child(self, name: str, labels: dict[str, str]) -> Counter | Gauge | Histogram:
         key = (name, *labels, *labels.values())
