@@ -74,6 +74,8 @@ class Labels:
 
 NOTHING: Final = Labels((Requirement("", _INVALID),))
 """The selector that selects no object."""
+EVERY_LABEL: Final = Labels(())
+"""The selector that selects every object."""
 
 
 def compile_label_selector(selector: LabelSelector | None) -> Labels:

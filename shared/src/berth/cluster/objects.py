@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -36,6 +36,9 @@ class Objects(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._by_key.values())
 
     @property
     def keys(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from berth.cluster.objects import Objects, T
 from berth.cluster.placement import Nominated, Placed
 from berth.cluster.podclass import PodClass, PodClasses
 from berth.cluster.podgroups import PodGroups
+from berth.cluster.podvolumes import PodVolumes
 from berth.cluster.rows import Rows
 from berth.cluster.sharing import sharing
 
@@ -43,6 +44,7 @@ class Snapshot:
         groups: how many pods of which labels are on which row.
         images: which images are on which row.
         host_ports: which ports are taken on which row.
+        pod_volumes: which pods with volumes are on which row.
         live: what is known of nodes beside their objects, where somebody reads it.
         oddities: the last sentences about what could not be read.
     """
@@ -54,6 +56,7 @@ class Snapshot:
         self.groups.reserve(self.columns.capacity)
         self.images = Images()
         self.host_ports = HostPorts()
+        self.pod_volumes = PodVolumes()
         self.live = LiveData(self.rows, self.columns)
         self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
         self._changes = ChangeLog()
@@ -277,6 +280,7 @@ class Snapshot:
         self.columns.count(placed, by, self.placed_on_row(placed.row))
         self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
         self.groups.count(placed.group, placed.row, by)
+        self.pod_volumes.count(placed.pod, placed.row, by)
         self._changes.add(placed.row, PODS)
 
     def _restore(self, before: Mapping[str, tuple[Placed | None, str | None]]) -> None:

@@ -199,11 +199,13 @@ class PostFilterResult:
 
     ``nomination``: room that can be made; without victims: room that is being made for the pod already. ``message`` is
     added to why no node is feasible. ``clears_nomination``: the node that is kept for the pod is of no use to it.
+    ``is_last_word``: plugins after this one are not asked.
     """
 
     nomination: Nomination | None = None
     message: str = ""
     clears_nomination: bool = False
+    is_last_word: bool = False
 
 
 class PostFilterPlugin(Plugin):

@@ -32,6 +32,8 @@ def post_filter(
         if answer.nomination is not None:
             return PostFilterResult(answer.nomination, ", ".join(said))
         clears = clears or answer.clears_nomination
+        if answer.is_last_word:
+            break
     return PostFilterResult(None, ", ".join(said), clears)
 
 

@@ -59,6 +59,13 @@ class CycleState:
             return self._shared.read(key)
         raise StateMissingError(f"reading {key.name!r}: nobody wrote it in this cycle")
 
+    def find(self, key: StateKey[T]) -> T | None:
+        """The same; None when nothing was kept: for a plugin that a profile may ask at one of its points only."""
+        try:
+            return self.read(key)
+        except StateMissingError:
+            return None
+
     def clone(self) -> CycleState:
         """A state to suppose something in: values that can be cloned are."""
         copy = CycleState(self.pod_class, self._shared)

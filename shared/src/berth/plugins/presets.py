@@ -12,6 +12,7 @@ from berth.plugins import (
     balancedallocation,
     defaultbinder,
     defaultpreemption,
+    dynamicresources,
     freecapacity,
     imagelocality,
     interpodaffinity,
@@ -21,11 +22,15 @@ from berth.plugins import (
     nodeready,
     noderesourcesfit,
     nodeunschedulable,
+    nodevolumelimits,
     podtopologyspread,
     prioritysort,
     schedulinggates,
     tainttoleration,
     tenantspread,
+    volumebinding,
+    volumerestrictions,
+    volumezone,
 )
 from berth.plugins.gates import NO_GATES, Gate, GateError, GateValues, appended, read_gates, through_gates
 from berth.plugins.v1_18.providers import (
@@ -47,23 +52,32 @@ DEFAULT: Final = Plugins(
             PluginRef(name=nodeaffinity.NAME, weight=2),
             PluginRef(name=nodeports.NAME),
             PluginRef(name=noderesourcesfit.NAME, weight=1),
+            PluginRef(name=volumerestrictions.NAME),
+            PluginRef(name=nodevolumelimits.NAME),
+            PluginRef(name=volumebinding.NAME),
+            PluginRef(name=volumezone.NAME),
             PluginRef(name=podtopologyspread.NAME, weight=2),
             PluginRef(name=interpodaffinity.NAME, weight=2),
+            PluginRef(name=dynamicresources.NAME),
             PluginRef(name=defaultpreemption.NAME),
+            PluginRef(name=balancedallocation.NAME, weight=1),
             PluginRef(name=imagelocality.NAME, weight=1),
             PluginRef(name=defaultbinder.NAME),
         ]
     )
 )
-"""kube-scheduler 1.36's default plugins, in its order and with its weights, without BALANCED (ADR 4)."""
-
-BALANCED: Final = PluginRef(name=balancedallocation.NAME, weight=1)
-"""In kube-scheduler's default; here a file enables it: with it, equal nodes do not always get equally many pods."""
+"""kube-scheduler 1.36's default plugins, in its order and with its weights (ADR 4)."""
 
 FROM_SCRATCH: Final = Plugins(
     pre_enqueue=PluginSet(enabled=[PluginRef(name=schedulinggates.NAME)]),
     queue_sort=PluginSet(enabled=[PluginRef(name=prioritysort.NAME)]),
-    pre_filter=PluginSet(enabled=[PluginRef(name=noderesourcesfit.NAME), PluginRef(name=nodeaffinity.NAME)]),
+    pre_filter=PluginSet(
+        enabled=[
+            PluginRef(name=noderesourcesfit.NAME),
+            PluginRef(name=nodeaffinity.NAME),
+            PluginRef(name=dynamicresources.NAME),
+        ]
+    ),
     filter=PluginSet(
         enabled=[
             PluginRef(name=nodeready.NAME),

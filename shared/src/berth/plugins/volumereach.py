@@ -1,0 +1,177 @@
+"""From which nodes a PersistentVolume can be reached: its node affinity, as the node's drivers read it.
+
+Only labels count: kube-scheduler asks without the node's name, so that terms on it hold for every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+
+from berth.api.meta import SelectorRequirement
+from berth.api.pod import NodeSelector, NodeSelectorTerm
+from berth.api.selectors import NodeTerm, Terms, compile_node_selector
+from berth.api.storage import CSINode
+from berth.api.volumes import PersistentVolume
+from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.nodes import Nodes
+from berth.framework.verdicts import Mask
+from berth.plugins.csimigration import BETA_ZONE, ZONE, ZONE_SEPARATOR, Driver, driver_of, is_migrated
+from berth.plugins.matching import terms_mask
+
+BETA_REGION: Final = "failure-domain.beta.kubernetes.io/region"
+REGION: Final = "topology.kubernetes.io/region"
+_INVALID: Final = "invalid"
+
+
+class Where(Protocol):
+    """Nodes, one by one and all at once."""
+
+    def includes(self, node: NodeInfo) -> bool:
+        """Whether the node is one of them."""
+        ...
+
+    def mask(self, nodes: Nodes) -> Mask:
+        """The same for all nodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyNode:
+    """The node of this name."""
+
+    name: str
+
+    def includes(self, node: NodeInfo) -> bool:
+        """Whether it is this one."""
+        return node.name == self.name
+
+    def mask(self, nodes: Nodes) -> Mask:
+        """The same for all nodes."""
+        return nodes.named(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """``plain``: terms on labels, None for everywhere. ``migrated``: the same on nodes where ``driver`` took over."""
+
+    plain: Terms | None
+    driver: Driver | None = None
+    migrated: Terms | None = None
+
+    def includes(self, node: NodeInfo) -> bool:
+        """Whether a node can have the volume."""
+        terms = self.plain
+        if self.driver is not None and is_migrated(self.driver, node.snapshot.objects(CSINode).named(node.name)):
+            terms = self.migrated
+        return terms is None or terms.matches(node.name, node.labels)
+
+    def mask(self, nodes: Nodes) -> Mask:
+        """The same for all nodes."""
+        plain = _mask(self.plain, nodes)
+        if self.driver is None or self.plain == self.migrated:
+            return plain
+        return np.where(_migrated_rows(self.driver, nodes), _mask(self.migrated, nodes), plain)
+
+
+EVERYWHERE: Final = Reach(plain=None)
+NOWHERE: Final = Reach(plain=Terms(()))
+
+
+def plain_reach(volume: PersistentVolume) -> Reach:
+    """As the volume says: how volumes are chosen that are not bound yet."""
+    return Reach(plain=_terms(_required(volume)))
+
+
+def reach_of(volume: PersistentVolume) -> Reach:
+    """As the node's drivers read it: how volumes are looked at that are bound."""
+    found = driver_of(volume)
+    if volume.spec.csi is not None or found is None or not found[0].topology_key:
+        return plain_reach(volume)
+    driver = found[0]
+    return replace(plain_reach(volume), driver=driver, migrated=_terms(migrated_affinity(volume, driver.topology_key)))
+
+
+def migrated_affinity(volume: PersistentVolume, key: str) -> NodeSelector | None:
+    """The affinity with the driver's own label of zones in place of Kubernetes'.
+
+    A volume that names no zone there is in those of its labels.
+    """
+    selector, labels = _required(volume), volume.metadata.labels or {}
+    zone = _zone_label(selector, labels)
+    if _has_values(selector, zone):
+        selector = _renamed(selector, zone, key)
+    elif zone in labels:
+        selector = _with_zones(selector, key, labels[zone].split(ZONE_SEPARATOR))
+    if zone == BETA_ZONE and _has_values(selector, BETA_REGION):
+        selector = _renamed(selector, BETA_REGION, REGION)
+    return selector
+
+
+def _required(volume: PersistentVolume) -> NodeSelector | None:
+    return volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None
+
+
+def _terms(selector: NodeSelector | None) -> Terms | None:
+    if selector is None:
+        return None
+    return Terms(tuple(_nameless(term) for term in compile_node_selector(selector).terms))
+
+
+def _nameless(term: NodeTerm) -> NodeTerm:
+    return NodeTerm(term.labels, tuple(r for r in term.names if r.operator == _INVALID))
+
+
+def _mask(terms: Terms | None, nodes: Nodes) -> Mask:
+    return np.ones(len(nodes), dtype=np.bool_) if terms is None else terms_mask(terms, nodes)
+
+
+def _migrated_rows(driver: Driver, nodes: Nodes) -> Mask:
+    snapshot = nodes.snapshot
+    csi_nodes = snapshot.objects(CSINode).in_namespace("")
+    rows = (snapshot.rows.of(node.metadata.name) for node in csi_nodes if is_migrated(driver, node))
+    return np.isin(nodes.rows, [row for row in rows if row is not None])
+
+
+def _zone_label(selector: NodeSelector | None, labels: Mapping[str, str]) -> str:
+    """Under which name the volume speaks of zones: the affinity's first, then the labels', the new name first."""
+    keys = {expression.key for expression in _expressions(selector)}
+    places = [(name, where) for where in (keys, labels) for name in (ZONE, BETA_ZONE)]
+    return next((name for name, where in places if name in where), ZONE)
+
+
+def _expressions(selector: NodeSelector | None) -> Iterable[SelectorRequirement]:
+    terms = (selector.node_selector_terms if selector is not None else None) or ()
+    return (expression for term in terms for expression in term.match_expressions or ())
+
+
+def _has_values(selector: NodeSelector | None, key: str) -> bool:
+    return any(expression.values for expression in _expressions(selector) if expression.key == key)
+
+
+def _renamed(selector: NodeSelector | None, key: str, name: str) -> NodeSelector:
+    return _each_term(selector, lambda given: [_rename(expression, key, name) for expression in given])
+
+
+def _rename(expression: SelectorRequirement, key: str, name: str) -> SelectorRequirement:
+    return msgspec.structs.replace(expression, key=name) if expression.key == key else expression
+
+
+def _with_zones(selector: NodeSelector | None, key: str, zones: Sequence[str]) -> NodeSelector | None:
+    names = sorted({zone.strip() for zone in zones} - {""})
+    if not names:
+        return selector
+    inside = SelectorRequirement(key=key, operator="In", values=names)
+    return _each_term(selector, lambda given: [*given, inside])
+
+
+def _each_term(
+    selector: NodeSelector | None, change: Callable[[list[SelectorRequirement]], list[SelectorRequirement]]
+) -> NodeSelector:
+    terms = (selector.node_selector_terms if selector is not None else None) or [NodeSelectorTerm()]
+    changed = [msgspec.structs.replace(term, match_expressions=change(term.match_expressions or [])) for term in terms]
+    return NodeSelector(node_selector_terms=changed)
