@@ -61,6 +61,8 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         needed = self._needed(state, pod, nodes.snapshot)
         if isinstance(needed, Status):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
+        if not needed:
+            return Verdicts.all_fit(len(nodes))
         snapshot, statuses = nodes.snapshot, [SUCCESS] * nodes.snapshot.size
         for csi_node in snapshot.objects(CSINode).in_namespace(""):
             row = snapshot.rows.of(csi_node.metadata.name)

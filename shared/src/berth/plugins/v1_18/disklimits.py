@@ -29,6 +29,7 @@ from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
 from berth.framework.verdicts import Verdicts
 from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.volumeclaims import claim_of
 
 TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
 INSTANCE_TYPE_LABELS: Final = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
@@ -112,7 +113,7 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
     def _of_node(self, wanted: Disks, node: NodeInfo) -> Status:
         if not wanted:
             return SUCCESS
-        there = (self._disks_of(placed.pod, node.snapshot) for placed in node.placed())
+        there = (self._disks_of(other, node.snapshot) for other in node.snapshot.pod_volumes.on_row(node.row))
         return TOO_MANY if len(wanted.union(*there)) > self._limit_of(node) else SUCCESS
 
     def _limit_of(self, node: NodeInfo) -> int:
@@ -126,13 +127,15 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
     def _named_by(self, pod: Pod, snapshot: Snapshot) -> Iterator[str]:
         for volume in pod.spec.volumes or ():
             disk = self.cloud.disk_of(volume)
-            if disk is None and (claim := _claim_of(volume, pod, snapshot)) is not None:
-                disk = self._claimed(claim, snapshot)
+            if disk is None and (use := claim_of(volume, pod)) is not None:
+                disk = self._claimed(use.find(pod, snapshot), snapshot)
             if disk is not None:
                 yield disk
 
-    def _claimed(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> str | None:
-        """The disk behind a claim; the claim itself stands for one that is not known yet."""
+    def _claimed(self, claim: PersistentVolumeClaim | None, snapshot: Snapshot) -> str | None:
+        """The disk behind a claim; the claim itself stands for one that is not known yet, and nothing for nothing."""
+        if claim is None:
+            return None
         name = claim.spec.volume_name
         volume = snapshot.objects(PersistentVolume).named(name) if name else None
         if volume is not None:
@@ -140,17 +143,6 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
         storage = snapshot.objects(StorageClass).named(claim.spec.storage_class_name or "")
         is_of_cloud = storage is not None and storage.provisioner == self.cloud.provisioner
         return f"claim {claim.metadata.namespace}/{claim.metadata.name}" if is_of_cloud else None
-
-
-def _claim_of(volume: Volume, pod: Pod, snapshot: Snapshot) -> PersistentVolumeClaim | None:
-    """A claim that is not there counts for nothing: nobody knows of which kind it is."""
-    if volume.persistent_volume_claim is not None:
-        name = volume.persistent_volume_claim.claim_name
-    elif volume.ephemeral is not None:
-        name = f"{pod.metadata.name}-{volume.name}"
-    else:
-        return None
-    return snapshot.objects(PersistentVolumeClaim).named(name, pod.metadata.namespace)
 
 
 class EBSLimits(DiskLimits):

@@ -18,11 +18,11 @@ def zones_of(nodes: Nodes) -> Numbers:
     """intp[nodes]: a number for each zone that occurs, from 1; 0 for nodes that are in none."""
     regions, zones = _values(REGION_LABELS, nodes), _values(ZONE_LABELS, nodes)
     pairs = regions * (int(zones.max(initial=0)) + 1) + zones
-    if not pairs.any():
-        return pairs
-    present, numbers = np.unique(pairs, return_inverse=True)
-    numbered: Numbers = numbers + int(present[0] != 0)
-    return numbered
+    present = np.bincount(pairs, minlength=1) > 0
+    present[0] = False
+    numbers: Numbers = np.cumsum(present)[pairs]
+    numbers[pairs == 0] = 0
+    return numbers
 
 
 def _values(keys: tuple[str, str], nodes: Nodes) -> Numbers:
