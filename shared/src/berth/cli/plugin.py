@@ -1,4 +1,4 @@
-"""``berth plugin``: the start of a plugin of one's own."""
+"""``berth plugin``: the plugins that there are, and the start of one's own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from berth.cli.console import note, say
+from berth.cli.pluginlist import plugins
 from berth.cli.pluginpackage import files_of, name_problem
 from berth.service.exits import Exit
 
-app = typer.Typer(help="Plugins of one's own.", no_args_is_help=True)
+app = typer.Typer(help="Plugins: those that there are, and one's own.", no_args_is_help=True)
+app.command("list")(plugins)
 
 
 @app.command("new")

@@ -51,6 +51,9 @@ POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
 }
 """What a plugin inherits from when it has an extension point."""
 
+REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
+"""Where a plugin can refuse a pod, so that its events are asked for."""
+
 RUNS_IN: Final[Mapping[type[Plugin], tuple[Service, ...]]] = {
     PreEnqueuePlugin: (Service.WATCHER,),
     QueueSortPlugin: (Service.WATCHER,),

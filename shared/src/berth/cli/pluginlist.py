@@ -1,0 +1,96 @@
+"""``berth plugin list``: every plugin that a configuration can name, where it is called, and what wakes its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from berth.api.config.plugins import EVERYTHING
+from berth.cli.asking import Form, Output
+from berth.cli.console import columns, plain, say_json, show
+from berth.framework.events import Action
+from berth.framework.interface import EnqueueExtensions, Plugin
+from berth.framework.points import POINT_TYPES, REFUSING, RUNS_IN, services_of
+from berth.plugins.factory import PluginFactory
+from berth.service.configuration import known_plugins
+from berth.service.third_party import PluginBuildError
+
+_PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin for programs.
+
+    ``points``: the services that call it, by extension point. ``wakes_on``: what may help a pod that it refused, by
+    resource, ``*`` for everything that happens; None when that hangs on arguments that have to be written.
+    """
+
+    name: str
+    points: Mapping[str, tuple[str, ...]]
+    wakes_on: Mapping[str, tuple[str, ...]] | None
+    takes_arguments: bool
+
+
+def plugins(output: Output = Form.TABLE) -> None:
+    """Print every plugin, its extension points, the services that call it, and the events that wake pods it refused."""
+    listed = [listed_as(factory) for name, factory in known_plugins().items() if factory.name == name]
+    if output is Form.JSON:
+        say_json(listed)
+        return
+    table = columns("PLUGIN", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
+    for one in listed:
+        services = dict.fromkeys(service for services in one.points.values() for service in services)
+        table.add_row(*map(plain, (one.name, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
+    show(table)
+
+
+def listed_as(factory: PluginFactory) -> Listed:
+    """What there is to say of a plugin without a configuration."""
+    plugin = _made(factory)
+    points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
+    if isinstance(plugin, EnqueueExtensions):
+        points["events"] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
+    return Listed(
+        name=factory.name,
+        points=points,
+        wakes_on=None if plugin is None else _by_resource(plugin),
+        takes_arguments=factory.args_type is not None,
+    )
+
+
+def _made(factory: PluginFactory) -> Plugin | None:
+    """The plugin by default; None when some argument must be written."""
+    args = factory.args_type() if factory.args_type is not None else None
+    if args is not None and factory.validate(args, ""):
+        return None
+    try:
+        return factory.build(args)
+    except PluginBuildError:
+        return None
+
+
+def _by_resource(plugin: Plugin) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(plugin, EnqueueExtensions):
+        return {EVERYTHING: (EVERYTHING,)} if any(isinstance(plugin, POINT_TYPES[point]) for point in REFUSING) else {}
+    actions: dict[str, Action] = {}
+    for hint in plugin.events():
+        resource = str(hint.event.resource)
+        actions[resource] = actions.get(resource, Action(0)) | hint.event.action
+    return {resource: tuple(_word(action) for action in Action if action & of) for resource, of in actions.items()}
+
+
+def _word(action: Action) -> str:
+    name = action.name or ""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.lower().replace("_", " ")
+
+
+def _wakes_on(one: Listed) -> str:
+    if one.wakes_on is None:
+        return "depends on its arguments"
+    if EVERYTHING in one.wakes_on:
+        return "everything that happens"
+    return "; ".join(f"{resource}: {', '.join(actions)}" for resource, actions in one.wakes_on.items())

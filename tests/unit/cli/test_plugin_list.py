@@ -1,0 +1,68 @@
+"""`berth plugin list`: what there is, where it runs, what wakes pods."""
+
+import json
+import re
+
+from typer.testing import CliRunner
+
+from berth.api.config.types import Point
+from berth.cli.plugin import app
+from berth.cli.pluginlist import listed_as
+from berth.framework.interface import FilterPlugin
+from berth.plugins.factory import PluginFactory
+from berth.plugins.registry import BUILT_IN
+from berth.service.third_party import PluginBuildError
+
+
+def typed(*words: str) -> str:
+    done = CliRunner().invoke(app, ["list", *words])
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_every_plugin_is_listed_once_under_its_own_name():
+    listed = json.loads(typed("-o", "json"))
+    assert [one["name"] for one in listed] == [name for name, factory in BUILT_IN.items() if factory.name == name]
+
+
+def test_a_plugin_says_which_service_calls_it_and_what_wakes_its_pods():
+    (taints,) = (one for one in json.loads(typed("-o", "json")) if one["name"] == "TaintToleration")
+    assert taints == {
+        "name": "TaintToleration",
+        "points": {"filter": ["scorer", "binder"], "score": ["scorer"], "events": ["watcher"]},
+        "wakes_on": {"Node": ["add", "taint"], "Pod": ["tolerations"]},
+        "takes_arguments": False,
+    }
+
+
+def test_people_read_it_as_a_table():
+    (line,) = (line for line in typed().splitlines() if line.startswith("SchedulingGates "))
+    assert re.split(r"\s{2,}", line) == [
+        "SchedulingGates",
+        "preEnqueue, events",
+        "watcher",
+        "Pod: scheduling gates eliminated",
+    ]
+
+
+class Mine(FilterPlugin):
+    name = "Mine"
+
+    def filter(self, state, pod, node):
+        raise NotImplementedError
+
+
+def test_what_hangs_on_arguments_that_must_be_written_is_said_to():
+    def refuses(_args):
+        raise PluginBuildError("making plugin 'Mine': no url")
+
+    (traffic,) = (line for line in typed().splitlines() if line.startswith("NetworkTraffic "))
+    assert traffic.endswith("depends on its arguments")
+    assert listed_as(PluginFactory(name="Mine", points=(Point.FILTER,), build=refuses)).wakes_on is None
+
+
+def test_a_plugin_that_refuses_and_names_no_events_is_helped_by_everything_and_one_that_only_scores_has_none():
+    assert listed_as(PluginFactory(name="Mine", points=(Point.FILTER,), build=lambda _: Mine())).wakes_on == {
+        "*": ("*",)
+    }
+    assert listed_as(BUILT_IN["ImageLocality"]).wakes_on == {}
