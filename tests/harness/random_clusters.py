@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
-from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement
+from berth.api.bandwidth import EGRESS, INGRESS, LINK_CAPACITY, Bandwidth, BandwidthQuery
+from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.namespace import Namespace
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
@@ -16,7 +19,6 @@ from berth.api.pod import (
     ContainerPort,
     NodeAffinity,
     NodeSelector,
-    NodeSelectorTerm,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -27,20 +29,37 @@ from berth.api.pod import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from berth.api.workloads import LabelsSpec, Service
 from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
+from harness.random_objects import (
+    OWNERS,
+    disks_of_a_kind,
+    objects,
+    pod_volumes,
+    some_of_each_kind,
+    the_claim,
+)
+from harness.random_words import (
+    HOSTNAME,
+    NODE_NAMES,
+    UIDS,
+    labels,
+    node_labels,
+    node_selector_terms,
+    pod_labels,
+    selectors,
+    some_namespace,
+)
 
-NODE_NAMES = [f"n{i}" for i in range(6)]
-UIDS = [f"u{i}" for i in range(8)]
+SOURCE = "disks"
+QUERY = BandwidthQuery(url="http://prometheus.example.com", time_range=timedelta(minutes=5))
+"""The source of facts and the question of bandwidth that random clusters have data for."""
+NOW = datetime(2026, 1, 1, 0, 21, tzinfo=UTC).timestamp()
 _EFFECTS = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
 _GPU = "example.com/gpu"
 
 cpu = st.sampled_from(["0", "100m", "1", "1500m", "2", "64"])
 memory = st.sampled_from(["0", "128Mi", "1Gi", "3G", "1e9", "256Gi"])
-labels = st.dictionaries(
-    st.sampled_from(["zone", "disk", "tier", "kubernetes.io/hostname"]), st.sampled_from(["a", "b", "1", "5", "x9"])
-)
 taints = st.lists(
     st.builds(
         Taint, key=st.sampled_from(["k", "l"]), value=st.sampled_from(["", "v"]), effect=st.sampled_from(_EFFECTS)
@@ -77,9 +96,24 @@ def quantities(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
     return st.fixed_dictionaries({}, optional={**optional, **more})
 
 
+allocatable = st.one_of(
+    st.fixed_dictionaries({"cpu": cpu, "memory": memory, "pods": st.just("110"), _GPU: st.sampled_from(["0", "4"])}),
+    st.fixed_dictionaries({"cpu": cpu, "memory": memory, "pods": st.just("110")}),
+    quantities(pods=st.sampled_from(["0", "2", "110"])),
+    st.just({"cpu": "abc", "pods": "3"}) | st.none(),
+)
+_AVOIDED = '{"preferAvoidPods":[{"podSignature":{"podController":{"kind":"ReplicaSet","uid":"o0"}}}]}'
+node_annotations = st.sampled_from(
+    [
+        None,
+        {LINK_CAPACITY: "400M"},
+        {"scheduler.alpha.kubernetes.io/preferAvoidPods": _AVOIDED},
+        {"scheduler.alpha.kubernetes.io/preferAvoidPods": "odd"},
+    ]
+)
 nodes = st.builds(
-    lambda name, given, taint_list, cordoned, allocatable, ready, images: Node(
-        metadata=ObjectMeta(name=name, labels=given),
+    lambda name, given, annotations, taint_list, cordoned, allocatable, ready, images: Node(
+        metadata=ObjectMeta(name=name, labels=given, annotations=annotations),
         spec=NodeSpec(unschedulable=cordoned, taints=taint_list or None),
         status=NodeStatus(
             allocatable=allocatable,
@@ -88,54 +122,38 @@ nodes = st.builds(
         ),
     ),
     st.sampled_from(NODE_NAMES),
-    labels,
+    node_labels,
+    node_annotations,
     taints,
     st.sampled_from([False, False, False, True]),
-    quantities(pods=st.sampled_from(["0", "2", "110"])) | st.just({"cpu": "abc", "pods": "3"}) | st.none(),
+    allocatable,
     st.sampled_from(["", "True", "False", "Unknown"]),
     st.none() | st.lists(node_images, max_size=2),
-)
-expressions = st.builds(
-    SelectorRequirement,
-    key=st.sampled_from(["zone", "disk", "tier", "nowhere"]),
-    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"]),
-    values=st.none() | st.lists(st.sampled_from(["a", "b", "1", "3", "x9"]), max_size=2),
-)
-fields = st.builds(
-    SelectorRequirement,
-    key=st.just("metadata.name"),
-    operator=st.sampled_from(["In", "NotIn"]),
-    values=st.lists(st.sampled_from(NODE_NAMES), min_size=1, max_size=1),
-)
-terms = st.builds(
-    NodeSelectorTerm,
-    match_expressions=st.none() | st.lists(expressions, max_size=2),
-    match_fields=st.none() | st.lists(fields, max_size=1),
 )
 node_affinities = st.builds(
     NodeAffinity,
     required_during_scheduling_ignored_during_execution=st.none()
-    | st.builds(NodeSelector, node_selector_terms=st.lists(terms, max_size=2)),
+    | st.builds(NodeSelector, node_selector_terms=st.lists(node_selector_terms, max_size=2)),
     preferred_during_scheduling_ignored_during_execution=st.none()
-    | st.lists(st.builds(PreferredNodeTerm, weight=st.sampled_from([1, 7, 100]), preference=terms), max_size=2),
+    | st.lists(
+        st.builds(PreferredNodeTerm, weight=st.sampled_from([1, 7, 100]), preference=node_selector_terms),
+        min_size=1,
+        max_size=2,
+    ),
 )
 containers = st.builds(
-    lambda requests, policy, image, taken: Container(
+    lambda requests, limits, policy, image, taken: Container(
         name="c",
         image=image,
-        resources=ResourceRequirements(requests=requests),
+        resources=ResourceRequirements(requests=requests, limits=limits),
         restart_policy=policy,
         ports=taken,
     ),
     quantities(),
+    st.none() | st.fixed_dictionaries({"cpu": cpu, "memory": memory}),
     st.sampled_from([None, None, "Always"]),
     image_names,
     st.none() | st.lists(ports, max_size=2),
-)
-selectors = st.none() | st.builds(
-    LabelSelector,
-    match_labels=st.none() | labels,
-    match_expressions=st.none() | st.lists(expressions, max_size=1),
 )
 pod_terms = st.builds(
     PodAffinityTerm,
@@ -162,7 +180,7 @@ affinities = st.builds(
 constraints = st.builds(
     TopologySpreadConstraint,
     max_skew=st.integers(1, 3),
-    topology_key=st.sampled_from(["zone", "disk", "kubernetes.io/hostname"]),
+    topology_key=st.sampled_from(["zone", "disk", HOSTNAME]),
     when_unsatisfiable=st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
     label_selector=selectors,
     min_domains=st.sampled_from([None, None, 2]),
@@ -181,24 +199,64 @@ specs = st.builds(
     affinity=st.none() | affinities,
     tolerations=st.none() | tolerations,
     topology_spread_constraints=st.none() | st.lists(constraints, max_size=2),
+    volumes=st.none() | pod_volumes,
 )
-pods = st.builds(
-    lambda uid, namespace, deleted, given, spec: Pod(
-        metadata=ObjectMeta(name=uid, namespace=namespace, uid=uid, deletion_timestamp=deleted, labels=given), spec=spec
+_small = [Container(name="c", image="app", resources=ResourceRequirements(requests={"cpu": "100m"}))]
+_plain = PodSpec(scheduler_name="berth", containers=_small)
+
+
+def _with(**spec: st.SearchStrategy[Any]) -> st.SearchStrategy[PodSpec]:
+    """A pod that is special in one way only: what it has there decides."""
+    return st.fixed_dictionaries(spec).map(lambda given: msgspec.structs.replace(_plain, **given))
+
+
+any_specs = st.one_of(
+    specs,
+    _with(containers=st.lists(st.builds(Container, ports=st.lists(ports, min_size=1)), min_size=1, max_size=1)),
+    _with(volumes=pod_volumes),
+    _with(volumes=disks_of_a_kind),
+    _with(volumes=the_claim),
+    _with(affinity=affinities),
+    _with(affinity=st.builds(Affinity, node_affinity=node_affinities)),
+    _with(topology_spread_constraints=st.lists(constraints, min_size=1, max_size=2)),
+    st.just(_plain),
+)
+owners = st.builds(
+    OwnerReference,
+    kind=st.sampled_from(["ReplicaSet", "StatefulSet", "ReplicationController", "Job"]),
+    name=st.sampled_from(OWNERS),
+    uid=st.sampled_from(["o0", "o1"]),
+    api_version=st.sampled_from(["apps/v1", "v1"]),
+    controller=st.just(value=True),
+)
+bandwidths = st.dictionaries(st.sampled_from([INGRESS, EGRESS]), st.sampled_from(["1M", "80M", "odd"]))
+metadata = st.builds(
+    lambda uid, namespace, deleted, given, owner, annotations: ObjectMeta(
+        name=uid,
+        namespace=namespace,
+        uid=uid,
+        deletion_timestamp=deleted,
+        labels=given,
+        owner_references=[owner] if owner else None,
+        annotations=annotations,
     ),
     st.sampled_from(UIDS),
-    st.sampled_from(["default", "default", "other"]),
+    some_namespace,
     st.sampled_from([None, None, None, "2026-01-01T00:00:00Z"]),
-    st.none() | labels,
-    specs,
+    pod_labels,
+    st.none() | owners,
+    st.none() | bandwidths,
 )
-services = st.builds(
-    lambda namespace, selector: Service(
-        metadata=ObjectMeta(name="s", namespace=namespace), spec=LabelsSpec(selector=selector)
-    ),
-    st.sampled_from(["default", "other"]),
-    st.none() | labels,
+pods = st.builds(Pod, metadata=metadata, spec=any_specs)
+samples = st.builds(
+    Bandwidth,
+    receive=st.none() | st.sampled_from([0.0, 1e6, 2.5e7]),
+    transmit=st.none() | st.sampled_from([0.0, 3e6]),
+    capacity=st.none() | st.sampled_from([1.25e7, 1.25e8]),
+    sampled_at=st.sampled_from([datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in (0, 3, 20)]),
 )
+facts = st.none() | st.sampled_from([msgspec.Raw(b'{"free":1}'), msgspec.Raw(b'{"free":2}')])
+times = st.none() | st.sampled_from([datetime(2026, 1, 1, 0, m, tzinfo=UTC).timestamp() for m in (1, 2, 15)])
 
 Event = Callable[[Snapshot], None]
 _names = st.sampled_from(NODE_NAMES)
@@ -207,25 +265,44 @@ namespaces = st.builds(
     st.sampled_from(["default", "other"]),
     labels,
 )
+_placing = st.builds(
+    lambda pod, name, since: lambda snapshot: snapshot.place(pod, name, bound_at=since), pods, _names, times
+)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(lambda node: lambda snapshot: snapshot.set_node(node), nodes),
     st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
-    st.builds(lambda pod, name: lambda snapshot: snapshot.place(pod, name), pods, _names),
-    st.builds(lambda pod, name: lambda snapshot: snapshot.place(pod, name), pods, _names),
+    _placing,
+    _placing,
     st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
     st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
     st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
     st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
-    st.builds(lambda service: lambda snapshot: snapshot.objects(Service).set("s", service), services),
+    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)),
+    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)),
+    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).remove(known.key)),
+    st.builds(lambda name, sample: lambda snapshot: _sampled(snapshot, name, sample), _names, st.none() | samples),
+    st.builds(lambda name, fact: lambda snapshot: snapshot.live.set_fact(SOURCE, name, fact), _names, facts),
 )
+
+
+def _sampled(snapshot: Snapshot, node: str, sample: Bandwidth | None) -> None:
+    snapshot.live.heard_at(NOW)
+    snapshot.live.set_bandwidth(QUERY.token, node, sample)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A state after some nodes were added and some events happened."""
+    """A state with nodes, pods on most of them, objects of further kinds, samples, and some events after that."""
     snapshot = Snapshot()
-    for node in draw(st.lists(nodes, min_size=1, max_size=6)):
+    there = draw(st.lists(nodes, min_size=2, max_size=6, unique_by=lambda node: node.metadata.name))
+    names = st.sampled_from([node.metadata.name for node in there])
+    for node in there:
         snapshot.set_node(node)
-    for event in draw(st.lists(events, max_size=8)):
+        _sampled(snapshot, node.metadata.name, draw(samples))
+    for pod in draw(st.lists(pods, min_size=2, max_size=6, unique_by=lambda pod: pod.uid)):
+        snapshot.place(pod, draw(names), bound_at=draw(times))
+    for known in draw(some_of_each_kind):
+        snapshot.objects(known.struct).set(known.key, known.thing)
+    for event in draw(st.lists(events, max_size=4)):
         event(snapshot)
     return snapshot

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.pod import TopologySpreadConstraint
 from berth.cluster.nodes import Nodes
-from berth.framework.interface import PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
+from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
-from berth.plugins.balancedallocation import BalancedAllocationArgs, NodeResourcesBalancedAllocation
-from berth.plugins.freecapacity import FreeCapacity
-from berth.plugins.imagelocality import ImageLocality
-from berth.plugins.interpodaffinity import InterPodAffinity, InterPodAffinityArgs
+from berth.plugins.balancedallocation import BalancedAllocationArgs
+from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.interpodaffinity import InterPodAffinityArgs
+from berth.plugins.networktrafficargs import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
-from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
-from berth.plugins.nodename import NodeName
-from berth.plugins.nodeports import NodePorts
-from berth.plugins.nodeready import NodeReady
+from berth.plugins.nodefilterlabel import NodeFilterLabelArgs
 from berth.plugins.noderesourcesargs import (
     NodeResourcesFitArgs,
     ResourceWeight,
@@ -27,14 +27,14 @@ from berth.plugins.noderesourcesargs import (
     Shape,
     ShapePoint,
 )
-from berth.plugins.noderesourcesfit import NodeResourcesFit
-from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
-from berth.plugins.nodeunschedulable import NodeUnschedulable
-from berth.plugins.podtopologyspread import PodTopologySpread, PodTopologySpreadArgs
+from berth.plugins.nodescorelabel import NodeScoreLabelArgs
+from berth.plugins.podtopologyspread import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.tainttoleration import TaintToleration
-from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
-from harness.random_clusters import NODE_NAMES, node_affinities, pods, snapshots
+from berth.plugins.tenantspread import TenantSpreadArgs
+from berth.plugins.v1_18.podtopologyspread import SpreadArgs
+from berth.plugins.v1_18.registry import as_of_1_18
+from harness.random_clusters import QUERY, node_affinities, pods, snapshots
+from harness.random_words import NODE_NAMES
 
 RESOURCES = [
     ResourceWeight(name="cpu", weight=3),
@@ -54,71 +54,130 @@ DEFAULTS = PodTopologySpreadArgs(
 SHAPE = Shape(shape=[ShapePoint(utilization=u, score=s) for u, s in [(0, 10), (30, 0), (70, 7), (100, 3)]])
 
 
-def fit(kind: str, **args: object) -> NodeResourcesFit:
-    strategy = ScoringStrategy(type=kind, resources=RESOURCES, requested_to_capacity_ratio=SHAPE)
-    return NodeResourcesFit(NodeResourcesFitArgs(scoring_strategy=strategy, **args))
+def fit(kind: str, **args: object) -> NodeResourcesFitArgs:
+    shape = SHAPE if kind == "RequestedToCapacityRatio" else None
+    strategy = ScoringStrategy(type=kind, resources=RESOURCES, requested_to_capacity_ratio=shape)
+    return NodeResourcesFitArgs(scoring_strategy=strategy, **args)
 
 
-PLUGINS = [
-    pytest.param(NodeUnschedulable(), id="NodeUnschedulable"),
-    pytest.param(NodeName(), id="NodeName"),
-    pytest.param(TaintToleration(), id="TaintToleration"),
-    pytest.param(NodeAffinity(NodeAffinityArgs()), id="NodeAffinity"),
-    pytest.param(fit("LeastAllocated"), id="LeastAllocated"),
-    pytest.param(fit("MostAllocated", ignored_resources=["example.com/gpu"]), id="MostAllocated"),
-    pytest.param(
-        fit("RequestedToCapacityRatio", ignored_resource_groups=["example.com"]), id="RequestedToCapacityRatio"
-    ),
-    pytest.param(NodeResourcesBalancedAllocation(BalancedAllocationArgs()), id="BalancedAllocation"),
-    pytest.param(
-        NodeResourcesBalancedAllocation(BalancedAllocationArgs(resources=ONCE_EACH)),
-        id="BalancedAllocation of four",
-    ),
-    pytest.param(ImageLocality(), id="ImageLocality"),
-    pytest.param(InterPodAffinity(InterPodAffinityArgs(hard_pod_affinity_weight=50)), id="InterPodAffinity"),
-    pytest.param(PodTopologySpread(PodTopologySpreadArgs()), id="PodTopologySpread"),
-    pytest.param(PodTopologySpread(DEFAULTS), id="PodTopologySpread by a list"),
-    pytest.param(NodePorts(), id="NodePorts"),
-    pytest.param(NodeReady(), id="NodeReady"),
-    pytest.param(NodeScoreLabel(NodeScoreLabelArgs(key="disk", value="a")), id="NodeScoreLabel"),
-    pytest.param(NodeFilterLabel(NodeFilterLabelArgs(key="zone", value="b")), id="NodeFilterLabel"),
-    pytest.param(FreeCapacity(), id="FreeCapacity"),
-    pytest.param(TenantSpread(TenantSpreadArgs(key="tier")), id="TenantSpread"),
-]
+def traffic(**args: object) -> NetworkTrafficArgs:
+    return NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, **args)
+
+
+ARGUMENTS: dict[str, dict[str, Args]] = {
+    "NodeResourcesFit": {
+        "LeastAllocated": fit("LeastAllocated"),
+        "MostAllocated": fit("MostAllocated", ignored_resources=["example.com/gpu"]),
+        "RequestedToCapacityRatio": fit("RequestedToCapacityRatio", ignored_resource_groups=["example.com"]),
+    },
+    "NodeResourcesBalancedAllocation": {
+        "two resources": BalancedAllocationArgs(),
+        "four resources": BalancedAllocationArgs(resources=ONCE_EACH),
+    },
+    "InterPodAffinity": {"heavy": InterPodAffinityArgs(hard_pod_affinity_weight=50)},
+    "PodTopologySpread": {"by the system": PodTopologySpreadArgs(), "by a list": DEFAULTS},
+    "1.18 PodTopologySpread": {"by a list": SpreadArgs(default_constraints=DEFAULTS.default_constraints)},
+    "NodeScoreLabel": {"disk": NodeScoreLabelArgs(key="disk", value="a")},
+    "NodeFilterLabel": {"zone": NodeFilterLabelArgs(key="zone", value="b")},
+    "TenantSpread": {"tier": TenantSpreadArgs(key="tier")},
+    "NetworkTraffic": {
+        "relative": traffic(direction="both"),
+        "of the capacity": traffic(scoring="Capacity", capacity="1G", saturation_percent=50),
+    },
+}
+"""What plugins are compared with whose defaults find nothing in random clusters; the others have their defaults."""
+
+
+def factories() -> Iterator[tuple[str, PluginFactory]]:
+    """Every plugin of today by its own name, then those that 1.18 had otherwise, or alone."""
+    yield from ((name, factory) for name, factory in BUILT_IN.items() if name == factory.name)
+    old = as_of_1_18(BUILT_IN, most_disks=1)
+    yield from ((f"1.18 {name}", factory) for name, factory in old.items() if BUILT_IN.get(name) is not factory)
+
+
+def arguments(name: str, factory: PluginFactory) -> dict[str, Args | None]:
+    return dict(ARGUMENTS.get(name) or {"defaults": factory.args_type() if factory.args_type else None})
+
+
+def plugins() -> Iterator[tuple[str, Plugin]]:
+    """Every plugin that has a vector form, with each of its arguments."""
+    for name, factory in factories():
+        for how, args in arguments(name, factory).items():
+            plugin = None if factory.validate(args, "") else factory.build(args)
+            if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin):
+                yield f"{name}, {how}", plugin
+
+
+some_pods = st.lists(pods, min_size=5, max_size=5)
 some_rows = st.none() | st.lists(st.sampled_from(NODE_NAMES), unique=True)
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
-@given(snapshot=snapshots(), pod=pods, names=some_rows)
-def test_vector_form_equals_scalar_form(plugin, snapshot, pod, names):
-    agree(plugin, snapshot, pod, names)
+@settings(max_examples=100)
+@given(snapshot=snapshots(), waiting=some_pods, names=some_rows)
+def test_vector_form_equals_scalar_form(snapshot, waiting, names):
+    for what, plugin in plugins():
+        for pod in waiting:
+            for point, name, vector, scalar in answers(plugin, snapshot, pod, names):
+                assert vector == scalar, f"{what}: {point} of {name}"
 
 
 @given(snapshot=snapshots(), pod=pods, names=some_rows, added=node_affinities)
 def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names, added):
-    agree(NodeAffinity(NodeAffinityArgs(added_affinity=added)), snapshot, pod, names)
+    plugin = NodeAffinity(NodeAffinityArgs(added_affinity=added))
+    for point, name, vector, scalar in answers(plugin, snapshot, pod, names):
+        assert vector == scalar, f"{point} of {name}"
 
 
-def test_every_vector_plugin_is_compared_but_the_one_that_needs_live_data():
-    factories = [factory for factory in BUILT_IN.values() if factory.name != "NetworkTraffic"]
-    built = [factory.build(factory.args_type() if factory.args_type else None) for factory in factories]
-    vector = {plugin.name for plugin in built if isinstance(plugin, VectorFilterPlugin | VectorScorePlugin)}
-    assert vector == {param.values[0].name for param in PLUGINS}
+def test_random_clusters_give_every_plugin_something_to_tell_apart():
+    """Otherwise nothing would be compared. The clusters are the same in every run."""
+    said = defaultdict(set)
+
+    @settings(max_examples=150, derandomize=True)
+    @given(snapshot=snapshots(), waiting=some_pods)
+    def look(snapshot, waiting):
+        for what, plugin in plugins():
+            for pod in waiting:
+                for point, _, vector, _ in answers(plugin, snapshot, pod, None):
+                    said[what, point].add(vector)
+
+    look()
+    points = {(what, point) for what, plugin in plugins() for point in points_of(plugin)}
+    assert {key for key in points if len(said[key]) < 2} == set()
 
 
-def agree(plugin, snapshot, pod, names):
+@pytest.mark.parametrize(("name", "factory"), list(factories()))
+def test_every_plugin_has_arguments_to_be_compared_with(name, factory):
+    """A plugin whose defaults are not valid has to be given others in ARGUMENTS."""
+    for how, args in arguments(name, factory).items():
+        assert factory.validate(args, f"ARGUMENTS[{name!r}][{how!r}]") == []
+
+
+def points_of(plugin: Plugin) -> list[str]:
+    kinds = {"Filter": VectorFilterPlugin, "Score": VectorScorePlugin}
+    return [point for point, kind in kinds.items() if isinstance(plugin, kind)]
+
+
+def answers(plugin: Plugin, snapshot, pod, names) -> Iterator[tuple[str, str, object, object]]:
+    """(extension point, node, what the vector form says of it, what the scalar form says)."""
     state = CycleState(snapshot.class_of(pod))
-    skipped = hasattr(plugin, "pre_filter") and plugin.pre_filter(state, pod, snapshot).status.is_skip
     nodes = view(snapshot, names)
-    infos = list(nodes.infos())
-    if isinstance(plugin, VectorFilterPlugin) and not skipped:
+    if isinstance(plugin, VectorFilterPlugin) and filters(plugin, state, pod, snapshot):
         verdicts = plugin.filter_all(state, pod, nodes)
-        for info, code in zip(infos, verdicts.codes.tolist(), strict=True):
-            assert info is None or verdicts.statuses[code] == plugin.filter(state, pod, info)
-    unscored = isinstance(plugin, PreScorePlugin) and plugin.pre_score(state, pod, nodes).is_skip
-    if isinstance(plugin, VectorScorePlugin) and not unscored:
-        for info, points in zip(infos, plugin.score_all(state, pod, nodes).tolist(), strict=True):
-            assert info is None or points == plugin.score(state, pod, info)
+        for info, code in zip(nodes.infos(), verdicts.codes.tolist(), strict=True):
+            if info is not None:
+                yield "Filter", info.name, verdicts.statuses[code], plugin.filter(state, pod, info)
+    if isinstance(plugin, VectorScorePlugin) and scores(plugin, state, pod, nodes):
+        for info, points in zip(nodes.infos(), plugin.score_all(state, pod, nodes).tolist(), strict=True):
+            if info is not None:
+                yield "Score", info.name, points, plugin.score(state, pod, info)
+
+
+def filters(plugin: Plugin, state, pod, snapshot) -> bool:
+    return not isinstance(plugin, PreFilterPlugin) or plugin.pre_filter(state, pod, snapshot).status.is_success
+
+
+def scores(plugin: Plugin, state, pod, nodes) -> bool:
+    return not isinstance(plugin, PreScorePlugin) or plugin.pre_score(state, pod, nodes).is_success
 
 
 def view(snapshot, names) -> Nodes:

@@ -25,7 +25,8 @@ from berth.plugins.interpodaffinity import (
 )
 from harness.objects import a_node, a_pod
 from harness.profiles import default_profile
-from harness.random_clusters import NODE_NAMES, pods, snapshots
+from harness.random_clusters import pods, snapshots
+from harness.random_words import NODE_NAMES
 
 ZONES = {"n0": "a", "n1": "a", "n2": "b", "n3": None}
 """Nodes and their zones; the last one is in none."""
