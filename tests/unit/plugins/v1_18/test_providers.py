@@ -10,7 +10,7 @@ from berth.api.config.load import ConfigurationError
 from berth.api.config.types import Plugins, Point
 from berth.plugins.gates import GateError
 from berth.plugins.presets import PRESETS, gates_for
-from berth.service.configuration import MOST_DISKS_VARIABLE, profiles_of, read_configuration
+from berth.service.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
 from berth.service.sources import SettingsError
 from berth.service.start import read_all
 
@@ -86,6 +86,15 @@ def test_a_profile_runs_the_list_after_gates_and_what_1_18_did_outside_of_plugin
     assert [plugin.name for plugin in profile.filters] == running(configuration)["filter"]
     assert [plugin.name for plugin in profile.pre_scores] == running(configuration)["preScore"]
     assert list(profile.weights.items()) == running(configuration)["score"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_a_listed_plugin_does_after_a_node_is_chosen_is_done_as_well(provider):
+    """1.18 reserved and bound volumes outside of plugins: a plugin that comes to do it belongs beside the lists."""
+    lists = running(read_configuration(None, provider=provider))
+    known = known_plugins(release="1.18")
+    for point in (Point.RESERVE, Point.PERMIT, Point.PRE_BIND, Point.POST_BIND):
+        assert lists.get(str(point), []) == [name for name in lists["filter"] if point in known[name].points]
 
 
 def test_every_combination_of_provider_and_gates_is_another_configuration():

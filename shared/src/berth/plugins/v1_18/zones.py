@@ -21,7 +21,6 @@ def zones_of(nodes: Nodes) -> Numbers:
     present = np.bincount(pairs, minlength=1) > 0
     present[0] = False
     numbers: Numbers = np.cumsum(present)[pairs]
-    numbers[pairs == 0] = 0
     return numbers
 
 
