@@ -19,7 +19,7 @@ PluginLists = Mapping[Point, tuple[PluginRef, ...]]
 
 def merge_set(preset: PluginSet, custom: PluginSet) -> tuple[PluginRef, ...]:
     """The preset's without the disabled, a re-enabled one in its old place with its new weight, then the new ones."""
-    disabled = {ref.name for ref in custom.disabled or ()}
+    disabled = _disabled(preset, custom)
     replaced = {ref.name: ref for ref in custom.enabled or ()}
     kept = [
         replaced.pop(ref.name, ref)
@@ -44,7 +44,7 @@ def _at(
 ) -> tuple[PluginRef, ...]:
     named = merge_set(preset, custom)
     own = {ref.name: ref for ref in named}
-    disabled = {ref.name for ref in custom.disabled or ()}
+    disabled = _disabled(preset, custom)
     expanded = [
         ref
         for ref in everywhere
@@ -57,3 +57,8 @@ def _at(
         *(ref for ref in expanded if ref.name not in own),
         *(ref for ref in named if ref.name not in shared),
     )
+
+
+def _disabled(preset: PluginSet, custom: PluginSet) -> frozenset[str]:
+    """What is disabled stays so for the plugins of multiPoint, whoever said it."""
+    return frozenset(ref.name for ref in (*(custom.disabled or ()), *(preset.disabled or ())))
