@@ -20,11 +20,17 @@ def clusters(count: int | None = None) -> Iterator[Json]:
         yield from map(json.loads, islice(lines, count))
 
 
+def preemptions() -> Iterator[Json]:
+    """The recorded clusters on which an important pod arrived."""
+    with lzma.open(DATA / "preemption.jsonl.xz", "rt") as lines:
+        yield from map(json.loads, lines)
+
+
 def objects_of(cluster: Json) -> list[Json]:
     """All of a cluster's objects, namespaces as objects too."""
     namespaces = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        for name, labels in cluster["objects"]["namespaces"].items()
+        for name, labels in cluster["objects"].get("namespaces", {}).items()
     ]
     others = (thing for kind, things in cluster["objects"].items() if kind != "namespaces" for thing in things)
     return [*namespaces, *others]
@@ -52,8 +58,13 @@ def decision_of(case: Json) -> Json:
     DynamicResources is left out, and what its PostFilter said: berth does not have it, and no case has claims.
     """
     scores = {plugin: points for plugin, points in case["scores"].items() if plugin != "DynamicResources"}
-    message = (case.get("message") or "").replace("no new claims to deallocate, ", "")
-    return {"feasible": case["feasible"], "scores": scores, "totals": case["totals"], "message": message}
+    decided = {"feasible": case["feasible"], "scores": scores, "totals": case["totals"]}
+    return {**decided, "message": message_of(case)}
+
+
+def message_of(case: Json) -> str:
+    """Why there is no node; nothing when there is one."""
+    return (case.get("message") or "").replace("no new claims to deallocate, ", "")
 
 
 def simulated_of(line: Json) -> Json:
