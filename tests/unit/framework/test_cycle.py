@@ -62,12 +62,12 @@ def test_the_emptier_node_comes_first_with_every_plugins_points():
     snapshot = cluster(a_node("busy"), a_node("idle"))
     snapshot.place(asking("other", cpu="2", memory="4Gi"), "busy")
     ranking = ranked(asking(cpu="1", memory="2Gi"), snapshot)
-    same = {"TaintToleration": 300, "ImageLocality": 0}
+    same = {"TaintToleration": 300, "NodeResourcesBalancedAllocation": 75, "ImageLocality": 0}
     assert ranking.candidates == (
-        # cpu (4000-1000)*100/4000 = 75, memory (8-2)*100/8 = 75; no taints: 100 x 3
-        Candidate(node="idle", total=375, scores={**same, "NodeResourcesFit": 75}, pods=0),
+        # cpu (4000-1000)*100/4000 = 75, memory (8-2)*100/8 = 75; no taints: 100 x 3; as balanced as before: 50 + 50/2
+        Candidate(node="idle", total=450, scores={**same, "NodeResourcesFit": 75}, pods=0),
         # cpu (4000-3000)*100/4000 = 25, memory (8-6)*100/8 = 25
-        Candidate(node="busy", total=325, scores={**same, "NodeResourcesFit": 25}, pods=1),
+        Candidate(node="busy", total=400, scores={**same, "NodeResourcesFit": 25}, pods=1),
     )
     assert (ranking.evaluated, ranking.feasible, ranking.untouched_first) == (2, 2, True)
 
@@ -107,11 +107,11 @@ def test_a_placed_pod_does_not_count_itself_among_the_pods_of_its_node():
 
 
 def test_of_equal_nodes_the_one_with_fewer_pods_comes_first():
-    snapshot = cluster(*(a_node(f"n{i}", cpu="1000", memory="1000Gi", pods="1000") for i in range(30)))
+    snapshot = cluster(*(a_node(f"n{i}", cpu="1000", memory="1000000Ki", pods="1000") for i in range(30)))
     for i in range(30):
         if i != 17:
-            snapshot.place(asking(f"tiny-{i}", cpu="1m", memory="1Mi"), f"n{i}")
-    assert nodes_of(ranked(asking(cpu="1m", memory="1Mi"), snapshot))[0] == "n17"
+            snapshot.place(asking(f"tiny-{i}", cpu="1m", memory="1Ki"), f"n{i}")
+    assert nodes_of(ranked(asking(cpu="1m", memory="1Ki"), snapshot))[0] == "n17"
 
 
 def test_where_more_pods_are_better_their_number_does_not_decide_ties():
@@ -213,7 +213,7 @@ def test_only_nodes_that_the_pod_names_can_be_feasible():
 def test_a_pre_filter_that_rejects_speaks_for_all_nodes():
     terms = [SelectorRequirement(key="metadata.name", operator="In", values=[name]) for name in ("n0", "n1")]
     ranking = ranked(with_terms([NodeSelectorTerm(match_fields=terms)]), cluster(a_node("n0"), a_node("n1")))
-    assert said(ranking) == "0/2 nodes are available: pod affinity terms conflict."
+    assert said(ranking) == "0/2 nodes are available: pod affinity terms conflict. not found"
     assert [(r.plugin, r.nodes) for r in ranking.rejections] == [("NodeAffinity", 2)]
 
 

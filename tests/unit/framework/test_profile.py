@@ -36,6 +36,10 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeAffinity",
         "NodePorts",
         "NodeResourcesFit",
+        "VolumeRestrictions",
+        "NodeVolumeLimits",
+        "VolumeBinding",
+        "VolumeZone",
         "PodTopologySpread",
         "InterPodAffinity",
     ]
@@ -45,6 +49,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeResourcesFit": 1,
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
+        "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
     }
     assert profile.untouched_first is True
