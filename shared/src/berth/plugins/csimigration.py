@@ -113,6 +113,15 @@ def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
     return None
 
 
+def flaw_of(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
+    """What the driver would not understand of a volume; empty for nothing."""
+    try:
+        driver.handle(source, labels)
+    except UntranslatableError as exc:
+        return str(exc)
+    return ""
+
+
 def is_migrated(driver: Driver, node: CSINode | None) -> bool:
     """Whether the node's kubelet leaves volumes of the in-tree plugin to the driver."""
     annotations = (node.metadata.annotations or {}) if node is not None else {}

@@ -39,7 +39,7 @@ VOLUME_GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non
 UNBOUND: Final = Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
 _REASONS: Final = (OUT_OF_REACH, NO_VOLUMES, NOT_ENOUGH, VOLUME_GONE)
 """In the order in which they are said; a node's reasons are kept as bits, the first one's being 1."""
-_BIT_OUT_OF_REACH, _BIT_GONE = 1, 8
+_BIT_OUT_OF_REACH, _BIT_GONE, _BIT_FLAWED = 1, 8, 16
 _BITS_OF_PROBLEM: Final = (0, 2, 4)
 """By the problem that a search has with a node: none, no volume, no room."""
 
@@ -53,6 +53,15 @@ class Needs:
 
     bound: tuple[Reach | None, ...]
     search: VolumeSearch | None
+
+    def status(self, bits: int) -> Status:
+        """What the bits of a node say. A volume that a driver does not understand is an error."""
+        if bits & _BIT_FLAWED:
+            return Status.error(
+                f"could not translate pv: {next(r.flaw for r in self.bound if r is not None and r.flaw)}"
+            )
+        reasons = [reason for place, reason in enumerate(_REASONS) if bits >> place & 1]
+        return Status.unresolvable(*reasons) if reasons else SUCCESS
 
 
 NEEDS: Final = StateKey[Needs | Status]("VolumeBinding.needs")
@@ -83,7 +92,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         bits = next(filter(None, (_bit_of(reach, node) for reach in needs.bound)), 0)
         if needs.search is not None:
             bits |= _BITS_OF_PROBLEM[needs.search.on_node(node).problem]
-        return _status(bits)
+        return needs.status(bits)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
@@ -95,7 +104,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             bits = np.where(bits == 0, _bits_of(reach, nodes), bits)
         if needs.search is not None:
             bits |= np.array(_BITS_OF_PROBLEM)[needs.search.problems(nodes)]
-        return Verdicts.of_bits(bits, len(_REASONS), _status)
+        return Verdicts.of_bits(bits, len(_REASONS) + 1, needs.status)
 
     def events(self) -> Sequence[EventHint]:
         """Classes, the pod's claims, volumes, nodes, drivers and their room: added or changed in what is looked at."""
@@ -128,18 +137,15 @@ def needs_of(pod: Pod, snapshot: Snapshot) -> Needs | Status:
 def _bit_of(reach: Reach | None, node: NodeInfo) -> int:
     if reach is None:
         return _BIT_GONE
+    if reach.is_flawed(node):
+        return _BIT_FLAWED
     return 0 if reach.includes(node) else _BIT_OUT_OF_REACH
 
 
 def _bits_of(reach: Reach | None, nodes: Nodes) -> Bits:
     if reach is None:
         return np.full(len(nodes), _BIT_GONE, dtype=np.int64)
-    return np.where(reach.mask(nodes), 0, _BIT_OUT_OF_REACH)
-
-
-def _status(bits: int) -> Status:
-    reasons = [reason for place, reason in enumerate(_REASONS) if bits >> place & 1]
-    return Status.unresolvable(*reasons) if reasons else SUCCESS
+    return np.where(reach.flawed(nodes), _BIT_FLAWED, np.where(reach.mask(nodes), 0, _BIT_OUT_OF_REACH))
 
 
 def _build(args: Any) -> VolumeBinding:

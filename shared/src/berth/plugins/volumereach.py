@@ -20,7 +20,7 @@ from berth.api.volumes import PersistentVolume
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.framework.verdicts import Mask
-from berth.plugins.csimigration import BETA_ZONE, ZONE, ZONE_SEPARATOR, Driver, driver_of, is_migrated
+from berth.plugins.csimigration import BETA_ZONE, ZONE, ZONE_SEPARATOR, Driver, driver_of, flaw_of, is_migrated
 from berth.plugins.matching import terms_mask
 
 BETA_REGION: Final = "failure-domain.beta.kubernetes.io/region"
@@ -57,18 +57,30 @@ class OnlyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """``plain``: terms on labels, None for everywhere. ``migrated``: the same on nodes where ``driver`` took over."""
+    """``plain``: terms on labels, None for everywhere. ``migrated``: the same on nodes where ``driver`` took over.
+
+    ``flaw``: what the driver would not understand of the volume, empty for nothing.
+    """
 
     plain: Terms | None
     driver: Driver | None = None
     migrated: Terms | None = None
+    flaw: str = ""
 
     def includes(self, node: NodeInfo) -> bool:
         """Whether a node can have the volume."""
-        terms = self.plain
-        if self.driver is not None and is_migrated(self.driver, node.snapshot.objects(CSINode).named(node.name)):
-            terms = self.migrated
+        terms = self.migrated if self._is_taken_over(node) else self.plain
         return terms is None or terms.matches(node.name, node.labels)
+
+    def is_flawed(self, node: NodeInfo) -> bool:
+        """Whether the volume is left to a driver there that does not understand it."""
+        return bool(self.flaw) and self._is_taken_over(node)
+
+    def flawed(self, nodes: Nodes) -> Mask:
+        """The same for all nodes."""
+        if self.driver is None or not self.flaw:
+            return np.zeros(len(nodes), dtype=np.bool_)
+        return _migrated_rows(self.driver, nodes)
 
     def mask(self, nodes: Nodes) -> Mask:
         """The same for all nodes."""
@@ -76,6 +88,9 @@ class Reach:
         if self.driver is None or self.plain == self.migrated:
             return plain
         return np.where(_migrated_rows(self.driver, nodes), _mask(self.migrated, nodes), plain)
+
+    def _is_taken_over(self, node: NodeInfo) -> bool:
+        return self.driver is not None and is_migrated(self.driver, node.snapshot.objects(CSINode).named(node.name))
 
 
 EVERYWHERE: Final = Reach(plain=None)
@@ -90,10 +105,12 @@ def plain_reach(volume: PersistentVolume) -> Reach:
 def reach_of(volume: PersistentVolume) -> Reach:
     """As the node's drivers read it: how volumes are looked at that are bound."""
     found = driver_of(volume)
-    if volume.spec.csi is not None or found is None or not found[0].topology_key:
+    if found is None:
         return plain_reach(volume)
-    driver = found[0]
-    return replace(plain_reach(volume), driver=driver, migrated=_terms(migrated_affinity(volume, driver.topology_key)))
+    driver, source = found
+    affinity = migrated_affinity(volume, driver.topology_key) if driver.topology_key else _required(volume)
+    flaw = flaw_of(driver, source, volume.metadata.labels or {})
+    return replace(plain_reach(volume), driver=driver, migrated=_terms(affinity), flaw=flaw)
 
 
 def migrated_affinity(volume: PersistentVolume, key: str) -> NodeSelector | None:
