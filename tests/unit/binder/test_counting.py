@@ -1,9 +1,13 @@
 """What the binder counts."""
 
-from berth.api.messages import Decision, Outcome
+from msgspec import structs
+
+from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.service.meter import RecordingMeter
 from binder.answers import Answer
-from binder.counting import count_binding, count_decision
+from binder.counting import clear, count_binding, count_decision, show
+from binder.ledger import Ledger
+from harness.objects import a_pod
 
 
 def said(outcome: Outcome, reason: str = "") -> Decision:
@@ -28,8 +32,30 @@ def test_conflicts_are_counted_by_reason():
 
 def test_a_binding_without_an_answer_is_counted_as_none():
     meter = RecordingMeter()
-    count_binding(meter, Answer(status=0), 0.5)
-    count_binding(meter, Answer(status=201), 0.1)
+    count_binding(meter, Answer(status=0), 0.5, profile="berth")
+    count_binding(meter, Answer(status=201), 0.1, profile="berth")
     assert meter.value("berth_bindings_total", code="none") == 1
     assert meter.value("berth_bindings_total", code="201") == 1
     assert meter.observed["berth_binding_duration_seconds",] == [0.5, 0.1]
+    point = "scheduler_framework_extension_point_duration_seconds"
+    assert meter.observed[point, "Bind", "Success", "berth"] == [0.1]
+    assert meter.observed[point, "Bind", "Error", "berth"] == [0.5]
+
+
+def test_an_attempt_that_ends_in_evictions_is_an_unschedulable_one_with_victims():
+    meter = RecordingMeter()
+    victims = [Victim(uid=name, namespace="default", name=name) for name in ("a", "b")]
+    decision = structs.replace(said(Outcome.PREEMPTING), preemption=Preemption(node="n", victims=victims))
+    count_decision(meter, decision)
+    assert meter.value("scheduler_schedule_attempts_total", result="unschedulable", profile="berth") == 1
+    assert meter.observed["scheduler_preemption_victims",] == [2]
+
+
+def test_what_a_leader_shows_is_taken_back_at_its_end():
+    meter, ledger = RecordingMeter(), Ledger()
+    ledger.reserve(a_pod("web"), "n")
+    show(meter, ledger, on_wire=1)
+    assert meter.value("berth_reservations") == 1
+    assert meter.value("scheduler_cache_size", type="assumed_pods") == 1
+    clear(meter)
+    assert meter.values == {}

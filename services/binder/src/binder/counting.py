@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 from berth.api.messages import Decision, Outcome
@@ -27,8 +28,16 @@ def count_decision(metrics: Meter, said: Decision) -> None:
         metrics.count("scheduler_schedule_attempts_total", result=result, profile=said.profile)
 
 
-def count_binding(metrics: Meter, answer: Answer, seconds: float) -> None:
-    """Count the answer to a Binding, and how long it took."""
+def count_binding(metrics: Meter, answer: Answer, seconds: float, *, profile: str) -> None:
+    """Count the answer to a Binding, and how long it took; that is also what the extension point Bind takes."""
+    status = "Success" if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES else "Error"
+    metrics.observe(
+        "scheduler_framework_extension_point_duration_seconds",
+        seconds,
+        extension_point="Bind",
+        status=status,
+        profile=profile,
+    )
     metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
     metrics.observe("berth_binding_duration_seconds", seconds)
 

@@ -27,7 +27,8 @@ from berth.service.process import Process
 from berth.service.until import run_until
 from binder.committer import Committer
 from binder.counting import clear, count_binding, count_decision, show
-from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
+from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read
+from binder.evictions import carry_out, demote
 from binder.ledger import Ledger
 from binder.reading import Reading
 from binder.requests import post_binding, read_pod
@@ -211,6 +212,10 @@ class Leading:
                 self._start(self._post(effect))
             case Read():
                 self._start(self._read(effect))
+            case Evict():
+                self._start(self._evict(effect))
+            case Demote():
+                self._start(self._demote(effect))
             case Publish():
                 self._start(self._publish(effect))
             case Ack():
@@ -234,12 +239,23 @@ class Leading:
         self._see_that_we_lead()
         began = self._now()
         answer = await post_binding(self._parts.client, post, self._parts.settings.binding_timeout)
-        count_binding(self._metrics, answer, self._now() - began)
+        count_binding(self._metrics, answer, self._now() - began, profile=post.pod.spec.scheduler_name)
         self._carry_on(self._core.answered(post.pod.uid, answer, self._now()))
 
     async def _read(self, read: Read) -> None:
         reading = await read_pod(self._parts.client, read)
         self._carry_on(self._core.read(read.pod.uid, reading, self._now()))
+
+    async def _evict(self, effect: Evict) -> None:
+        answer = await carry_out(self._parts.client, effect, self._see_that_we_lead)
+        log.info("evicted pods", **_about(effect), status=answer.status)
+        self._carry_on(self._core.evicted(effect.pod.uid, answer, self._now()))
+
+    async def _demote(self, effect: Demote) -> None:
+        self._see_that_we_lead()
+        answer = await demote(self._parts.client, effect)
+        if answer.missing_right:
+            self._complain(answer.missing_right)
 
     async def _publish(self, publish: Publish) -> None:
         said, delivery = publish.decision, publish.held.delivery
@@ -295,6 +311,11 @@ def _read(delivery: Delivery) -> Ranked:
     ranked = decode(delivery.data, _decoder)
     attempt_of(ranked)
     return ranked
+
+
+def _about(effect: Evict) -> dict[str, object]:
+    names = [victim.key for victim in effect.victims]
+    return {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": names}
 
 
 def _letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:

@@ -43,6 +43,8 @@ class Reading:
         self._client = client
         self._ledger = ledger
         self._metrics = process.metrics
+        for kind in KINDS:
+            self._metrics.count("berth_relists_total", 0, kind=kind.name)
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

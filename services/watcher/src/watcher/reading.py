@@ -43,6 +43,8 @@ class Reading:
     def __init__(self, client: KubeClient, process: Process) -> None:
         self._client = client
         self._metrics = process.metrics
+        for kind in KINDS:
+            self._metrics.count("berth_relists_total", 0, kind=kind.name)
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._listener: Listener | None = None
         self._round = _Round()
