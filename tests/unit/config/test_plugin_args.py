@@ -1,4 +1,4 @@
-"""Arguments of the default plugins: what kube-scheduler 1.36 takes is taken, what it refuses is refused, all at once."""
+"""Arguments of the default plugins: what kube-scheduler 1.36 takes is taken, what it refuses is refused at once."""
 
 import pytest
 import yaml

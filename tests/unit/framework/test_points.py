@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,11 @@ def test_no_class_of_the_contract_is_without_its_services():
 def test_every_service_that_has_plugins_is_one_of_three():
     assert {service for services in RUNS_IN.values() for service in services} == set(Service)
     assert set(POINT_TYPES) == set(Point)
+
+
+def test_the_docs_say_the_same_of_every_point_of_a_file():
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    rows = re.findall(r"^\| [\w, ]+ \| `(\w+)` \| ([a-z, ]+) \|$", page, re.MULTILINE)
+    assert {point: where.split(", ") for point, where in rows} == {
+        str(point): [str(service) for service in services_of(point)] for point in Point
+    }

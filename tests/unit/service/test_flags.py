@@ -4,6 +4,7 @@ import pytest
 
 from berth.service.flags import service_command
 from berth.service.sources import read_settings
+from berth.service.variables import variables
 
 
 @pytest.fixture
@@ -94,3 +95,15 @@ def test_every_flag_belongs_to_a_setting(typed):
 def test_a_boolean_that_is_none_is_said_with_its_path(typed):
     with pytest.raises(Exception, match=r"leaderElection\.leaderElect: want true or false, got 'maybe'"):
         read_settings(flags=typed("--leader-elect=maybe"), environment={})
+
+
+def test_help_ends_with_every_variable_and_its_default(monkeypatch, capsys):
+    main = service_command("berth-test", about="For tests.", start=lambda _: 0)
+    monkeypatch.setattr("sys.argv", ["berth-test", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    lines = [line.split() for line in capsys.readouterr().out.partition("Variables; ")[2].splitlines()]
+    shown = {line[0]: line[1:] for line in lines if line and line[0].startswith("BERTH_")}
+    for variable in variables():
+        assert shown[variable.name] == ([variable.default] if variable.default else []), variable.name
+    assert "BERTH_NATS_PASSWORD_FILE," in shown

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from berth.plugins.presets import PRESETS
+from berth.service.variables import help_text
 
 Flags = Mapping[str, str]
 """The flags that were given, by the path of their setting (``kube.kubeconfig``)."""
@@ -46,7 +47,7 @@ def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> 
     """The ``main`` of a service: parse the flags, call ``start``, end the process with its exit code."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-    @app.command(name, help=about, cls=KubeCommand)
+    @app.command(name, help=about, epilog=help_text(), cls=KubeCommand)
     def command(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
         config: Annotated[Given, typer.Option(metavar="FILE", help="KubeSchedulerConfiguration.")] = None,
         algorithm_provider: Annotated[

@@ -1,0 +1,26 @@
+"""The variables of services are those of the docs, with the same defaults."""
+
+import re
+from pathlib import Path
+
+from berth.service.variables import variables
+from metrics_collector.settings import INTERVAL_VARIABLE
+
+PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+ROW = re.compile(r"^\| `(BERTH_[A-Z_]+)` \| (?:`([^`]*)`)? ?\| \S.* \|$", re.MULTILINE)
+
+
+def test_the_docs_tell_of_every_variable_with_its_default_in_the_order_of_the_settings():
+    told = [(name, default) for name, default in ROW.findall(PAGE) if name != INTERVAL_VARIABLE]
+    assert told == [(variable.name, variable.default) for variable in variables()]
+
+
+def test_the_docs_tell_of_the_collectors_own_variable():
+    assert dict(ROW.findall(PAGE))[INTERVAL_VARIABLE] == "15s"
+
+
+def test_a_secret_may_stand_in_a_file_and_its_default_is_not_shown():
+    found = {variable.name: variable for variable in variables()}
+    assert found["BERTH_NATS_PASSWORD"].file == "BERTH_NATS_PASSWORD_FILE"
+    assert found["BERTH_NATS_URL"].file == ""
+    assert found["BERTH_IDENTITY"].default == ""
