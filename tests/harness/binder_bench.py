@@ -12,9 +12,9 @@ from berth.api.messages import Candidate, Decision, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
-from berth.kube.port import Deleted, Upserted
+from berth.kube.port import Deleted, ReflectorEvent, Upserted
 from berth.service.configuration import profiles_of, read_configuration
-from binder.answers import NO_ANSWER, Answer, Reading
+from binder.answers import NO_ANSWER, Answer, Evicted, Reading
 from binder.commit_settings import CommitSettings
 from binder.committer import Committer
 from binder.effects import Ack, Effect, Held, Post, Publish, Read
@@ -63,6 +63,11 @@ def on_node(pod: Pod, node: str, version: int = 20) -> Pod:
     return at_version(bound, version)
 
 
+def nominated(pod: Pod, node: str, version: int = 50) -> Pod:
+    """The same pod as the API shows it once a node is kept for it."""
+    return at_version(msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node)), version)
+
+
 def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, **parts: Any) -> Ranked:
     """RANKED for the pod with these nodes, best first, each with so many pods counted on it."""
     attempt = Attempt(uid=Uid(pod.uid), term=Term(term), n=n)
@@ -94,11 +99,12 @@ class Bench:
     acked: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     _sequence: int = 0
+    _observed: list[ReflectorEvent[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         for number in range(1, self.nodes + 1):
-            self.ledger.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
+            self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
         self.profiles = dict(profiles_of(read_configuration(None)))
         self.core = self.new_epoch(self.epoch)
 
@@ -108,16 +114,32 @@ class Bench:
         self.core = Committer(ledger=self.ledger, profiles=self.profiles, stand=stand, settings=self.settings)
         return self.core
 
+    def succeed(self) -> Committer:
+        """The binder is killed, and another one leads that knows only what the API server shows."""
+        self.ledger = Ledger()
+        for event in self._observed:
+            self.ledger.observe(event)
+        return self.new_epoch(self.epoch + 1)
+
     # Events.
+
+    def observe(self, event: ReflectorEvent[Any]) -> None:
+        """A watch shows something."""
+        self._observed.append(event)
+        self.ledger.observe(event)
 
     def show(self, pod: Pod) -> Pod:
         """The watch shows the pod."""
-        self.ledger.observe(Upserted(kind=PODS, object=pod))
+        self.observe(Upserted(kind=PODS, object=pod))
         return pod
+
+    def remove_node(self, name: str) -> None:
+        """The watch shows that the node is deleted."""
+        self.observe(Deleted(kind=NODES, object=make_node(name, version=99)))
 
     def delete(self, pod: Pod, version: int) -> None:
         """The watch shows that the pod is deleted."""
-        self.ledger.observe(Deleted(kind=PODS, object=at_version(pod, version)))
+        self.observe(Deleted(kind=PODS, object=at_version(pod, version)))
 
     def take(self, message: Ranked) -> list[Effect]:
         """RANKED arrives, next in the stream; what can be started is."""
@@ -142,6 +164,12 @@ class Bench:
         """The API server shows the pod, or that there is none (404), or does not answer."""
         found = status if status is not None else (200 if pod is not None else 404)
         effects = self.core.read(asked.uid, Reading(status=found, pod=pod), self.now)
+        return self.run([*effects, *self.core.advance(self.now)])
+
+    def evicted(self, asked: Pod, node: str = "", status: int = 200, *, version: int = 50) -> list[Effect]:
+        """The API server answers the evictions for a pod: it shows the pod with the node kept for it, or refuses."""
+        shown = nominated(asked, node, version) if status == 200 else None
+        effects = self.core.evicted(asked.uid, Evicted(status=status, pod=shown), self.now)
         return self.run([*effects, *self.core.advance(self.now)])
 
     def wait(self, seconds: float) -> list[Effect]:

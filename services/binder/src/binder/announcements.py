@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from berth.api.messages import Decision, Outcome
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.kube.events import cut
 from berth.kube.timestamps import micro_time, whole_seconds
@@ -19,7 +20,11 @@ NAME_LIMIT: Final = 253
 INSTANCE_LIMIT: Final = 128
 _SCHEDULED: Final = "PodScheduled"
 _FALSE: Final = "False"
-_REASONS: Final = {Outcome.UNSCHEDULABLE: "Unschedulable", Outcome.ERROR: "SchedulerError"}
+_REASONS: Final = {
+    Outcome.UNSCHEDULABLE: "Unschedulable",
+    Outcome.PREEMPTING: "Unschedulable",
+    Outcome.ERROR: "SchedulerError",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,8 @@ class EventNote:
     reason: str
     action: str
     note: str
+    related: Pod | None = None
+    """For whose sake it happened."""
     count: int = 1
 
     @property
@@ -97,6 +104,26 @@ def event_of(said: Decision, pod: Pod) -> EventNote | None:
     )
 
 
+def events_of_victims(said: Decision, pod: Pod) -> list[EventNote]:
+    """The Events of the pods that were evicted for this one."""
+    if said.preemption is None:
+        return []
+    note = f"Preempted by pod {said.uid} on node {said.preemption.node}"
+    return [
+        EventNote(
+            pod=Pod(metadata=ObjectMeta(name=victim.name, namespace=victim.namespace, uid=victim.uid)),
+            name=_named_after(victim.name, f"{victim.uid} {note}"),
+            controller=said.profile,
+            type="Normal",
+            reason="Preempted",
+            action="Preempting",
+            note=note,
+            related=pod,
+        )
+        for victim in said.preemption.victims
+    ]
+
+
 def condition_of(said: Decision, pod: Pod) -> ConditionNote | None:
     """The condition of a Decision; ``None`` when it has none (a Binding sets PodScheduled itself)."""
     reason = _REASONS.get(said.outcome)
@@ -105,7 +132,9 @@ def condition_of(said: Decision, pod: Pod) -> ConditionNote | None:
 
 def event_body(event: EventNote, *, instance: str, wall: datetime) -> dict[str, Any]:
     """The Event as the API server takes it."""
+    related = {} if event.related is None else {"related": _reference(event.related)}
     return {
+        **related,
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": event.pod.metadata.namespace},
@@ -128,8 +157,12 @@ def series_body(event: EventNote, wall: datetime) -> dict[str, Any]:
 def _name(said: Decision, note: str) -> str:
     """Made from what is said, so that saying it twice (a redelivery, another epoch) makes one Event."""
     about = said.node if said.outcome is Outcome.BOUND else f"{said.attempt} {note}"
-    digest = blake2b(f"{said.uid} {said.outcome} {about}".encode(), digest_size=8).hexdigest()
-    return f"{said.pod[: NAME_LIMIT - len(digest) - 1].rstrip('.-')}.{digest}"
+    return _named_after(said.pod, f"{said.uid} {said.outcome} {about}")
+
+
+def _named_after(pod: str, told: str) -> str:
+    digest = blake2b(told.encode(), digest_size=8).hexdigest()
+    return f"{pod[: NAME_LIMIT - len(digest) - 1].rstrip('.-')}.{digest}"
 
 
 def _reference(pod: Pod) -> dict[str, str]:

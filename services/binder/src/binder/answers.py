@@ -12,6 +12,7 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Final
 
+from berth.api.messages import Outcome, Preemption
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from binder.verdict import CHANGED, GONE, Verdict, bound, bound_somewhere, failed
 
@@ -41,6 +42,13 @@ class Reading(Answer):
     pod: Pod | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted(Answer):
+    """To the first request about an eviction that failed, or to the last; ``pod`` is the one that it was for."""
+
+    pod: Pod | None = None
+
+
 class Next(Enum):
     """What to do when an answer is no outcome."""
 
@@ -66,6 +74,17 @@ def after_binding(answer: Answer, node: str) -> Verdict | Next:
     return GONE if answer.status == HTTPStatus.NOT_FOUND else _refused(answer)
 
 
+def after_evicting(evicted: Evicted, node: str, message: str, preemption: Preemption) -> Verdict | Next:
+    """What the answers to an eviction mean for the pod that it was for."""
+    if evicted.is_open:
+        return Next.PAUSE
+    if evicted.pod is not None:
+        return Verdict(outcome=Outcome.PREEMPTING, node=node, message=message, preemption=preemption)
+    if evicted.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+        return GONE
+    return _refused(evicted, "evicting pods for it")
+
+
 def after_reading(reading: Reading, ranked: Pod, node: str) -> Verdict | Again | Next:
     """What the pod as the API shows it means for an attempt on ``node`` that was ranked on ``ranked``."""
     if reading.is_open:
@@ -87,6 +106,6 @@ def _after_seeing(pod: Pod, ranked: Pod, node: str) -> Verdict | Again:
     return Again(pod=pod)
 
 
-def _refused(answer: Answer) -> Verdict:
+def _refused(answer: Answer, what: str = "binding") -> Verdict:
     words = answer.missing_right or answer.message or "no reason given"
-    return failed(f"binding rejected by the API server: {answer.status}: {words}", reason=str(answer.status))
+    return failed(f"{what} rejected by the API server: {answer.status}: {words}", reason=str(answer.status))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from berth.api.messages import Decision
 from berth.api.pod import Pod
-from binder.announcements import ConditionNote, EventNote, condition_of, event_of
+from binder.announcements import ConditionNote, EventNote, condition_of, event_of, events_of_victims
 
 Note = EventNote | ConditionNote
 
@@ -54,6 +54,8 @@ class Budget:
         event = event_of(said, pod)
         if event is not None:
             self._queue((pod.uid, event.reason), event)
+        for victim in events_of_victims(said, pod):
+            self._queue((victim.pod.uid, victim.reason), victim)
 
     def next(self, now: float, *, bindings_wait: bool) -> Note | None:
         """The announcement that may go out now; whoever takes it says ``done`` after its answer."""

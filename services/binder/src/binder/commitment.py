@@ -15,6 +15,7 @@ from berth.api.pod import Pod
 from binder.effects import Held
 from binder.ledger import version_number
 from binder.plugin_steps import PluginSteps
+from binder.preempting import Eviction
 
 
 class Phase(Enum):
@@ -22,6 +23,7 @@ class Phase(Enum):
 
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
+    EVICTING = "the answers to the evictions for it"
     PAUSED = "the end of a back-off"
     DECIDING = "the PubAck of its Decision"
 
@@ -46,6 +48,8 @@ class Commitment:
     """The newest state known; its resourceVersion is the Binding's precondition."""
     node: str = ""
     """Whose room is reserved; empty as long as none was chosen."""
+    eviction: Eviction | None = None
+    """Whom it costs, while they are being evicted."""
     steps: PluginSteps | None = None
     """The plugins' part on the way to that node."""
     is_posted: bool = False

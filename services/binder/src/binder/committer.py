@@ -15,16 +15,17 @@ from berth.api.pod import Pod
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from binder.answers import Again, Answer, Next, Reading, after_binding, after_reading
+from binder.answers import Again, Answer, Evicted, Next, Reading, after_binding, after_evicting, after_reading
 from binder.commit_settings import CommitSettings
 from binder.commitment import Claim, Commitment, Phase
-from binder.effects import Ack, Announce, Complain, Effect, Held, Nak, Post, Publish, Read
+from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read
 from binder.examination import Examination, Placement
 from binder.given import Given
 from binder.holdups import HoldUps
-from binder.ledger import Ledger
+from binder.ledger import Ledger, version_number
 from binder.order import StreamOrder
 from binder.plugin_steps import PluginSteps
+from binder.preempting import Eviction, Preempting
 from binder.recheck import Recheck
 from binder.statements import Stand, Statements
 from binder.verdict import Verdict, failed, refused
@@ -42,7 +43,8 @@ class Committer:
         self._profiles = profiles
         self._statements = Statements(ledger=ledger, stand=stand)
         self._recheck = Recheck(ledger=ledger, best=self._settings.best)
-        self._examination = Examination(ledger=ledger, recheck=self._recheck, profiles=profiles)
+        preempting = Preempting(ledger=ledger, profiles=profiles)
+        self._examination = Examination(ledger=ledger, recheck=self._recheck, preempting=preempting, profiles=profiles)
         self._given = Given()
         self._queue = StreamOrder()
         self._open: dict[str, Commitment] = {}
@@ -78,6 +80,10 @@ class Committer:
     def read(self, uid: str, reading: Reading, now: float) -> list[Effect]:
         """The API server answered the reading of a pod, or did not."""
         return self._on_answer(uid, reading, lambda it: self._after_reading(it, reading, now), now)
+
+    def evicted(self, uid: str, answer: Evicted, now: float) -> list[Effect]:
+        """The API server answered the evictions for a pod, or one of them not."""
+        return self._on_answer(uid, answer, lambda it: self._after_evicting(it, answer, now), now)
 
     def published(self, said: Decision) -> list[Effect]:
         """The Decision has its PubAck: what it settles is acknowledged, and people are told."""
@@ -161,7 +167,18 @@ class Committer:
         found = self._examination.of(foremost.ranked, foremost.attempt)
         if isinstance(found, Verdict):
             return self._settle(commitment, found)
+        if isinstance(found, Eviction):
+            return self._evict(commitment, found)
         return self._place(commitment, found, now)
+
+    def _evict(self, commitment: Commitment, eviction: Eviction) -> list[Effect]:
+        """Have the victims go. The node is kept for the pod from here on: its room is nobody else's."""
+        commitment.pod, commitment.eviction, commitment.phase = eviction.pod, eviction, Phase.EVICTING
+        victims = frozenset(victim.uid for victim in eviction.victims)
+        self._ledger.keep(eviction.pod, eviction.node, victims)
+        self._wire.start(commitment.uid)
+        demoted = [Demote(pod=pod) for pod in eviction.demoted]
+        return [*demoted, Evict(pod=eviction.pod, node=eviction.node, victims=eviction.victims)]
 
     def _place(self, commitment: Commitment, placement: Placement, now: float) -> list[Effect]:
         """Reserve the node, and go on to the Binding as far as the plugins let it."""
@@ -213,6 +230,17 @@ class Committer:
             return self._look(commitment)
         return self._pause(commitment, answer, now)
 
+    def _after_evicting(self, commitment: Commitment, answer: Evicted, now: float) -> list[Effect]:
+        eviction, message = commitment.eviction, commitment.foremost.ranked.message
+        if eviction is None:
+            return []
+        step = after_evicting(answer, eviction.node, message, eviction.preemption)
+        if not isinstance(step, Verdict):
+            return self._pause(commitment, answer, now)
+        if answer.pod is not None:
+            self._ledger.kept(commitment.uid, version_number(answer.pod.metadata.resource_version))
+        return self._settle(commitment, step)
+
     def _after_reading(self, commitment: Commitment, reading: Reading, now: float) -> list[Effect]:
         step = after_reading(reading, commitment.foremost.ranked.pod, commitment.node)
         if isinstance(step, Verdict):
@@ -245,7 +273,7 @@ class Committer:
         """Back off: after an answer that leaves things open, or (``None``) after an exception."""
         commitment.failures += 1
         pause = self._settings.pauses.after(commitment.failures, answer.retry_after if answer is not None else None)
-        silent, broken = "the API server has not answered the Binding yet", "trying again after an exception"
+        silent, broken = "the API server has not answered yet", "trying again after an exception"
         self._hold_ups.put_off(commitment, now + pause, broken if answer is None else silent)
         if commitment.next_word is None:
             commitment.next_word = now + self._settings.word_every.total_seconds()
@@ -303,12 +331,20 @@ class Committer:
                 commitment.steps.after_binding()
         else:
             self._ledger.release(uid)
+            self._ledger.give_up_keeping(uid)
             self._undo(commitment)
         self._hold_ups.settled(uid)
         commitment.phase = Phase.DECIDING
         commitment.decision = self._statements.final(commitment, verdict)
         commitment.decided = commitment.foremost.attempt
-        return [Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)]
+        said = Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)
+        return [said, *self._demoted(commitment, verdict)]
+
+    def _demoted(self, commitment: Commitment, verdict: Verdict) -> list[Effect]:
+        """A node that is kept for a pod which nothing helps is kept for nothing."""
+        pod, ranked = commitment.pod, commitment.foremost.ranked
+        is_of_no_use = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination
+        return [Demote(pod=pod)] if is_of_no_use and pod.status.nominated_node_name else []
 
     def _undo(self, commitment: Commitment) -> None:
         steps, commitment.steps = commitment.steps, None

@@ -35,6 +35,22 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Have these pods go from the node, and keep it for this one."""
+
+    pod: Pod
+    node: str
+    victims: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demote:
+    """Write on the pod that no node is kept for it any more."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Publish a Decision on what ``held`` says. ``bury``: first copy it to ``dead``, we have failed at it too often."""
 
@@ -73,4 +89,4 @@ class Complain:
     text: str
 
 
-Effect = Post | Read | Publish | Ack | Nak | Announce | Complain
+Effect = Post | Read | Evict | Demote | Publish | Ack | Nak | Announce | Complain

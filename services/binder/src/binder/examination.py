@@ -10,6 +10,7 @@ from berth.api.messages import Outcome, Ranked, Reason
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.framework.profile import Profile
 from binder.ledger import PODS, Ledger, version_number
+from binder.preempting import Eviction, Preempting
 from binder.recheck import Recheck
 from binder.verdict import CHANGED, GONE, Verdict, bound, bound_somewhere, failed
 
@@ -28,10 +29,11 @@ class Examination:
 
     ledger: Ledger
     recheck: Recheck
+    preempting: Preempting
     profiles: Mapping[str, Profile]
 
-    def of(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement:
-        """Bound already, gone, changed, an error, no candidate; or else a node.
+    def of(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement | Eviction:
+        """Bound already, gone, changed, an error, no candidate; or else a node, or whom to evict.
 
         Raises:
             RecheckError: a filter could not answer.
@@ -39,7 +41,12 @@ class Examination:
         pod = self.standing(ranked, attempt)
         if isinstance(pod, Verdict):
             return pod
-        return _said_by_the_scorer(ranked) or self.choose(ranked, attempt, pod)
+        said = _said_by_the_scorer(ranked)
+        if said is None:
+            return self.choose(ranked, attempt, pod)
+        if said.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:
+            return self.preempting.of(ranked, ranked.preemption, pod)
+        return said
 
     def standing(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
         """Bound already, gone or changed; or else the pod as it is known newest."""

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth.api.boundat import bound_at
+import msgspec
+
+from berth.api.boundat import bound_at, bound_since
 from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.namespace import Namespace
 from berth.api.node import Node
@@ -19,6 +21,7 @@ from berth.api.pod import Pod, is_bound, is_finished
 from berth.cluster.snapshot import Snapshot
 from berth.kube.port import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from binder.fence import fence_epoch
+from binder.nominations import Nominations
 
 PODS: Final = "pod"
 NODES: Final = "node"
@@ -44,6 +47,7 @@ class Ledger:
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = Snapshot() if snapshot is None else snapshot
+        self.nominations = Nominations(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._bound: set[str] = set()
         self._reservations: dict[str, Reservation] = {}
@@ -188,21 +192,18 @@ class Ledger:
         self._unbound.pop(pod.uid, None)
         self._bound.add(pod.uid)
         self._reservations.pop(pod.uid, None)
-        self.snapshot.end_nomination(pod.uid)
-        self.snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
+        self.nominations.ended(pod.uid)
+        self.snapshot.place(_as_mirrored(pod), pod.spec.node_name, bound_at=bound_at(pod))
 
     def _remove_pod(self, uid: str) -> None:
         self._unbound.pop(uid, None)
         self._bound.discard(uid)
         self._reservations.pop(uid, None)
-        self.snapshot.end_nomination(uid)
+        self.nominations.ended(uid)
         self.snapshot.remove_pod(uid)
 
     def _count_nomination(self, pod: Pod) -> None:
-        if pod.status.nominated_node_name:
-            self.snapshot.nominate(pod, pod.status.nominated_node_name)
-        else:
-            self.snapshot.end_nomination(pod.uid)
+        self.nominations.shown(pod, version_number(pod.metadata.resource_version))
 
     def _set_node(self, node: Node) -> None:
         self._names[NODES].add(node.metadata.name)
@@ -270,8 +271,30 @@ class Ledger:
         if self._reservations.pop(uid, None) is None:
             return
         self.snapshot.remove_pod(uid)
+        self._count_nomination_again(uid)
+
+    def keep(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
+        """Keep the node for the pod, at the cost of these pods, whose deletion is about to be asked for."""
+        self.nominations.decide(pod, node, victims)
+
+    def kept(self, uid: str, version: int) -> None:
+        """The API server has written that the node is kept, in the pod of this resourceVersion."""
+        self.nominations.answered(uid, version)
+        self._count_nomination_again(uid)
+
+    def give_up_keeping(self, uid: str) -> None:
+        """Nothing came of a node that was to be kept for the pod: what the API shows counts again."""
+        if self.nominations.is_unanswered(uid):
+            self.nominations.take_back(uid)
+            self._count_nomination_again(uid)
+
+    def victims_left(self, uid: str) -> frozenset[str]:
+        """Of the pods whose deletion was asked for on behalf of this one, those that the watch still shows."""
+        return self.nominations.victims_of(uid) & self._bound
+
+    def _count_nomination_again(self, uid: str) -> None:
         pod = self._unbound.get(uid)
-        if pod is not None:
+        if pod is not None and uid not in self._reservations:
             self._count_nomination(pod)
 
     def release_unanswered(self) -> None:
@@ -281,3 +304,13 @@ class Ledger:
         """
         for uid in [uid for uid, reservation in self._reservations.items() if not reservation.answered]:
             self.release(uid)
+        for uid in self.nominations.unanswered():
+            self.give_up_keeping(uid)
+
+
+def _as_mirrored(pod: Pod) -> Pod:
+    """The pod with the start that scorers know of it, so that both choose the same victims: when it was bound."""
+    since = bound_since(pod)
+    if since == pod.status.start_time:
+        return pod
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=since))

@@ -37,7 +37,7 @@ async def post_binding(client: KubeClient, post: Post, timeout: timedelta) -> An
         )
     except ApiUnreachableError as error:
         return Answer(status=NO_ANSWER, message=str(error))
-    return Answer(status=response.status) if response.succeeded else _failure(response)
+    return failure_of(response)
 
 
 async def read_pod(client: KubeClient, read: Read) -> Reading:
@@ -48,7 +48,7 @@ async def read_pod(client: KubeClient, read: Read) -> Reading:
     except ApiUnreachableError as error:
         return Reading(status=NO_ANSWER, message=str(error))
     if not response.succeeded:
-        failure = _failure(response)
+        failure = failure_of(response)
         return Reading(status=failure.status, message=failure.message, retry_after=failure.retry_after)
     try:
         return Reading(status=response.status, pod=decode_pod(response.body))
@@ -56,7 +56,10 @@ async def read_pod(client: KubeClient, read: Read) -> Reading:
         return Reading(status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
 
 
-def _failure(response: Response) -> Answer:
+def failure_of(response: Response) -> Answer:
+    """The answer, with why it is a refusal where it is one."""
+    if response.succeeded:
+        return Answer(status=response.status)
     failure = response.failure()
     return Answer(
         status=response.status,

@@ -59,6 +59,7 @@ class Statements:
             candidates=ranked.candidates,
             rejections=list(verdict.refusals) or ranked.rejections,
             blockers=list(verdict.blockers) or ranked.blockers,
+            preemption=verdict.preemption,
             positions=ranked.positions,
             resource_versions=self.ledger.newest_objects() if conflict else {},
             scorer=ranked.scorer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from berth.api.messages import Outcome, Reason, Rejection
+from berth.api.messages import Outcome, Preemption, Reason, Rejection
 from berth.framework.status import Status
 
 
@@ -12,7 +12,8 @@ from berth.framework.status import Status
 class Verdict:
     """An outcome with its node, a reason in one word and a message for people, where it has them.
 
-    ``refusals`` replace the scorer's rejections: on a conflict it was the binder who refused.
+    ``refusals`` replace the scorer's rejections: on a conflict it was the binder who refused. ``preemption``: who was
+    evicted for the pod.
     """
 
     outcome: Outcome
@@ -21,6 +22,7 @@ class Verdict:
     message: str = ""
     refusals: tuple[Rejection, ...] = ()
     blockers: tuple[str, ...] = ()
+    preemption: Preemption | None = None
 
 
 GONE = Verdict(outcome=Outcome.GONE)

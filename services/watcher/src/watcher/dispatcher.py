@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from berth.api.boundat import bound_since
 from berth.api.errors import DecodeError
 from berth.api.identity import Term
 from berth.api.mirror import watermark_key
@@ -39,7 +40,7 @@ from watcher.events import (
     StagesRead,
     Tick,
 )
-from watcher.held import bound_at, held
+from watcher.held import held
 from watcher.interest import Interest
 from watcher.limits import AttemptSettings
 from watcher.mirror import Mirror, Wanted
@@ -211,7 +212,7 @@ class Dispatcher:
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
         """Have the mirror hold an object; the number of the change, 0 for none."""
         kept = held(thing) if thing is not None else None
-        since = bound_at(thing) if isinstance(thing, Pod) and is_bound(thing) else None
+        since = bound_since(thing) if isinstance(thing, Pod) and is_bound(thing) else None
         wanted = Wanted(object=kept, bound_at=since) if kept is not None else None
         number, effects = self._mirror.want(key(kind, name), wanted)
         self._effects += effects

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
+from berth.api.boundat import bound_since
 from berth.api.eviction import disruption, is_being_preempted
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodStatus, is_bound
 from berth.kube.port import KubernetesObject
 from watcher.cluster_events import nomination
-
-POD_SCHEDULED: Final = "PodScheduled"
 
 
 def held(thing: KubernetesObject) -> KubernetesObject | None:
@@ -22,18 +19,10 @@ def held(thing: KubernetesObject) -> KubernetesObject | None:
     return msgspec.structs.replace(thing, metadata=_unversioned(thing.metadata))  # type: ignore[type-var]  # all kinds are Structs
 
 
-def bound_at(pod: Pod) -> str | None:
-    """When the pod was bound: what the API server wrote when it took the Binding, else the pod's creation."""
-    for condition in pod.status.conditions or ():
-        if condition.type == POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
-            return condition.last_transition_time
-    return pod.metadata.creation_timestamp
-
-
 def _held_pod(pod: Pod) -> Pod | None:
     if is_bound(pod):
         status = PodStatus(
-            start_time=bound_at(pod),  # its own comes a little later and would be one more write a pod
+            start_time=bound_since(pod),  # its own comes a little later and would be one more write a pod
             conditions=[said] if is_being_preempted(pod) and (said := disruption(pod)) else None,
         )
     elif nomination(pod):

@@ -1,0 +1,377 @@
+"""Pods that are evicted for a more important one: what the binder does, in which order, and what it leaves alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.budgets import BudgetStatus, PodDisruptionBudget
+from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.api.workloads import SelectorSpec
+from berth.kube.port import Deleted, Upserted
+from binder.effects import Demote, Effect, Evict
+from binder.ledger import PODS
+from harness.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked
+
+REFUSAL = "0/2 nodes are available: 2 Insufficient cpu."
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Two nodes, each full of one unimportant pod."""
+    bench = Bench(nodes=2, cpu="2")
+    for node in ("n1", "n2"):
+        bench.show(running(f"low-{node}", node))
+    return bench
+
+
+def running(name: str, node: str, *, cpu: str = "2", priority: int = 0, labels: dict | None = None) -> Pod:
+    return make_pod(name, cpu=cpu, node=node, metadata={"labels": labels}, spec={"priority": priority})
+
+
+def important(name: str = "vip", *, cpu: str = "2", priority: int = 1000) -> Pod:
+    return make_pod(name, cpu=cpu, spec={"priority": priority})
+
+
+def going(pod: Pod, version: int = 30) -> Pod:
+    """The pod after it was evicted, before it has gone."""
+    said = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+    metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    return at_version(msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[said])), version)
+
+
+def proposing(pod: Pod, node: str, *victims: str, n: int = 1, violations: int = 0, **parts: object) -> Ranked:
+    """RANKED without a feasible node, but with a proposal."""
+    named = [Victim(uid=f"uid-{name}", namespace="default", name=name) for name in victims]
+    preemption = Preemption(node=node, victims=named, violations=violations)
+    return ranked(pod, n=n, message=REFUSAL, preemption=preemption, **parts)
+
+
+def evictions(effects: list[Effect]) -> list[tuple[str, str, list[str]]]:
+    found = [each for each in effects if isinstance(each, Evict)]
+    return [(each.pod.metadata.name, each.node, [victim.metadata.name for victim in each.victims]) for each in found]
+
+
+# The plain way.
+
+
+def test_the_victims_go_then_the_pod_is_preempting(bench):
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n1", ["low-n1"])]
+    assert (bench.said, bench.acked) == ([], [])
+    bench.evicted(pod, "n1")
+    (said,) = bench.said
+    assert (said.outcome, said.node, said.message) == (Outcome.PREEMPTING, "n1", REFUSAL)
+    assert [victim.name for victim in said.preemption.victims] == ["low-n1"]
+    assert bench.acked == [1]
+
+
+def test_the_room_is_kept_from_the_first_eviction_on_whatever_the_watch_shows(bench):
+    pod = bench.show(important())
+    other = bench.show(make_pod("other", cpu="2"))
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.delete(running("low-n1", "n1"), version=31)
+    bench.show(at_version(pod, 32))  # somebody wrote it before the node was written into it
+    assert posts(bench.take(ranked(other, "n1"))) == []
+    bench.evicted(pod, "n1", version=33)
+    bench.show(at_version(pod, 32))
+    assert posts(bench.take(ranked(other, "n1", n=2))) == []
+
+
+def test_the_room_is_free_when_the_watch_shows_that_no_node_is_kept_any_more(bench):
+    pod = bench.show(important())
+    other = bench.show(make_pod("other", cpu="2"))
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1", version=33)
+    bench.delete(running("low-n1", "n1"), version=34)
+    bench.show(nominated(pod, "n1", 33))
+    assert posts(bench.take(ranked(other, "n1"))) == []
+    bench.show(nominated(pod, "", 35))
+    assert posts(bench.take(ranked(other, "n1", n=2))) == [("other", "n1", "10")]
+
+
+def test_the_pod_is_bound_when_its_victims_have_gone(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    kept = bench.show(nominated(pod, "n1"))
+    bench.delete(running("low-n1", "n1"), version=51)
+    assert posts(bench.take(ranked(kept, "n1", n=2))) == [("vip", "n1", "50")]
+
+
+def test_a_less_important_pod_for_which_the_node_was_kept_looks_for_another(bench):
+    waiting = bench.show(nominated(important("waiting", priority=5), "n1", 11))
+    pod = bench.show(important())
+    effects = bench.take(proposing(pod, "n1", "low-n1"))
+    assert [each.pod for each in effects if isinstance(each, Demote)] == [waiting]
+
+
+# By the binder's own state.
+
+
+def test_others_are_needed_by_now_so_nobody_is_evicted(bench):
+    pod = bench.show(important())
+    bench.delete(running("low-n1", "n1"), version=31)
+    bench.show(running("newcomer", "n1"))
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
+    (said,) = bench.said
+    assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.VICTIMS)
+    assert said.resource_versions[PODS] == "31"
+
+
+def test_fewer_are_needed_by_now_and_only_they_are_evicted():
+    bench = Bench(nodes=1, cpu="3")
+    for name in ("a", "b"):
+        bench.show(running(name, "n1", cpu="1"))
+    pod = bench.show(important(cpu="2"))
+    (eviction,) = evictions(bench.take(proposing(pod, "n1", "a", "b")))
+    assert eviction == ("vip", "n1", ["b"])
+
+
+@pytest.mark.parametrize("change", ["the victims have gone", "the node has gone", "the pod on it is more important"])
+def test_evictions_that_would_not_help_any_more_are_a_conflict(bench, change):
+    pod = bench.show(important())
+    if change == "the victims have gone":
+        bench.delete(running("low-n1", "n1"), version=31)
+    elif change == "the node has gone":
+        bench.remove_node("n1")
+    else:
+        bench.show(at_version(running("low-n1", "n1", priority=2000), 31))
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
+    assert [(said.outcome, said.reason) for said in bench.said] == [(Outcome.CONFLICT, Reason.VICTIMS)]
+
+
+def test_a_budget_that_has_been_used_up_meanwhile_is_respected(bench):
+    labels = {"app": "web"}
+    bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
+    budget(bench, labels, allowed=0)
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
+    assert [said.reason for said in bench.said] == [Reason.VICTIMS]
+
+
+def test_a_budget_that_the_scorer_knew_to_be_violated_is_no_surprise(bench):
+    labels = {"app": "web"}
+    bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
+    budget(bench, labels, allowed=0)
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1", violations=1))) == [("vip", "n1", ["low-n1"])]
+
+
+def budget(bench: Bench, labels: dict[str, str], allowed: int) -> None:
+    metadata = ObjectMeta(name="web", namespace="default", uid="budget", resource_version="13")
+    selector = SelectorSpec(selector=LabelSelector(match_labels=labels))
+    status = BudgetStatus(disruptions_allowed=allowed)
+    made = PodDisruptionBudget(metadata=metadata, spec=selector, status=status)
+    bench.observe(Upserted(kind="poddisruptionbudget", object=made))
+
+
+def test_a_pod_that_is_on_its_way_to_its_node_is_not_evicted(bench):
+    bench.delete(running("low-n1", "n1"), version=31)
+    on_its_way = bench.show(make_pod("on-its-way", cpu="2"))
+    bench.take(ranked(on_its_way, "n1"))
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "on-its-way"))) == []
+    assert [said.reason for said in bench.said] == [Reason.VICTIMS]
+
+
+def test_two_pods_do_not_get_the_same_room(bench):
+    first, second = bench.show(important("first")), bench.show(important("second"))
+    bench.take(proposing(first, "n1", "low-n1"))
+    assert evictions(bench.take(proposing(second, "n1", "low-n1"))) == []
+    assert [(said.pod, said.reason) for said in bench.said] == [("second", Reason.VICTIMS)]
+
+
+def test_a_no_that_hangs_on_a_proposal_evicts_nobody(bench):
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1", proposals_counted=True))) == []
+    assert [said.reason for said in bench.said] == [Reason.PROPOSALS]
+
+
+def test_a_pod_that_is_bound_or_gone_evicts_nobody(bench):
+    pod = important()
+    bench.show(on_node(pod, "n2"))
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
+    deleted = important("deleted")
+    assert evictions(bench.take(proposing(deleted, "n1", "low-n1"))) == []
+    assert bench.outcomes == ["gone", "gone"]
+
+
+# While they are going.
+
+
+def test_while_victims_are_going_the_answer_is_the_same_and_nobody_else_goes(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    bench.show(going(running("low-n1", "n1")))
+    kept = bench.show(nominated(pod, "n1"))
+    assert evictions(bench.take(proposing(kept, "n1", n=2))) == []
+    assert evictions(bench.take(proposing(kept, "n2", "low-n2", n=3))) == []
+    assert [(said.outcome, said.node) for said in bench.said] == [(Outcome.PREEMPTING, "n1")] * 3
+
+
+def test_victims_of_which_the_watch_does_not_show_yet_that_they_go_are_waited_for_too(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    assert evictions(bench.take(proposing(pod, "n2", "low-n2", n=2))) == []
+    assert [(said.outcome, said.node) for said in bench.said] == [(Outcome.PREEMPTING, "n1")] * 2
+
+
+def test_a_node_that_has_become_impossible_is_not_waited_for(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    bench.show(going(running("low-n1", "n1")))
+    kept = bench.show(nominated(pod, "n1"))
+    bench.remove_node("n1")
+    assert evictions(bench.take(proposing(kept, "n2", "low-n2", n=2))) == [("vip", "n2", ["low-n2"])]
+
+
+def test_a_pod_that_nothing_helps_any_more_keeps_no_node(bench):
+    kept = bench.show(nominated(important(), "n1"))
+    effects = bench.take(ranked(kept, message=REFUSAL, clears_nomination=True))
+    assert [each.pod for each in effects if isinstance(each, Demote)] == [kept]
+    assert bench.outcomes == ["unschedulable"]
+
+
+def test_a_pod_that_may_still_come_to_its_node_keeps_it(bench):
+    kept = bench.show(nominated(important(), "n1"))
+    effects = bench.take(ranked(kept, message=REFUSAL))
+    assert [each for each in effects if isinstance(each, Demote)] == []
+
+
+# When answers are lost, and binders too.
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 401])
+def test_evictions_without_an_answer_are_asked_for_again(bench, status):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    assert evictions(bench.evicted(pod, status=status)) == []
+    assert bench.said == []
+    assert evictions(bench.wait(1)) == [("vip", "n1", ["low-n1"])]
+    bench.evicted(pod, "n1")
+    assert bench.outcomes == ["preempting"]
+
+
+def test_evictions_whose_victims_are_going_already_are_only_finished(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, status=0)
+    bench.show(going(running("low-n1", "n1")))
+    (again,) = [each for each in bench.wait(1) if isinstance(each, Evict)]
+    assert [victim.metadata.deletion_timestamp for victim in again.victims] == ["2026-01-01T00:00:00Z"]
+
+
+def test_evictions_that_are_not_needed_any_more_when_they_are_tried_again_are_left(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, status=0)
+    bench.delete(running("low-n1", "n1"), version=40)
+    assert evictions(bench.wait(1)) == []
+    assert bench.outcomes == ["conflict"]
+    other = bench.show(make_pod("other", cpu="2"))
+    assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
+
+
+def test_a_refused_eviction_is_an_error_in_the_servers_words_and_keeps_no_room(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, status=403)
+    assert bench.outcomes == ["error"]
+    assert bench.said[0].message.startswith("evicting pods for it rejected by the API server: 403")
+    bench.delete(running("low-n1", "n1"), version=40)
+    other = bench.show(make_pod("other", cpu="2"))
+    assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
+
+
+def test_a_pod_that_was_deleted_while_others_were_evicted_for_it_is_gone(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.delete(pod, version=40)
+    bench.evicted(pod, status=404)
+    assert bench.outcomes == ["gone"]
+    bench.delete(running("low-n1", "n1"), version=41)
+    other = bench.show(make_pod("other", cpu="2"))
+    assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
+
+
+def test_a_binder_that_was_killed_before_the_deletion_is_followed_by_one_that_does_it(bench):
+    pod = bench.show(important())
+    message = proposing(pod, "n1", "low-n1")
+    bench.take(message)
+    bench.succeed()
+    assert evictions(bench.deliver(message, 1)) == [("vip", "n1", ["low-n1"])]
+
+
+def test_a_binder_that_was_killed_after_the_deletion_is_followed_by_one_that_keeps_the_node(bench):
+    pod = bench.show(important())
+    message = proposing(pod, "n1", "low-n1")
+    bench.take(message)
+    bench.show(going(running("low-n1", "n1")))
+    bench.succeed()
+    assert evictions(bench.deliver(message, 1)) == [("vip", "n1", ["low-n1"])]
+    bench.evicted(pod, "n1")
+    assert bench.outcomes == ["preempting"]
+
+
+def test_a_binder_that_was_killed_before_the_decision_is_followed_by_one_that_says_it(bench):
+    pod = bench.show(important())
+    message = proposing(pod, "n1", "low-n1")
+    bench.take(message)
+    bench.show(going(running("low-n1", "n1")))
+    bench.show(nominated(pod, "n1"))
+    bench.succeed()
+    assert evictions(bench.deliver(message, 1)) == []
+    (said,) = bench.said
+    assert (said.outcome, said.epoch, said.node) == (Outcome.PREEMPTING, 8, "n1")
+    assert [victim.name for victim in said.preemption.victims] == ["low-n1"]
+
+
+def test_a_binder_that_was_killed_when_all_victims_had_gone_is_followed_by_one_that_has_the_pod_ranked(bench):
+    pod = bench.show(important())
+    message = proposing(pod, "n1", "low-n1")
+    bench.take(message)
+    bench.delete(running("low-n1", "n1"), version=40)
+    bench.succeed()
+    assert evictions(bench.deliver(message, 1)) == []
+    assert bench.outcomes == ["conflict"]
+
+
+def test_a_redelivered_message_evicts_nobody_a_second_time(bench):
+    pod = bench.show(important())
+    message = proposing(pod, "n1", "low-n1")
+    bench.take(message)
+    bench.evicted(pod, "n1")
+    assert evictions(bench.deliver(message, 1)) == []
+    assert (bench.outcomes, bench.acked) == (["preempting"], [1, 1])
+
+
+def test_a_later_attempt_that_comes_while_pods_are_evicted_is_decided_with_it(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.take(proposing(pod, "n2", "low-n2", n=2))
+    bench.evicted(pod, "n1")
+    assert [(said.outcome, said.node, said.attempt) for said in bench.said] == [
+        (Outcome.PREEMPTING, "n1", f"{pod.uid}.1.2")
+    ]
+    assert bench.acked == [1, 2]
+
+
+def test_scorer_and_binder_count_a_pods_age_alike(bench):
+    scheduled = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:05Z")
+    status = {"status": {"start_time": "2026-01-01T00:00:09Z", "conditions": [scheduled]}}
+    pod = bench.show(make_pod("web", node="n1", **status))
+    assert bench.ledger.snapshot.placed(pod.uid).pod.status.start_time == "2026-01-01T00:00:05Z"
+
+
+def test_a_deleted_preemptor_frees_the_room_that_was_kept(bench):
+    pod = bench.show(important())
+    bench.take(proposing(pod, "n1", "low-n1"))
+    bench.evicted(pod, "n1")
+    bench.observe(Deleted(kind=PODS, object=at_version(pod, 60)))
+    assert list(bench.ledger.snapshot.nominations()) == []
