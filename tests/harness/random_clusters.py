@@ -274,6 +274,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     _placing,
     _placing,
     st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
+    st.builds(lambda uid, since: lambda snapshot: _heard_again(snapshot, uid, since), st.sampled_from(UIDS), times),
     st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
     st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
     st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
@@ -283,6 +284,13 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(lambda name, sample: lambda snapshot: _sampled(snapshot, name, sample), _names, st.none() | samples),
     st.builds(lambda name, fact: lambda snapshot: snapshot.live.set_fact(SOURCE, name, fact), _names, facts),
 )
+
+
+def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
+    """A pod that is placed is where it was, as of another time: a proposal that was bound, say."""
+    placed = snapshot.placed(uid)
+    if placed is not None:
+        snapshot.place(placed.pod, snapshot.rows.names[placed.row], bound_at=since)
 
 
 def _sampled(snapshot: Snapshot, node: str, sample: Bandwidth | None) -> None:

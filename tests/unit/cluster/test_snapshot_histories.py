@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.api.bandwidth import Bandwidth
+from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.meta import ObjectMeta
 from berth.api.namespace import Namespace
 from berth.api.podterms import PodSelector, PodTerm, Point
 from berth.api.selectors import NOTHING, Labels, Requirement
+from berth.cluster.estimates import Estimates
 from berth.cluster.hostports import EVERY_ADDRESS, HostPort
+from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.tallies import HoldersOf, PodKind
 from harness.objects import a_node, asking
-from harness.random_clusters import events, nodes, pods
+from harness.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
 LABELS = ("zone", "disk")
 IMAGES = ("app", "db:v2")
@@ -29,14 +36,14 @@ KINDS = (
 )
 
 
-@given(st.lists(events, max_size=30))
-def test_any_history_ends_where_a_fresh_start_would(history):
-    followed = Snapshot()
+@settings(max_examples=80)
+@given(st.just([]) | st.builds(lambda snapshot: [snapshot], snapshots()), st.lists(events, max_size=20))
+def test_any_history_ends_where_a_fresh_start_would(begun, history):
+    followed = begun[0] if begun else Snapshot()
     for key in LABELS:
         followed.label_column(key)  # asked for early, so that it has to be kept right all the way
-    for kind in KINDS:
-        followed.groups.tally(kind)
     for event in history:
+        picture(followed)  # the same for whatever is kept up with changes
         event(followed)
     assert picture(followed) == picture(rebuilt(followed))
 
@@ -92,8 +99,27 @@ def rebuilt(followed: Snapshot) -> Snapshot:
         fresh.set_node(followed.node_info(name).node)
     for row, name in enumerate(followed.rows.names):
         for placed in followed.placed_on_row(row):
-            fresh.place(placed.pod, name)
+            fresh.place(placed.pod, name, bound_at=placed.bound_at)
+    for nominated in followed.nominations():
+        fresh.nominate(nominated.pod, nominated.node)
+    copy_objects(followed, fresh)
+    copy_live_data(followed, fresh)
     return fresh
+
+
+def copy_objects(followed: Snapshot, fresh: Snapshot) -> None:
+    for kind in FURTHER_KINDS.values():
+        for namespace in ("", "default", "other"):
+            for thing in followed.objects(kind.struct).in_namespace(namespace):
+                fresh.objects(kind.struct).set(f"{namespace}/{thing.metadata.name}", thing)
+
+
+def copy_live_data(followed: Snapshot, fresh: Snapshot) -> None:
+    for node, sample in followed.live.bandwidth(QUERY.token).samples().items():
+        fresh.live.set_bandwidth(QUERY.token, node, sample)
+    for node, fact in followed.live.facts(SOURCE).items():
+        fresh.live.set_fact(SOURCE, node, fact)
+    fresh.live.heard_at(followed.live.now)
 
 
 def rows_of(snapshot: Snapshot) -> dict[int, object]:
@@ -121,11 +147,48 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
 
 
 def picture(snapshot: Snapshot) -> dict[str, object]:
-    """Everything that plugins can read, by the node's name."""
+    """Everything that plugins can read, by the node's name, and what is not about one node."""
     tallies = [snapshot.groups.tally(kind).counts for kind in KINDS]
-    return {
-        snapshot.rows.names[row]: (shown, [int(counts[row]) for counts in tallies])
+    by_node = {
+        snapshot.rows.names[row]: (shown, [int(counts[row]) for counts in tallies], live_on(snapshot, row))
         for row, shown in rows_of(snapshot).items()
+    }
+    return {"nodes": by_node, **elsewhere(snapshot)}
+
+
+def live_on(snapshot: Snapshot, row: int) -> object:
+    """What is known of a node beside its object; nothing is said of rows without one."""
+    if not snapshot.columns.exists[row]:
+        return None
+    known = snapshot.live.bandwidth(QUERY.token)
+    pods = snapshot.live.derived(PlacedPods, lambda: PlacedPods(snapshot))
+    pods.refresh()
+    times = sorted(pods.since[pods.rows == row].tolist())
+    estimates = snapshot.live.derived(QUERY, lambda: Estimates(snapshot, known, range_seconds=300, amount=lambda _: 1))
+    columns = (known.receive, known.transmit, known.capacity, known.sampled_at, estimates.column())
+    return [str(column[row]) for column in columns], times, snapshot.live.fact(SOURCE, snapshot.rows.names[row])
+
+
+def elsewhere(snapshot: Snapshot) -> dict[str, object]:
+    kinds = FURTHER_KINDS.values()
+    return {
+        "placed": {
+            placed.pod.uid: (name, placed.pod.metadata, placed.pod.spec.volumes, placed.bound_at)
+            for row, name in enumerate(snapshot.rows.names)
+            for placed in snapshot.placed_on_row(row)
+        },
+        "objects": {
+            (kind.kind, namespace, thing.metadata.name): thing
+            for kind in kinds
+            for namespace in ("", "default", "other")
+            for thing in snapshot.objects(kind.struct).in_namespace(namespace)
+        },
+        "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
+        "terms": {
+            (point, tier): set(snapshot.groups.terms_about(point, "default", (("tier", tier),)))
+            for point in Point
+            for tier in ("1", "a", "b")
+        },
     }
 
 
@@ -148,3 +211,16 @@ def test_amounts_beyond_exact_floats_leave_no_trace():
     snapshot.remove_pod(huge.uid)
     assert snapshot.node_info("n0").requested("memory") == 1
     assert snapshot.node_info("n0").nonzero_memory == 1
+
+
+def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
+    """A proposal becomes a bound pod: the same pod on the same node, and what an average lacks of it shrinks."""
+    snapshot, pod = Snapshot(), asking("web")
+    snapshot.set_node(a_node("n0"))
+    sampled_at = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
+    snapshot.live.set_bandwidth("q", "n0", Bandwidth(receive=1.0, sampled_at=sampled_at))
+    estimates = Estimates(snapshot, snapshot.live.bandwidth("q"), range_seconds=300, amount=lambda _: 1)
+    snapshot.place(pod, "n0")
+    assert estimates.column()[0] == 1
+    snapshot.place(pod, "n0", bound_at=sampled_at.timestamp() - 240)
+    assert estimates.column()[0] == pytest.approx(0.2)

@@ -9,14 +9,21 @@ NODE: Final = 1
 """The node object changed: labels, taints, allocatable, images, or whether it exists."""
 PODS: Final = 2
 """What is placed on the node changed."""
+RETOLD: Final = 4
+"""The same is placed there, and something else is known of it: since when it is bound, its annotations. No sum or count
+of the row is another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Rows of which the node object changed, and rows on which pods did. A row may be in both."""
+    """Rows of which the node object changed, rows on which pods did, and rows of whose pods more is known by now.
+
+    A row may be in several.
+    """
 
     nodes: frozenset[int]
     pods: frozenset[int]
+    retold: frozenset[int] = frozenset()
 
 
 class ChangeLog:
@@ -47,4 +54,5 @@ class ChangeLog:
         return Changed(
             frozenset(row for row, kind in entries if kind & NODE),
             frozenset(row for row, kind in entries if kind & PODS),
+            frozenset(row for row, kind in entries if kind & RETOLD),
         )

@@ -51,7 +51,8 @@ class Estimates:
         changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
         if changed is None:
             return range(self._snapshot.size)
-        return {*changed.nodes, *changed.pods, *self._samples.changed_since(self._sampled)}
+        told = changed.nodes | changed.pods | changed.retold
+        return {*told, *self._samples.changed_since(self._sampled)}
 
     def _sum(self, row: int) -> float:
         return math.fsum(

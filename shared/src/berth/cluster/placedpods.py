@@ -55,7 +55,7 @@ class PlacedPods:
             self._forget()
             rows = range(self._snapshot.size)
         else:
-            rows = changed.nodes | changed.pods
+            rows = changed.nodes | changed.pods | changed.retold
         for row in rows:
             self._read(row)
         self._seen = self._snapshot.version

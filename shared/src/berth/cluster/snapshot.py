@@ -17,7 +17,7 @@ import msgspec
 from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.cluster.changes import NODE, PODS, Changed, ChangeLog
+from berth.cluster.changes import NODE, PODS, RETOLD, Changed, ChangeLog
 from berth.cluster.columns import NodeColumns
 from berth.cluster.hostports import HostPorts
 from berth.cluster.images import Images
@@ -123,6 +123,8 @@ class Snapshot:
             self._note_problems(placed)
         elif before.pod_class is pod_class and before.group is group:
             self._placed[pod.uid] = self._on_row[placed.row][pod.uid] = placed
+            if before.bound_at != bound_at or before.pod != kept:
+                self._changes.add(placed.row, RETOLD)
         else:
             self._take_off(before)
             self._add(placed)
@@ -193,14 +195,14 @@ class Snapshot:
         """How many nodes there are."""
         return len(self._nodes)
 
-    def node_info(self, name: str) -> NodeInfo | None:
-        """One node for a plugin that looks at nodes one by one; None when it is not there."""
-        row = self.rows.of(name)
     @property
     def pod_count(self) -> int:
         """How many pods are placed."""
         return len(self._placed)
 
+    def node_info(self, name: str) -> NodeInfo | None:
+        """One node for a plugin that looks at nodes one by one; None when it is not there."""
+        row = self.rows.of(name)
         return None if row is None else self.info_of_row(row)
 
     def info_of_row(self, row: int) -> NodeInfo | None:
