@@ -42,6 +42,8 @@ def test_every_name_that_the_flag_takes_is_listed_before_and_after_gates():
     assert provider["beside"] == {
         "preEnqueue": [{"name": "SchedulingGates"}],
         "postFilter": [{"name": "DefaultPreemption"}],
+        "reserve": [{"name": "VolumeBinding"}],
+        "preBind": [{"name": "VolumeBinding"}],
     }
 
 

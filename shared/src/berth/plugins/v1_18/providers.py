@@ -91,6 +91,11 @@ RESOURCE_LIMITS: Final = Gate(
 GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)
 """On or off as that release had them."""
 
-BESIDE: Final = Plugins(pre_enqueue=_named("SchedulingGates"), post_filter=_named("DefaultPreemption"))
-"""What is done as well. That release evicted less important pods too, but outside of plugins. And a pod with scheduling
-gates, which it did not know, waits: the API server would refuse its Binding."""
+BESIDE: Final = Plugins(
+    pre_enqueue=_named("SchedulingGates"),
+    post_filter=_named("DefaultPreemption"),
+    reserve=_named("VolumeBinding"),
+    pre_bind=_named("VolumeBinding"),
+)
+"""What is done as well. That release evicted less important pods and bound volumes too, but outside of plugins. And a
+pod with scheduling gates, which it did not know, waits: the API server would refuse its Binding."""
