@@ -294,9 +294,21 @@ def test_a_rate_of_zero_or_less_is_no_limit(qps):
     assert loaded(f"clientConnection: {{qps: {qps}}}").client_connection.qps is None
 
 
+def test_a_plugin_of_kube_scheduler_that_is_not_here_may_be_disabled_and_that_is_told():
+    body = "profiles: [{plugins: {multiPoint: {disabled: [{name: NodeDeclaredFeatures}, {name: Taint}]}}}]"
+    configuration = loaded(body)
+    assert names(configuration, Point.FILTER) == [("Fit", 1)]
+    assert configuration.ignored == ("profiles[0].plugins.multiPoint.disabled[0] (NodeDeclaredFeatures)",)
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    assert loaded("percentageOfNodesToScore: 40.0").percentage_of_nodes_to_score == 40
+
+
 def test_sets_for_placements_of_groups_may_disable_what_is_not_there():
     body = "profiles: [{plugins: {placementGenerate: {disabled: [{name: TopologyPlacement}]}}}]"
-    assert names(loaded(body), Point.FILTER) == [("Taint", 3), ("Fit", 1)]
+    configuration = loaded(body)
+    assert names(configuration, Point.FILTER) == [("Taint", 3), ("Fit", 1)]
 
 
 def test_queue_sort_plugins_have_the_same_arguments_in_all_profiles():

@@ -195,6 +195,38 @@ def test_every_problem_is_said_in_one_order_with_its_path(name, args, expected):
     assert problems((name, args)) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        pytest.param("PodTopologySpread", "{defaultingType: ''}", id="no type"),
+        pytest.param("NodeResourcesBalancedAllocation", "{resources: []}", id="no resources to balance"),
+        pytest.param(
+            "NodeResourcesBalancedAllocation", "{resources: [{name: cpu, weight: 0}, {name: memory}]}", id="0"
+        ),
+        pytest.param("NodeResourcesFit", "{scoringStrategy: {type: LeastAllocated, resources: []}}", id="no resources"),
+        pytest.param(
+            "NodeResourcesFit",
+            "{scoringStrategy: {type: LeastAllocated, resources: [{name: cpu, weight: 0}, {name: memory}]}}",
+            id="a weight of 0",
+        ),
+    ],
+)
+def test_what_is_empty_or_zero_is_as_if_it_was_not_written(name, args):
+    assert loaded((name, args)).args[name] == BUILT_IN[name].args_type()
+
+
+def test_labels_of_added_affinity_must_be_ones_that_nodes_can_have():
+    term = {"key": "a b", "operator": "In", "values": ["c", "d e"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    path = ".addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
+    assert problems(
+        ("NodeAffinity", f"{{addedAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {required}}}}}")
+    ) == [
+        f"{path}.key: want a label key such as disk or example.com/disk, got 'a b'",
+        f"{path}.values[1]: want a label value of at most 63 letters, digits, '-', '_' and '.', got 'd e'",
+    ]
+
+
 def test_problems_of_several_plugins_are_said_together():
     found = problems(("InterPodAffinity", "{hardPodAffinityWeight: -1}"), ("VolumeBinding", "{bindTimeoutSeconds: -1}"))
     assert found == [

@@ -20,7 +20,7 @@ from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status
 from berth.plugins.balance import points_of_node, points_of_nodes
 from berth.plugins.factory import Args, PluginFactory
-from berth.plugins.noderesourcesargs import ResourceWeight, resource_problems
+from berth.plugins.noderesourcesargs import ResourceWeight, cpu_and_memory, resource_problems
 
 NAME: Final = "NodeResourcesBalancedAllocation"
 
@@ -28,9 +28,12 @@ NAME: Final = "NodeResourcesBalancedAllocation"
 class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
     """``resources``: those that are to be used evenly; their weight can only be 1."""
 
-    resources: list[ResourceWeight] | None = msgspec.field(
-        default_factory=lambda: [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
-    )
+    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+
+    def __post_init__(self) -> None:
+        """An empty list is not written."""
+        if not self.resources:
+            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
 
 class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
@@ -40,8 +43,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
     reads = Reads.NODE | Reads.PODS
 
     def __init__(self, args: BalancedAllocationArgs) -> None:
-        given = args.resources or [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
-        self._resources = [resource.name for resource in given]
+        self._resources = [resource.name for resource in args.resources or ()]
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip for a pod that asks for none of it: it leaves every balance as it is."""
@@ -80,7 +82,7 @@ def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
     problems += [
         f"{path}.resources[{i}].weight: want 1, got {resource.weight}"
         for i, resource in enumerate(resources)
-        if resource.weight not in (0, 1)
+        if resource.weight != 1
     ]
     unweighed = [ResourceWeight(name=name) for name in names]
     return problems + resource_problems(unweighed, f"{path}.resources")

@@ -9,11 +9,12 @@ from berth.api.pod import NodeAffinity as Affinity
 from berth.api.pod import NodeSelectorTerm
 from berth.api.selectors import is_valid_term
 from berth.plugins.factory import Args
-from berth.plugins.labelargs import key_problems
+from berth.plugins.labelargs import key_problems, value_problems
 
 _EXPRESSION: Final = (
     "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
 )
+_OF_VALUES: Final = ("In", "NotIn")
 _KINDS: Final = ("required", "preferred")
 _MAX_WEIGHT: Final = 100
 _FIELD: Final = "metadata.name with In or NotIn and one value"
@@ -49,6 +50,9 @@ def _problems_of(term: NodeSelectorTerm, path: str) -> list[str]:
     for i, expression in enumerate(term.match_expressions or ()):
         place = f"{path}.matchExpressions[{i}]"
         problems += key_problems(expression.key, f"{place}.key")
+        if expression.operator in _OF_VALUES:
+            values = enumerate(expression.values or ())
+            problems += [problem for j, value in values for problem in value_problems(value, f"{place}.values[{j}]")]
         if not is_valid_term(NodeSelectorTerm(match_expressions=[expression])):
             problems.append(f"{place}: want {_EXPRESSION}, got {_written(expression)}")
     return problems + [

@@ -25,6 +25,16 @@ class ResourceWeight(Args, frozen=True, kw_only=True):
     name: str = ""
     weight: int = 1
 
+    def __post_init__(self) -> None:
+        """0 is not written."""
+        if not self.weight:
+            msgspec.structs.force_setattr(self, "weight", 1)
+
+
+def cpu_and_memory() -> list[ResourceWeight]:
+    """What counts where nothing is written: both alike."""
+    return [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
+
 
 class ShapePoint(Args, frozen=True, kw_only=True):
     """At this utilization (0..100) this score (0..10)."""
@@ -46,10 +56,13 @@ class ScoringStrategy(Args, frozen=True, kw_only=True):
     """
 
     type: str = ""
-    resources: list[ResourceWeight] | None = msgspec.field(
-        default_factory=lambda: [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
-    )
+    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
     requested_to_capacity_ratio: Shape | None = None
+
+    def __post_init__(self) -> None:
+        """An empty list is not written."""
+        if not self.resources:
+            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
 
 
 class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
@@ -61,9 +74,8 @@ class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
 
 
 def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
-    """The resources that count and their weights; a weight of 0 is 1."""
-    given = strategy.resources or [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
-    return tuple((resource.name, resource.weight or 1) for resource in given)
+    """The resources that count and their weights."""
+    return tuple((resource.name, resource.weight) for resource in strategy.resources or ())
 
 
 def strategy_of(given: ScoringStrategy) -> Strategy:
@@ -107,11 +119,11 @@ def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
 
 
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
-    """Every problem of a list of resources with weights; a weight of 0 is as good as none."""
+    """Every problem of a list of resources with weights."""
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)
-        if not 0 <= resource.weight <= _MAX_PERCENT
+        if not 1 <= resource.weight <= _MAX_PERCENT
     ]
     return problems + [
         f"{path}[{i}].name: want cpu, memory, ephemeral-storage or an extended resource, got {resource.name!r}"

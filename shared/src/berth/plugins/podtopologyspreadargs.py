@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from berth.api.pod import TopologySpreadConstraint
 from berth.plugins.factory import Args
 from berth.plugins.labelargs import key_problems
@@ -23,6 +25,11 @@ class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
 
     default_constraints: list[TopologySpreadConstraint] | None = None
     defaulting_type: str = SYSTEM
+
+    def __post_init__(self) -> None:
+        """Empty is not written."""
+        if not self.defaulting_type:
+            msgspec.structs.force_setattr(self, "defaulting_type", SYSTEM)
 
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:

@@ -108,6 +108,8 @@ def _read_duration(value: object, path: str, problems: Problems) -> timedelta | 
 def _read_scalar(value: object, hint: object, path: str, problems: Problems) -> object:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(hint, type) and type(value) is hint:
         return value
     word = _WORDS.get(hint, f"a {hint}") if isinstance(hint, type) else f"a {hint}"

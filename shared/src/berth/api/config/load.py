@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -25,9 +25,11 @@ from berth.api.config.types import (
     File,
     FileClientConnection,
     FileLeaderElection,
+    FileProfile,
     Plugins,
+    Point,
 )
-from berth.api.config.versions import to_v1
+from berth.api.config.versions import NOT_HERE, to_v1
 from berth.api.config.written import go_duration
 from berth.api.errors import BerthError
 
@@ -115,7 +117,7 @@ def _complete(
         percentage_of_nodes_to_score=percentage,
         pod_initial_backoff=timedelta(seconds=initial),
         pod_max_backoff=timedelta(seconds=longest),
-        ignored=_ignored(file),
+        ignored=_ignored(file, known),
     )
 
 
@@ -124,14 +126,24 @@ def _digest(document: dict[str, object], preset: Plugins) -> str:
     return hashlib.sha256(msgspec.json.encode((document, preset), order="deterministic")).hexdigest()[:12]
 
 
-def _ignored(file: File) -> tuple[str, ...]:
+def _ignored(file: File, known: Mapping[str, KnownPlugin]) -> tuple[str, ...]:
     given = msgspec.to_builtins(file)
     connection = given["clientConnection"]
     return (
         *(name for name in _IGNORED if given.get(name) is not None),
         *(f"clientConnection.{name}" for name in _IGNORED_CONNECTION if connection.get(name) is not None),
         *(["leaderElection.resourceLock"] if file.leader_election.resource_lock == "leases" else []),
+        *(path for index, profile in enumerate(file.profiles or ()) for path in _of_profile(profile, index, known)),
     )
+
+
+def _of_profile(profile: FileProfile, index: int, known: Mapping[str, KnownPlugin]) -> Iterator[str]:
+    """What is disabled that is not there."""
+    sets = {**{str(point): profile.plugins.at(point) for point in Point}, "multiPoint": profile.plugins.multi_point}
+    for place, chosen in sets.items():
+        for number, ref in enumerate(chosen.disabled or ()):
+            if ref.name in NOT_HERE and ref.name not in known:
+                yield f"profiles[{index}].plugins.{place}.disabled[{number}] ({ref.name})"
 
 
 def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderElection:

@@ -13,7 +13,7 @@ from berth.api.config.configuration import EVERY_NODE, ProfileConfiguration
 from berth.api.config.decode import Problems, did_you_mean, read_struct
 from berth.api.config.plugins import EVERYTHING, PluginLists, expand
 from berth.api.config.types import API_VERSION, FileProfile, Plugins, Point
-from berth.api.config.versions import GONE_PLUGINS
+from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
 SAME_QUEUE: Final = "the same as in profiles[0], they share one queue"
@@ -103,7 +103,7 @@ def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], 
         for name in sorted({name for name in names if names.count(name) > 1}):
             problems.append(f"{path}.{place}.enabled: {name!r} stands there more than once")
         for index, ref in enumerate(chosen.disabled or ()):
-            if ref.name != EVERYTHING and ref.name not in known:
+            if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
                 problems.append(_unknown(f"{path}.{place}.disabled[{index}].name", ref.name, known))
 
 

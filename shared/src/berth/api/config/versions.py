@@ -56,6 +56,15 @@ GONE_PLUGINS: Final[Mapping[str, str]] = {
 }
 """Plugins that v1 files cannot name any more, and what to write in their place."""
 
+NOT_HERE: Final = (
+    *GONE_PLUGINS,
+    "GangScheduling",
+    "NodeDeclaredFeatures",
+    "PodGroupPodsCount",
+    "TopologyPlacementGenerator",
+)
+"""Plugins of kube-scheduler, of today or before, that are not here: a file may disable them, which is done anyway."""
+
 _MOVED_ELECTION: Final = {"lockObjectName": "resourceName", "lockObjectNamespace": "resourceNamespace"}
 _MOVED_CONNECTION: Final = {"contentType": "contentType", "kubeAPIQPS": "qps", "kubeAPIBurst": "burst"}
 _OLD_LOCKS: Final = ("endpoints", "configmaps", "endpointsleases", "configmapsleases")
