@@ -6,13 +6,14 @@ was or will be carried out is never an outcome: the pod is read, and the same no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
 
-from berth.api.messages import Outcome, Preemption
+from berth.api.messages import Outcome, Preemption, Reason
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from binder.verdict import CHANGED, GONE, Verdict, bound, bound_somewhere, failed
 
@@ -49,6 +50,13 @@ class Evicted(Answer):
     pod: Pod | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written(Answer):
+    """To the first request of a write that failed, or to the last; ``versions`` are what was written, by kind."""
+
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
 class Next(Enum):
     """What to do when an answer is no outcome."""
 
@@ -83,6 +91,16 @@ def after_evicting(evicted: Evicted, node: str, message: str, preemption: Preemp
     if evicted.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         return GONE
     return _refused(evicted, "evicting pods for it")
+
+
+def after_writing(written: Written) -> Verdict | Next | None:
+    """What the answers to a write mean; ``None``: it stands. What was changed meanwhile is looked at anew."""
+    if written.is_open:
+        return Next.PAUSE
+    if written.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=written.message)
+    succeeded = HTTPStatus.OK <= written.status < HTTPStatus.MULTIPLE_CHOICES
+    return None if succeeded else _refused(written, "what comes before the Binding was")
 
 
 def after_reading(reading: Reading, ranked: Pod, node: str) -> Verdict | Again | Next:

@@ -6,7 +6,8 @@ attempts of the uid join it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from berth.api.identity import Attempt
@@ -24,6 +25,7 @@ class Phase(Enum):
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
     EVICTING = "the answers to the evictions for it"
+    WRITING = "the answers to what is written before the Binding"
     PAUSED = "the end of a back-off"
     DECIDING = "the PubAck of its Decision"
 
@@ -52,6 +54,8 @@ class Commitment:
     """Whom it costs, while they are being evicted."""
     steps: PluginSteps | None = None
     """The plugins' part on the way to that node."""
+    unseen: Mapping[str, int] = field(default_factory=dict)
+    """The resourceVersions, by kind, of what was written for it: the watches must have shown them."""
     is_posted: bool = False
     """Whether a Binding to that node has ever been sent."""
     posted_version: int = 0

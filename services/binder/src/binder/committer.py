@@ -8,17 +8,30 @@ place; pods behind it go on. When the API server answers nobody, nothing new is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from berth.api.identity import Attempt
 from berth.api.messages import Decision, Outcome, Ranked
 from berth.api.pod import Pod
+from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from binder.answers import Again, Answer, Evicted, Next, Reading, after_binding, after_evicting, after_reading
+from binder.answers import (
+    Again,
+    Answer,
+    Evicted,
+    Next,
+    Reading,
+    Written,
+    after_binding,
+    after_evicting,
+    after_reading,
+    after_writing,
+)
 from binder.commit_settings import CommitSettings
 from binder.commitment import Claim, Commitment, Phase
-from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read
+from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read, Write
 from binder.examination import Examination, Placement
 from binder.given import Given
 from binder.holdups import HoldUps
@@ -30,6 +43,8 @@ from binder.recheck import Recheck
 from binder.statements import Stand, Statements
 from binder.verdict import Verdict, failed, refused
 from binder.wire import Wire
+
+UNSEEN: Final = Status(Code.WAIT, ("to see what was written before the Binding",))
 
 
 class Committer:
@@ -84,6 +99,10 @@ class Committer:
     def evicted(self, uid: str, answer: Evicted, now: float) -> list[Effect]:
         """The API server answered the evictions for a pod, or one of them not."""
         return self._on_answer(uid, answer, lambda it: self._after_evicting(it, answer, now), now)
+
+    def written(self, uid: str, answer: Written, now: float) -> list[Effect]:
+        """The API server answered what was to be written before a Binding, or one of the requests not."""
+        return self._on_answer(uid, answer, lambda it: self._after_writing(it, answer, now), now)
 
     def published(self, said: Decision) -> list[Effect]:
         """The Decision has its PubAck: what it settles is acknowledged, and people are told."""
@@ -184,20 +203,34 @@ class Committer:
         """Reserve the node, and go on to the Binding as far as the plugins let it."""
         self._undo(commitment)
         commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
+        commitment.unseen = {}
         self._ledger.reserve(placement.pod, placement.node)
         state = CycleState(self._ledger.snapshot.class_of(placement.pod))
+        state.write(SNAPSHOT, self._ledger.snapshot)
         profile = self._profiles[commitment.foremost.ranked.profile]
         steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
         commitment.steps = steps
         return self._go_on(commitment, steps, now)
 
     def _go_on(self, commitment: Commitment, steps: PluginSteps, now: float) -> list[Effect]:
+        if not self._has_seen(commitment):
+            return self._await_plugin(commitment, steps, UNSEEN, now)
         status = steps.before_binding(now)
         if status.is_success:
             return self._post(commitment, steps)
+        if steps.unwritten:
+            return self._write(commitment, steps)
         if status.code is Code.WAIT:
             return self._await_plugin(commitment, steps, status, now)
         return self._settle(commitment, refused(commitment.node, status))
+
+    def _has_seen(self, commitment: Commitment) -> bool:
+        return all(self._ledger.reached(kind) >= version for kind, version in commitment.unseen.items())
+
+    def _write(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
+        commitment.phase = Phase.WRITING
+        self._wire.start(commitment.uid)
+        return [Write(pod=commitment.pod, requests=steps.unwritten)]
 
     def _post(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
         node = steps.binding().node
@@ -240,6 +273,16 @@ class Committer:
         if answer.pod is not None:
             self._ledger.kept(commitment.uid, version_number(answer.pod.metadata.resource_version))
         return self._settle(commitment, step)
+
+    def _after_writing(self, commitment: Commitment, answer: Written, now: float) -> list[Effect]:
+        step, steps = after_writing(answer), commitment.steps
+        if isinstance(step, Verdict):
+            return self._settle(commitment, step)
+        if step is not None or steps is None:
+            return self._pause(commitment, answer, now)
+        steps.written()
+        commitment.unseen = answer.versions
+        return self._go_on(commitment, steps, now)
 
     def _after_reading(self, commitment: Commitment, reading: Reading, now: float) -> list[Effect]:
         step = after_reading(reading, commitment.foremost.ranked.pod, commitment.node)

@@ -8,6 +8,7 @@ from typing import Any
 
 from berth.api.messages import Decision
 from berth.api.pod import Pod
+from berth.framework import writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +52,14 @@ class Demote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Write what plugins want written before the pod is bound."""
+
+    pod: Pod
+    requests: tuple[writes.Write, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """Publish a Decision on what ``held`` says. ``bury``: first copy it to ``dead``, we have failed at it too often."""
 
@@ -89,4 +98,6 @@ class Complain:
     text: str
 
 
-Effect = Post | Read | Evict | Demote | Publish | Ack | Nak | Announce | Complain
+Request = Post | Read | Evict | Demote | Write | Publish
+"""What is answered later."""
+Effect = Request | Ack | Nak | Announce | Complain

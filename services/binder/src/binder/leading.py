@@ -25,9 +25,24 @@ from berth.service.livedata import follow_live
 from berth.service.logging import get_logger
 from berth.service.process import Process
 from berth.service.until import run_until
+from binder import prewriting
 from binder.committer import Committer
 from binder.counting import clear, count_binding, count_decision, show
-from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read
+from binder.effects import (
+    Ack,
+    Announce,
+    Complain,
+    Demote,
+    Effect,
+    Evict,
+    Held,
+    Nak,
+    Post,
+    Publish,
+    Read,
+    Request,
+    Write,
+)
 from binder.evictions import carry_out, demote
 from binder.ledger import Ledger
 from binder.reading import Reading
@@ -208,16 +223,6 @@ class Leading:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Post():
-                self._start(self._post(effect))
-            case Read():
-                self._start(self._read(effect))
-            case Evict():
-                self._start(self._evict(effect))
-            case Demote():
-                self._start(self._demote(effect))
-            case Publish():
-                self._start(self._publish(effect))
             case Ack():
                 effect.held.delivery.ack()
             case Nak():
@@ -226,6 +231,23 @@ class Leading:
                 self._announce(effect)
             case Complain():
                 self._complain(effect.text)
+            case _:
+                self._start(self._request(effect))
+
+    def _request(self, effect: Request) -> Coroutine[Any, Any, None]:
+        match effect:
+            case Post():
+                return self._post(effect)
+            case Read():
+                return self._read(effect)
+            case Evict():
+                return self._evict(effect)
+            case Demote():
+                return self._demote(effect)
+            case Write():
+                return self._write(effect)
+            case Publish():
+                return self._publish(effect)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._under_way += 1
@@ -250,6 +272,11 @@ class Leading:
         answer = await carry_out(self._parts.client, effect, self._see_that_we_lead)
         log.info("evicted pods", **_about(effect), status=answer.status)
         self._carry_on(self._core.evicted(effect.pod.uid, answer, self._now()))
+
+    async def _write(self, write: Write) -> None:
+        written = await prewriting.carry_out(self._parts.client, write, self._see_that_we_lead)
+        log.info("wrote what comes before a Binding", pod=write.pod.key, uid=write.pod.uid, status=written.status)
+        self._carry_on(self._core.written(write.pod.uid, written, self._now()))
 
     async def _demote(self, effect: Demote) -> None:
         self._see_that_we_lead()

@@ -304,6 +304,8 @@ class Ledger:
         """
         for uid in [uid for uid, reservation in self._reservations.items() if not reservation.answered]:
             self.release(uid)
+        for kind in FURTHER_KINDS.values():
+            self.snapshot.objects(kind.struct).show_all_real()
         for uid in self.nominations.unanswered():
             self.give_up_keeping(uid)
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from berth.api.pod import Pod
 from berth.framework.guard import PluginFailure, call, named
-from berth.framework.interface import Binding, Permission
+from berth.framework.interface import Binding, Permission, PreBindPlugin
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status
+from berth.framework.writes import Write
 
 NO_DEADLINE = float("inf")
 
@@ -28,8 +29,12 @@ class PluginSteps:
     node: str
     waits_until: float = field(default=NO_DEADLINE)
     """When a permission that is still waited for counts as refused, on the clock that is handed in."""
+    unwritten: tuple[Write, ...] = field(default=())
+    """What has to be written before PreBind is asked; ``written`` says that it is."""
+    _knows_what_to_write: bool = field(default=False)
     _is_permitted: bool = field(default=False)
     _is_reserved: bool = field(default=False)
+    _waiting_since: dict[str, float] = field(default_factory=dict)
 
     def before_binding(self, now: float) -> Status:
         """Everything that has to be so before the Binding. WAIT: ask again; a rejection: the node is not to be had.
@@ -37,7 +42,7 @@ class PluginSteps:
         Raises:
             PluginFailure: a plugin could not answer.
         """
-        for step in (self._reserve, self._permit, self._pre_bind):
+        for step in (self._reserve, self._permit, self._writes, self._pre_bind):
             status = step(now)
             if not status.is_success:
                 return status
@@ -101,10 +106,34 @@ class PluginSteps:
         self._is_permitted = waits.is_success
         return waits
 
-    def _pre_bind(self, _now: float) -> Status:
-        for plugin in self.profile.pre_binds:
+    def written(self) -> None:
+        """It is."""
+        self.unwritten = ()
+
+    def _writes(self, _now: float) -> Status:
+        if not self._knows_what_to_write:
+            self._knows_what_to_write = True
+            found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in self._pre_binds]
+            self.unwritten = tuple(write for writes in found for write in writes)
+        return Status(Code.WAIT, ("what comes before the Binding is being written",)) if self.unwritten else SUCCESS
+
+    def _pre_bind(self, now: float) -> Status:
+        """Asked again as a whole while one says WAIT; from its first WAIT on a plugin has so much time."""
+        for plugin in self._pre_binds:
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = named(plugin, "PreBind", answer)
+            if status.code is Code.WAIT:
+                return self._waits(plugin, status, now)
             if not status.is_success:
                 return status
         return SUCCESS
+
+    def _waits(self, plugin: PreBindPlugin, status: Status, now: float) -> Status:
+        since = self._waiting_since.setdefault(plugin.name, now)
+        if now < since + plugin.wait_seconds:
+            return status
+        return Status(Code.UNSCHEDULABLE, (plugin.too_late,), plugin.name)
+
+    @property
+    def _pre_binds(self) -> tuple[PreBindPlugin, ...]:
+        return self.profile.pre_binds

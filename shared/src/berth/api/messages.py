@@ -46,6 +46,8 @@ class Reason(StrEnum):
     PROPOSALS = "proposals"
     VICTIMS = "victims"
     """Other pods than those that the scorer named would have to be evicted by now, or none any more."""
+    VOLUMES = "volumes"
+    """A volume or claim that the pod was to have was changed by somebody else."""
 
 
 def _schema() -> int:

@@ -23,6 +23,8 @@ _REASONS = {
     Reason.NO_CANDIDATE: "none of the best nodes had room any more when it was to be bound",
     Reason.CHANGED: "it was changed meanwhile",
     Reason.PROPOSALS: "the room is promised to pods that are not bound yet",
+    Reason.VICTIMS: "other pods would have to be evicted by now than when it was ranked",
+    Reason.VOLUMES: "a volume or a claim that it was to have was changed meanwhile",
 }
 _BECAME = {
     Outcome.BOUND: "is on {node}",

@@ -14,7 +14,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 | PostFilter | scorer, binder | when no node is feasible; for one node before pods are evicted from it |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
-| Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
+| Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node; what PreBind wants written before |
 
 Guarantees:
 - A rejection is a Status. An exception is a bug: the cycle ends in an error that names the plugin; the service goes on.
@@ -33,7 +33,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +45,11 @@ from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
-from berth.framework.state import CycleState
+from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SUCCESS, Status
 from berth.framework.timing import Timing
 from berth.framework.verdicts import Verdicts
+from berth.framework.writes import Write
 
 if TYPE_CHECKING:
     from berth.framework.dryrun import DryRun
@@ -283,6 +285,10 @@ class ExplainingPlugin(ScorePlugin):
         """What the points were made of; called after NormalizeScore for the few nodes that are named in the ranking."""
 
 
+SNAPSHOT: Final = StateKey[Snapshot]("framework.snapshot")
+"""In the state from Reserve on: the binder's newest state, of which Reserve may suppose what is about to be written."""
+
+
 class ReservePlugin(Plugin):
     """Keeps its own books about pods that are on their way to a node. Called by the binder."""
 
@@ -312,7 +318,21 @@ class PermitPlugin(Plugin):
 
 
 class PreBindPlugin(Plugin):
-    """What must be before the Binding. Called by the binder after Permit."""
+    """What must be before the Binding. Called by the binder after Permit.
+
+    ``wait_seconds`` is how long it may say WAIT; past that the pod is refused with ``too_late``.
+    """
+
+    wait_seconds: float = inf
+    too_late: str = "PreBind was not done in time"
+
+    def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
+        """What the binder has to write at the API server; nothing unless a plugin says otherwise.
+
+        Asked once. ``pre_bind`` is asked for the first time when all of it is written and the binder has seen it.
+        """
+        del state, pod, node
+        return ()
 
     @abstractmethod
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:

@@ -93,9 +93,11 @@ GATES: Final = (EVEN_PODS_SPREAD, RESOURCE_LIMITS)
 
 BESIDE: Final = Plugins(
     pre_enqueue=_named("SchedulingGates"),
+    pre_filter=_named("DynamicResources"),
     post_filter=_named("DefaultPreemption"),
     reserve=_named("VolumeBinding"),
     pre_bind=_named("VolumeBinding"),
 )
 """What is done as well. That release evicted less important pods and bound volumes too, but outside of plugins. And a
-pod with scheduling gates, which it did not know, waits: the API server would refuse its Binding."""
+pod with scheduling gates, which it did not know, waits: the API server would refuse its Binding. One that
+claims devices is refused."""
