@@ -1,7 +1,8 @@
 """A real Prometheus that scrapes once a second what a test tells it to.
 
-with prometheus_server(tmp_path) as server:
+with prometheus_server(tmp_path, rules=tmp_path / "rules.yml") as server:
     server.scrape("127.0.0.2:9100", ...)
+    server.scrape_services({"watcher": "127.0.0.1:10259", ...})
     server.url, server.stop()
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -20,27 +21,35 @@ from harness.child_processes import free_ports, spawn, stop
 
 START_SECONDS = 30.0
 CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
 scrape_configs:
 - job_name: node-exporter
   file_sd_configs: [{{files: [{targets}], refresh_interval: 1s}}]
+- job_name: berth
+  file_sd_configs: [{{files: [{services}], refresh_interval: 1s}}]
 """
 
 
 class PrometheusServer:
     """One server with its store in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rules: Path | None = None) -> None:
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         self._folder = folder
+        self._rules = rules
         self._targets = folder / "targets.json"
+        self._services = folder / "services.json"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it answers."""
         if not self._targets.exists():
             self.scrape()
-        (self._folder / "prometheus.yml").write_text(CONFIG.format(targets=self._targets))
+        if not self._services.exists():
+            self.scrape_services({})
+        config = CONFIG.format(targets=self._targets, services=self._services, rules=self._rules or "")
+        (self._folder / "prometheus.yml").write_text(config)
         command = [
             "prometheus",
             f"--config.file={self._folder / 'prometheus.yml'}",
@@ -51,10 +60,15 @@ class PrometheusServer:
         self._wait_until_ready()
 
     def scrape(self, *instances: str) -> None:
-        """Scrape these from now on, and no others."""
-        draft = self._targets.with_suffix(".draft")
-        draft.write_text(json.dumps([{"targets": list(instances)}]))
-        draft.replace(self._targets)
+        """Scrape these exporters from now on, and no others."""
+        _replace(self._targets, [{"targets": list(instances)}])
+
+    def scrape_services(self, instances: Mapping[str, str]) -> None:
+        """Scrape these of berth's processes from now on, by name, and no others."""
+        _replace(
+            self._services,
+            [{"targets": [instance], "labels": {"service": name}} for name, instance in instances.items()],
+        )
 
     def stop(self) -> None:
         """End it; what it has stored stays."""
@@ -74,11 +88,17 @@ class PrometheusServer:
         raise TimeoutError(f"starting prometheus: {(self._folder / 'prometheus.log').read_text()[-600:]}")
 
 
+def _replace(file: Path, groups: list[dict]) -> None:
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(groups))
+    draft.replace(file)
+
+
 @contextmanager
-def prometheus_server(folder: Path) -> Iterator[PrometheusServer]:
-    """Start one, stop it at the end."""
+def prometheus_server(folder: Path, rules: Path | None = None) -> Iterator[PrometheusServer]:
+    """Start one, stop it at the end; it evaluates the rules once a second."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = PrometheusServer(folder)
+    server = PrometheusServer(folder, rules)
     server.start()
     try:
         yield server

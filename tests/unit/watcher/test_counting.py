@@ -179,6 +179,33 @@ def test_gauges_follow_the_figures_arrivals_add_up_and_the_end_takes_the_gauges_
     assert {key[0] for key in meter.values} == {"scheduler_queue_incoming_pods_total"}
 
 
+def test_a_refused_pod_counts_for_its_plugins_until_it_is_tried_again():
+    world = World().leads(a_pod("web"), a_pod("gated", gates=("later",)))
+
+    def by_plugin() -> dict[tuple[str, str], int]:
+        return dict(world.dispatcher.figures(world.now).refused)
+
+    gated = {("SchedulingGates", "berth"): 1}
+    assert by_plugin() == gated
+    refused(world)
+    assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
+    world.shows(a_node("n1"))
+    assert world.stage("web") == "backoff"
+    assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
+    world.passes(1)
+    assert world.stage("web") == "in flight"
+    assert by_plugin() == gated
+    world.shows(a_pod("gated", version=2))
+    assert by_plugin() == {}
+
+
+def test_a_refused_pod_that_is_deleted_counts_no_more():
+    world = World().leads(a_pod("web"))
+    refused(world)
+    world.deletes(a_pod("web"))
+    assert dict(world.dispatcher.figures(world.now).refused) == {}
+
+
 def test_events_have_kube_schedulers_names():
     assert label_of(ClusterEvent(Resource.POD, Action.DELETE)) == "AssignedPodDelete"
     assert label_of(ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT)) == "NodeUpdateNodeTaint"

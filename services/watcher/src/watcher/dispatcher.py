@@ -60,7 +60,7 @@ class Figures:
     pending: Mapping[str, int]
     """By kube-scheduler's names of queues."""
     refused: Mapping[tuple[str, str], int]
-    """Sleeping pods by plugin that refused them and profile; a pod that two refused counts for both."""
+    """Pods that were refused and not tried again since, by plugin and profile; one that two refused counts for both."""
     entered: Mapping[tuple[str, str], int]
     """Pods that came to a queue since the leadership began, by queue and event, in kube-scheduler's words."""
     in_flight: int

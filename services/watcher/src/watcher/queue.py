@@ -16,6 +16,8 @@ from watcher.waiting_pod import INCOMING, QUEUES, Stage, WaitingPod
 
 HEAD: Final = datetime.min.replace(tzinfo=UTC)
 """An age above all others: whoever waits since then is at the head of its priority."""
+Refused = tuple[str, frozenset[str]]
+"""Profile and plugins."""
 ASLEEP: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})
 """The stages that events may end."""
 
@@ -45,6 +47,8 @@ class SchedulingQueue:
         self._counts: Counter[Stage] = Counter()
         self._sleepers: dict[Refusal, dict[str, WaitingPod]] = {}
         self._asleep_as: dict[str, Refusal] = {}
+        self._refused: Counter[Refused] = Counter()
+        self._refused_by: dict[str, Refused] = {}
 
     def get(self, uid: str) -> WaitingPod | None:
         """The pod of a uid, whatever its stage."""
@@ -62,11 +66,11 @@ class SchedulingQueue:
         return found
 
     def refused(self) -> dict[tuple[str, str], int]:
-        """Sleeping pods by plugin that refused them and profile."""
+        """Pods that were refused and not tried again since, by plugin that refused them and profile."""
         found: Counter[tuple[str, str]] = Counter()
-        for refusal, pods in self._sleepers.items():
-            for plugin in refusal.blockers:
-                found[plugin, refusal.profile] += len(pods)
+        for (profile, blockers), pods in self._refused.items():
+            for plugin in blockers:
+                found[plugin, profile] += pods
         return found
 
     def add(self, pod: WaitingPod) -> None:
@@ -79,6 +83,7 @@ class SchedulingQueue:
         if self._pods.pop(pod.uid, None) is None:
             return
         self._leave(pod)
+        self._forget_refusal(pod)
         pod.ticket = next(self._tickets)
 
     def move(self, pod: WaitingPod, stage: Stage, *, due: float | None = None) -> None:
@@ -140,6 +145,17 @@ class SchedulingQueue:
         elif pod.active_since is None:
             pod.active_since = self.now
             pod.entered_at = self.now if pod.entered_at is None else pod.entered_at
+        self._forget_refusal(pod)
+        if pod.blockers and stage in QUEUES:
+            refused = self._refused_by[pod.uid] = (pod.profile, pod.blockers)
+            self._refused[refused] += 1
+
+    def _forget_refusal(self, pod: WaitingPod) -> None:
+        refused = self._refused_by.pop(pod.uid, None)
+        if refused is not None:
+            self._refused[refused] -= 1
+            if not self._refused[refused]:
+                del self._refused[refused]
 
     def _push(self, pod: WaitingPod) -> None:
         key = self._profiles[pod.profile].sort_key(pod.pod, HEAD if pod.first else pod.since)

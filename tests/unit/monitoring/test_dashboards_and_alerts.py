@@ -1,0 +1,187 @@
+"""What Grafana and Prometheus load, by its form: dashboards, their provisioning, alerts and their pages.
+
+Grafana itself is not asked: what it would say to a wrong file, these tests say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth.service.meter import METRICS
+
+ROOT = Path(__file__).parents[3]
+GRAFANA = ROOT / "deploy/compose/grafana"
+RULES = ROOT / "deploy/compose/prometheus/rules/berth.yml"
+ALERT_TESTS = ROOT / "tests/data/prometheus/alerts.test.yml"
+UNITS = {"s", "cps", "reqps", "short", "none", "percentunit", "bytes"}
+"""Ids of Grafana's units that berth's numbers have."""
+FOREIGN = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+ALERTS = {
+    "BerthQueueGrowing",
+    "BerthBinderNotLeading",
+    "BerthBandwidthStale",
+    "BerthDeadLetters",
+    "BerthConflictsHigh",
+    "BerthMirrorStale",
+}
+METRIC = re.compile(r"\b(?:berth|scheduler|rest_client|leader_election|process)_[a-z_]+\b")
+
+dashboards = [
+    pytest.param(json.loads(path.read_text()), id=path.stem) for path in sorted((GRAFANA / "dashboards").glob("*.json"))
+]
+
+
+def graphs(dashboard: dict) -> list[dict]:
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def alerts() -> Iterator[dict]:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        yield from group["rules"]
+
+
+def metrics_of(expression: str) -> set[str]:
+    """Names in a query, without what a histogram's series add to theirs."""
+    found = METRIC.findall(re.sub(r"by \([^)]*\)", "", expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+# Dashboards
+
+
+def test_there_are_three_dashboards_each_in_a_file_of_its_uid():
+    found = {path.stem: json.loads(path.read_text())["uid"] for path in (GRAFANA / "dashboards").glob("*.json")}
+    assert found == {uid: uid for uid in ("berth", "berth-scorers", "berth-bandwidth")}
+
+
+def test_the_files_are_what_the_program_writes(tmp_path):
+    subprocess.run([sys.executable, GRAFANA / "generate", tmp_path], check=True)
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_text() for path in (GRAFANA / "dashboards").iterdir()}, (
+        "write them anew: python deploy/compose/grafana/generate"
+    )
+
+
+@pytest.mark.parametrize("dashboard", dashboards)
+def test_a_dashboard_asks_for_a_datasource_and_a_job(dashboard):
+    assert dashboard["schemaVersion"] >= 36
+    assert dashboard["title"]
+    datasource, job = dashboard["templating"]["list"]
+    assert (datasource["name"], datasource["type"], datasource["query"]) == ("datasource", "datasource", "prometheus")
+    assert (job["name"], job["type"], job["datasource"]["uid"]) == ("job", "query", "${datasource}")
+    assert metrics_of(job["definition"]) <= METRICS.keys()
+
+
+@pytest.mark.parametrize("dashboard", dashboards)
+def test_every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_datasource(dashboard):
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    titles = [panel["title"] for panel in graphs(dashboard)]
+    assert len(set(titles)) == len(titles)
+    for panel in graphs(dashboard):
+        assert panel["title"]
+        assert panel["description"].endswith((".", "`."))
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        references = [target["refId"] for target in panel["targets"]]
+        assert references
+        assert len(set(references)) == len(references)
+
+
+@pytest.mark.parametrize("dashboard", dashboards)
+def test_every_query_is_about_metrics_that_there_are_and_about_berths_jobs_alone(dashboard):
+    for panel in graphs(dashboard):
+        for target in panel["targets"]:
+            expression = target["expr"]
+            names = metrics_of(expression)
+            assert names
+            assert names <= METRICS.keys() | FOREIGN, panel["title"]
+            assert expression.count('job=~"$job"') == len(METRIC.findall(re.sub(r"by \([^)]*\)", "", expression)))
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
+            assert labels <= grouped, "a legend can only tell what the query keeps"
+
+
+@pytest.mark.parametrize("dashboard", dashboards)
+def test_no_panel_lies_on_another(dashboard):
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_grafana_is_told_where_dashboards_are_and_whom_to_ask():
+    [provider] = yaml.safe_load((GRAFANA / "provisioning/dashboards/berth.yaml").read_text())["providers"]
+    [source] = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    assert (provider["type"], source["type"], source["isDefault"]) == ("file", "prometheus", True)
+    volumes = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["grafana"]["volumes"]
+    folder = provider["options"]["path"]
+    assert any(_mounts(volume, "deploy/compose/grafana", folder) for volume in volumes)
+
+
+def _mounts(volume: str, source: str, folder: str) -> bool:
+    """Whether a volume brings the folder of dashboards to where the provider looks for them."""
+    given, target = volume.removeprefix("./").split(":")[:2]
+    return given.startswith(source) and folder == f"{target}{(source + '/dashboards').removeprefix(given)}"
+
+
+# Alerts
+
+
+def test_the_alerts_are_those_that_were_asked_for():
+    assert {alert["alert"] for alert in alerts()} == ALERTS
+
+
+@pytest.mark.parametrize("alert", [pytest.param(alert, id=alert["alert"]) for alert in alerts()])
+def test_an_alert_is_about_metrics_that_there_are_and_leads_to_its_page(alert):
+    assert metrics_of(alert["expr"]) <= METRICS.keys()
+    assert alert["labels"]["severity"] in {"warning", "critical"}
+    assert alert["annotations"]["summary"].endswith(".")
+    link = alert["annotations"]["runbook_url"].removeprefix("{{ $externalLabels.berth_repository }}")
+    page = (ROOT / link).read_text()
+    assert link == f"docs/runbooks/{alert['alert']}.md"
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert page.startswith(f"# {alert['alert']}\n")
+    assert headings == ["What it means", "What it does to pods", "Where to look", "What to do"]
+
+
+def test_there_is_no_page_without_its_alert():
+    assert {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} == ALERTS
+
+
+@pytest.mark.requires("prometheus")
+def test_each_alert_fires_when_it_should_and_is_silent_when_it_should_be():
+    done = subprocess.run(["promtool", "test", "rules", ALERT_TESTS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = [case for test in yaml.safe_load(ALERT_TESTS.read_text())["tests"] for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == ALERTS
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == ALERTS
+
+
+# Words
+
+
+def test_every_metric_stands_in_the_documentation_with_its_labels():
+    page = (ROOT / "docs/metrics.md").read_text()
+    rows = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", page, re.MULTILINE)
+    }
+    assert rows == {name: set(metric.labels) for name, metric in METRICS.items()}
+
+
+def test_commands_of_berth_in_the_pages_are_commands_that_there_are():
+    known = {"why", "trace", "top", "bus apply", "config check", "config show", "simulate"}
+    for page in (ROOT / "docs/runbooks").glob("*.md"):
+        for command in re.findall(r"^berth (.*)$", page.read_text(), re.MULTILINE):
+            assert any(command.startswith(name) for name in known), f"{page.name}: berth {command}"
