@@ -123,7 +123,11 @@ class QueueSortPlugin(Plugin):
 
 
 class EnqueueExtensions(Plugin):
-    """Which events may help a pod that this plugin refused. A plugin without it counts as helped by every event."""
+    """Which events may help a pod that this plugin refused. A plugin without it counts as helped by every event.
+
+    A hint gets the pod, the object before and after (of BANDWIDTH and FACTS: None and a ``LiveNews``). Asked for at the
+    points at which a plugin can refuse: PreEnqueue, PreFilter, Filter, Reserve, Permit.
+    """
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:
