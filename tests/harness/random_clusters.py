@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 from harness.random_objects import (
     OWNERS,
+    Known,
     disks_of_a_kind,
     objects,
     pod_volumes,
@@ -265,25 +266,26 @@ namespaces = st.builds(
     st.sampled_from(["default", "other"]),
     labels,
 )
-_placing = st.builds(
-    lambda pod, name, since: lambda snapshot: snapshot.place(pod, name, bound_at=since), pods, _names, times
-)
-events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(lambda node: lambda snapshot: snapshot.set_node(node), nodes),
-    st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
-    _placing,
-    _placing,
-    st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
-    st.builds(lambda uid, since: lambda snapshot: _heard_again(snapshot, uid, since), st.sampled_from(UIDS), times),
-    st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
-    st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
-    st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
-    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)),
-    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)),
-    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).remove(known.key)),
-    st.builds(lambda name, sample: lambda snapshot: _sampled(snapshot, name, sample), _names, st.none() | samples),
-    st.builds(lambda name, fact: lambda snapshot: snapshot.live.set_fact(SOURCE, name, fact), _names, facts),
-)
+
+
+def _setting(node: Node) -> Event:
+    return lambda snapshot: snapshot.set_node(node)
+
+
+def _placing(pod: Pod, node: str, since: float | None) -> Event:
+    return lambda snapshot: snapshot.place(pod, node, bound_at=since)
+
+
+def _having(known: Known) -> Event:
+    return lambda snapshot: snapshot.objects(known.struct).set(known.key, known.thing)
+
+
+def _sampling(node: str, sample: Bandwidth | None) -> Event:
+    def sampled(snapshot: Snapshot) -> None:
+        snapshot.live.heard_at(NOW)
+        snapshot.live.set_bandwidth(QUERY.token, node, sample)
+
+    return sampled
 
 
 def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
@@ -293,24 +295,47 @@ def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
         snapshot.place(placed.pod, snapshot.rows.names[placed.row], bound_at=since)
 
 
-def _sampled(snapshot: Snapshot, node: str, sample: Bandwidth | None) -> None:
-    snapshot.live.heard_at(NOW)
-    snapshot.live.set_bandwidth(QUERY.token, node, sample)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(_setting, nodes),
+    st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
+    st.builds(_placing, pods, _names, times),
+    st.builds(_placing, pods, _names, times),
+    st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
+    st.builds(lambda uid, since: lambda snapshot: _heard_again(snapshot, uid, since), st.sampled_from(UIDS), times),
+    st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
+    st.builds(lambda uid: lambda snapshot: snapshot.end_nomination(uid), st.sampled_from(UIDS)),
+    st.builds(lambda namespace: lambda snapshot: snapshot.set_namespace(namespace), namespaces),
+    st.builds(lambda name: lambda snapshot: snapshot.remove_namespace(name), some_namespace),
+    objects.map(_having),
+    objects.map(_having),
+    objects.map(lambda known: lambda snapshot: snapshot.objects(known.struct).remove(known.key)),
+    st.builds(_sampling, _names, st.none() | samples),
+    st.builds(lambda name, fact: lambda snapshot: snapshot.live.set_fact(SOURCE, name, fact), _names, facts),
+)
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A state with nodes, pods on most of them, objects of further kinds, samples, and some events after that."""
-    snapshot = Snapshot()
+def histories(draw: st.DrawFn) -> list[Event]:
+    """Nodes come, with samples and with pods on most of them, objects of further kinds, then anything."""
     there = draw(st.lists(nodes, min_size=2, max_size=6, unique_by=lambda node: node.metadata.name))
     names = st.sampled_from([node.metadata.name for node in there])
-    for node in there:
-        snapshot.set_node(node)
-        _sampled(snapshot, node.metadata.name, draw(samples))
-    for pod in draw(st.lists(pods, min_size=2, max_size=6, unique_by=lambda pod: pod.uid)):
-        snapshot.place(pod, draw(names), bound_at=draw(times))
-    for known in draw(some_of_each_kind):
-        snapshot.objects(known.struct).set(known.key, known.thing)
-    for event in draw(st.lists(events, max_size=4)):
+    return [
+        *(_setting(node) for node in there),
+        *(_sampling(node.metadata.name, draw(samples)) for node in there),
+        *(_placing(each, draw(names), draw(times)) for each in draw(st.lists(pods, min_size=2, max_size=6))),
+        *(_having(known) for known in draw(some_of_each_kind)),
+        *draw(st.lists(events, max_size=4)),
+    ]
+
+
+def replayed(history: Iterable[Event]) -> Snapshot:
+    """What a Snapshot has become by all that."""
+    snapshot = Snapshot()
+    for event in history:
         event(snapshot)
     return snapshot
+
+
+def snapshots() -> st.SearchStrategy[Snapshot]:
+    """States after such histories."""
+    return histories().map(replayed)

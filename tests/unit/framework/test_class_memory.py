@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.interface import FilterPlugin, Reads
+from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
+from berth.plugins.networktrafficargs import NetworkTrafficArgs
+from berth.plugins.presets import EVERY_GATE
+from berth.plugins.registry import BUILT_IN
+from berth.service.configuration import profiles_of, read_configuration
 from harness.objects import a_node, asking, first_attempt
 from harness.profiles import default_profile, profile_of
-from harness.random_clusters import events, pods, snapshots
+from harness.random_clusters import QUERY, events, histories, pods, replayed, snapshots
 
-steps = st.lists(st.one_of(events, pods.map(lambda pod: lambda _: pod)), max_size=25)
+OF_1_18 = read_configuration(
+    None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)
+)
 
 
-@given(snapshot=snapshots(), history=steps, waiting=st.lists(pods, min_size=1, max_size=3))
-def test_remembering_equals_computing_anew(snapshot, history, waiting):
-    remembering = default_profile()
-    for event in history:
-        event(snapshot)
+def every_plugin() -> Profile:
+    """All of today's plugins in one profile, those included that no preset has."""
+    arguments = {"NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=80)}
+    factories = [factory for name, factory in BUILT_IN.items() if name == factory.name]
+    return profile_of(
+        *(each.build(arguments.get(each.name, each.args_type and each.args_type())) for each in factories)
+    )
+
+
+def of_1_18() -> Profile:
+    """What kube-scheduler 1.18 ran, every gate's plugins included."""
+    return profiles_of(OF_1_18)["berth"]
+
+
+PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, of_1_18)]
+steps = st.lists(st.tuples(events, st.booleans()), max_size=10)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@settings(max_examples=40)
+@given(begun=histories(), steps=steps, waiting=st.lists(pods, min_size=1, max_size=3))
+def test_remembering_equals_computing_anew(profile, begun, steps, waiting):
+    """What is remembered is the profile's and what plugins derive from the Snapshot: both are made anew each time."""
+    remembering, followed = profile(), replayed(begun)
+    for number, (event, asked) in enumerate(steps):
+        event(followed)
+        if not asked:
+            continue
+        fresh = replayed([*begun, *(each for each, _ in steps[: number + 1])])
         for pod in waiting:
             attempt = first_attempt(pod)
-            with_memory = rank(pod, snapshot, remembering, attempt=attempt)
-            assert with_memory == rank(pod, snapshot, default_profile(), attempt=attempt)
+            with_memory = rank(pod, followed, remembering, attempt=attempt)
+            assert with_memory == rank(pod, fresh, profile(), attempt=attempt)
 
 
 @given(snapshot=snapshots(), pod=pods)
