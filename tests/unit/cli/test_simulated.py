@@ -1,6 +1,7 @@
 """What berth simulate tells people: a line a pod, and the sum of it."""
 
-from berth.cli.simulated import summary, table_of
+from berth.cli.simulated import Sums, row_of
+from berth.cli.simulated import table_of as table_of_rows
 from berth.cli.simulation import NodeRejection, Simulated
 from harness.printed import printed, words
 
@@ -21,6 +22,17 @@ NOWHERE = Simulated(
 NOMINATED = Simulated(
     pod="default/vip", profile="other", message="0/1 nodes are available.", nominated="n1", victims=["a", "b"]
 )
+
+
+def table_of(decided):
+    return table_of_rows([row_of(one) for one in decided])
+
+
+def summary(decided):
+    sums = Sums()
+    for one in decided:
+        sums.add(one)
+    return sums.told()
 
 
 def test_a_pod_has_its_node_what_made_it_best_and_the_runner_up():

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from berth.api.messages import MALFORMED
+from berth.cli.yamlvalues import yaml_values
 
 WANTED: Final = "want what `kubectl get -o json` or `-o yaml` prints"
 _LIST: Final = "List"
@@ -134,5 +135,4 @@ def _next(text: str, at: int) -> int:
 
 def _yaml(data: bytes) -> list[bytes]:
     """The documents of YAML as JSON; those that are empty, as between two ``---``, are left out."""
-    loaded = yaml.load_all(data.decode(), Loader=yaml.CSafeLoader)
-    return [msgspec.json.encode(value) for value in loaded if value is not None]
+    return [msgspec.json.encode(value) for value in yaml_values(data.decode()) if value is not None]

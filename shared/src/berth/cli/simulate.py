@@ -14,7 +14,7 @@ from berth.cli.asking import Form, Output
 from berth.cli.config import Gates, Provider, configured
 from berth.cli.console import note, say_json, show
 from berth.cli.ending import finish
-from berth.cli.simulated import summary, table_of
+from berth.cli.simulated import Sums, row_of, table_of
 from berth.cli.simulateinput import InputError, Question, read_question
 from berth.cli.simulation import Simulated, Simulation
 from berth.framework.profile import Profile
@@ -95,10 +95,10 @@ async def _simulate(  # noqa: PLR0913 - what was asked for
     for sentence in question.notes:
         note(sentence)
     simulation = Simulation(snapshot=question.snapshot, profiles=profiles)
-    decided = list(_shown(_decisions(simulation, question, independent=independent), form))
+    sums = _shown(_decisions(simulation, question, independent=independent), form)
     for pod, problem in simulation.failed.items():
         note(f"{pod}: {problem}")
-    return not simulation.failed and not (must_fit and any(one.bound is None for one in decided))
+    return not simulation.failed and not (must_fit and sums.placed < sums.pods)
 
 
 def _question(cluster: Sequence[str], pods: Sequence[str], profiles: Mapping[str, Profile]) -> Question:
@@ -114,14 +114,15 @@ def _decisions(simulation: Simulation, question: Question, *, independent: bool)
     return simulation.each_alone(question.pods) if independent else simulation.one_after_another(question.pods)
 
 
-def _shown(decisions: Iterator[Simulated], form: Form) -> Iterator[Simulated]:
-    """Each decision, after it was printed."""
-    if form is Form.JSON:
-        for one in decisions:
+def _shown(decisions: Iterator[Simulated], form: Form) -> Sums:
+    """Print each decision: for programs when it is made, for people all in one table."""
+    sums, rows = Sums(), []
+    for one in decisions:
+        sums.add(one)
+        if form is Form.JSON:
             say_json(one, indent=0)
-            yield one
-        return
-    decided = list(decisions)
-    if decided:
-        show(table_of(decided), "", summary(decided))
-    yield from decided
+        else:
+            rows.append(row_of(one))
+    if rows:
+        show(table_of(rows), "", sums.told())
+    return sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.table import Table
@@ -15,37 +15,65 @@ _PLUGINS: Final = 3
 """How many plugins are named of those that scored."""
 
 
-def table_of(decided: Sequence[Simulated]) -> Table:
-    """A line a pod: its node and what made it the best one, or why it has none."""
-    several = len({one.profile for one in decided}) > 1
+@dataclass(slots=True)
+class Sums:
+    """How many pods there were, and what became of them."""
+
+    pods: int = 0
+    placed: int = 0
+    nominated: int = 0
+    nodes: set[str] = field(default_factory=set)
+
+    def add(self, one: Simulated) -> None:
+        """One more."""
+        self.pods += 1
+        self.nominated += one.nominated is not None
+        if one.bound is not None:
+            self.placed += 1
+            self.nodes.add(one.bound)
+
+    def told(self) -> Text:
+        """In a sentence."""
+        nowhere = self.pods - self.placed - self.nominated
+        parts = [f"{self.placed} of {self.pods} pods have a node, on {len(self.nodes)} nodes"]
+        parts += [f"{self.nominated} would wait for room to be made"] if self.nominated else []
+        parts += [f"{nowhere} fit nowhere"] if nowhere else []
+        return plain("; ".join(parts), "bold")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is told of a pod: far less than what was decided, which says something of every node."""
+
+    pod: str
+    profile: str
+    node: Text
+    possible: str
+    because: Text
+
+
+def row_of(one: Simulated) -> Row:
+    """A pod's node and what made it the best one, or why it has none."""
+    looked_at = len(one.feasible) + len(one.rejections)
+    possible = f"{len(one.feasible)} of {looked_at}" if looked_at else ""
+    return Row(one.pod, one.profile, _node(one), possible, _because(one))
+
+
+def table_of(rows: list[Row]) -> Table:
+    """A line a pod; the profile is named where there are several."""
+    several = len({row.profile for row in rows}) > 1
     headings = ("POD", *(("PROFILE",) if several else ()), "NODE", "POSSIBLE", "BECAUSE")
     table = columns(*headings, numbers=("POSSIBLE",))
-    for one in decided:
-        profile = (plain(one.profile),) if several else ()
-        table.add_row(plain(one.pod), *profile, _node(one), plain(_possible(one)), _because(one))
+    for row in rows:
+        profile = (plain(row.profile),) if several else ()
+        table.add_row(plain(row.pod), *profile, row.node, plain(row.possible), row.because)
     return table
-
-
-def summary(decided: Sequence[Simulated]) -> Text:
-    """How many pods have a node, and how many nodes got pods."""
-    placed = [one.bound for one in decided if one.bound is not None]
-    waiting = sum(one.nominated is not None for one in decided)
-    parts = [f"{len(placed)} of {len(decided)} pods have a node, on {len(set(placed))} nodes"]
-    parts += [f"{waiting} would wait for room to be made"] if waiting else []
-    nowhere = len(decided) - len(placed) - waiting
-    parts += [f"{nowhere} fit nowhere"] if nowhere else []
-    return plain("; ".join(parts), "bold")
 
 
 def _node(one: Simulated) -> Text:
     if one.bound is not None:
         return plain(one.bound, "green")
     return plain(f"({one.nominated})", "yellow") if one.nominated is not None else plain("-", "red")
-
-
-def _possible(one: Simulated) -> str:
-    looked_at = len(one.feasible) + len(one.rejections)
-    return f"{len(one.feasible)} of {looked_at}" if looked_at else ""
 
 
 def _because(one: Simulated) -> Text:
@@ -59,7 +87,8 @@ def _because(one: Simulated) -> Text:
 
 
 def _runner_up(one: Simulated) -> str:
-    node, total = max(((node, total) for node, total in one.totals.items() if node != one.bound), key=lambda x: x[1])
+    others = ((total, node) for node, total in one.totals.items() if node != one.bound)
+    total, node = max(others, key=lambda other: other[0])
     return f" ({node} {total})"
 
 
