@@ -41,6 +41,7 @@ def test_every_name_that_the_flag_takes_is_listed_before_and_after_gates():
     assert spread == ["preFilter", "filter", "preScore", "score"]
     assert provider["beside"] == {
         "preEnqueue": [{"name": "SchedulingGates"}],
+        "preFilter": [{"name": "DynamicResources"}],
         "postFilter": [{"name": "DefaultPreemption"}],
         "reserve": [{"name": "VolumeBinding"}],
         "preBind": [{"name": "VolumeBinding"}],
@@ -67,7 +68,7 @@ def test_gates_can_be_tried():
 def test_a_person_reads_one_plugin_a_line():
     lines = [line.split() for line in typed("config", "providers").stdout.splitlines()]
     assert ["DefaultProvider", "(1.18;", "EvenPodsSpread=true,", "ResourceLimitsPriorityFunction=false)"] in lines
-    assert ["preFilter", "NodeResourcesFit", "PodTopologySpread"] in lines
+    assert ["preFilter", "NodeResourcesFit", "PodTopologySpread", "DynamicResources"] in lines
     assert ["NodePreferAvoidPods", "10000"] in lines
 
 

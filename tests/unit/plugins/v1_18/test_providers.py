@@ -21,6 +21,7 @@ SPREAD, LIMITS = "EvenPodsSpread", "ResourceLimitsPriorityFunction"
 FLAGS = ["--algorithm-provider=DefaultProvider", "--algorithm-provider=ClusterAutoscalerProvider"]
 BESIDE = {
     "preEnqueue": ["SchedulingGates"],
+    "preFilter": ["DynamicResources"],
     "postFilter": ["DefaultPreemption"],
     "reserve": ["VolumeBinding"],
     "preBind": ["VolumeBinding"],
@@ -86,7 +87,10 @@ def test_gates_append_their_plugins(provider, said, on):
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_profile_runs_the_list_after_gates_and_what_1_18_did_outside_of_plugins(provider):
     configuration = read_configuration(None, provider=provider, gates=f"{LIMITS}=true")
-    assert running(configuration) == {**with_gates(provider, SPREAD, LIMITS), **BESIDE}
+    gated = with_gates(provider, SPREAD, LIMITS)
+    assert running(configuration) == {
+        point: [*gated.get(point, ()), *BESIDE.get(point, ())] for point in (*gated, *BESIDE)
+    }
     profile = profiles_of(configuration)["berth"]
     assert [plugin.name for plugin in profile.filters] == running(configuration)["filter"]
     assert [plugin.name for plugin in profile.pre_scores] == running(configuration)["preScore"]

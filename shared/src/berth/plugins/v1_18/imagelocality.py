@@ -1,7 +1,7 @@
 """ImageLocality: prefers nodes that have the pod's images already, those of its containers.
 
-Score: as today's plugin of that name, but images of init containers and of volumes do not count, and the most that
-counts is 1000 MiB, however many containers there are. As in kube-scheduler 1.18.
+Score: as today's plugin of that name, but init containers and volumes do not count: neither their images nor, for the
+most that counts, their number. As in kube-scheduler 1.18.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ImageLocality(imagelocality.ImageLocality):
         return [imagelocality.tagged(container.image) for container in pod.spec.containers or ()]
 
     def most(self, pod: Pod) -> int:
-        """Bytes from which on a node is as good as can be: the same for every pod."""
-        return imagelocality.MOST
+        """Bytes from which on a node is as good as can be."""
+        return imagelocality.MOST * max(1, len(pod.spec.containers or ()))
 
 
 FACTORY: Final = PluginFactory(name=imagelocality.NAME, points=(Point.SCORE,), build=no_args(ImageLocality))
