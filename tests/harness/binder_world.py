@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.identity import Attempt, Term, Uid
@@ -153,11 +153,14 @@ class BinderWorld:
                 self.said += [decode(stored.data, _decoder) for stored in batch]
 
 
+W = TypeVar("W", bound=BinderWorld)
+
+
 @asynccontextmanager
-async def binder_world(cluster: Cluster, bus: Bus) -> AsyncIterator[BinderWorld]:
+async def binder_world(cluster: Cluster, bus: Bus, kind: type[W] = BinderWorld) -> AsyncIterator[W]:
     """A bus that serves the cluster, with nobody on it yet."""
     session = await bus.connect(name="test")
-    world = BinderWorld(cluster=cluster, bus=bus, session=session)
+    world = kind(cluster=cluster, bus=bus, session=session)
     await claim_cluster(session, await read_cluster_id(cluster.client))
     reading = asyncio.create_task(world.read_decisions())
     try:

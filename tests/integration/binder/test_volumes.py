@@ -1,0 +1,172 @@
+"""Claims that wait for their first consumer, on an API server, real and simulated; the test plays the controllers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.api.messages import Outcome
+from harness.binder_world import BinderWorld, binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+
+SELECTED = "volume.kubernetes.io/selected-node"
+
+
+class VolumeWorld(BinderWorld):
+    """With storage of the test's own."""
+
+    @property
+    def claims(self) -> str:
+        return f"/api/v1/namespaces/{self.cluster.api.namespace}/persistentvolumeclaims"
+
+    @property
+    def storage_class(self) -> str:
+        return f"slow-{self.cluster.api.namespace}"
+
+    async def made(self, path: str, body: dict) -> dict:
+        answer = await self.cluster.api.post(path, body)
+        assert answer.code == 201, answer.body
+        return answer.body
+
+    async def add_class(self, provisioner: str) -> None:
+        mode = {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+        await self.made("/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": self.storage_class}, **mode})
+
+    async def add_claim(self, name: str = "data") -> dict:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": self.storage_class}}
+        return await self.made(self.claims, body)
+
+    async def add_volume(self, name: str, **spec: object) -> dict:
+        """A volume that is free."""
+        whole = {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+        body = {"metadata": {"name": name}, "spec": {**whole, "storageClassName": self.storage_class, **spec}}
+        await self.made("/api/v1/persistentvolumes", body)
+        await self.patched(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
+        return await self.seen(f"/api/v1/persistentvolumes/{name}")
+
+    async def using(self, name: str, claim: str = "data"):
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+        answer = await self.cluster.api.add_pod(name, containers=[container], volumes=[volume])
+        assert answer.code == 201, answer.body
+        return await self.pod(name)
+
+    async def seen(self, path: str) -> dict:
+        return (await self.cluster.api.get(path)).body
+
+    async def patched(self, path: str, body: dict) -> None:
+        answer = await self.cluster.api.patch(path, body)
+        assert answer.code == 200, answer.body
+
+    async def bind_claim(self, claim: str, volume: str) -> None:
+        """What the controller of volumes does once the volume is kept for the claim."""
+        annotations = {"pv.kubernetes.io/bind-completed": "yes"}
+        body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
+        await self.patched(f"{self.claims}/{claim}", body)
+
+    async def selected_node(self, claim: str) -> str:
+        found = await self.seen(f"{self.claims}/{claim}")
+        return found["metadata"].get("annotations", {}).get(SELECTED, "")
+
+    def is_waiting(self, pod) -> bool:
+        return any(said.outcome is Outcome.WAITING and said.uid == pod.uid for said in self.said)
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[VolumeWorld]:
+    async with binder_world(cluster, nats_bus_under_test.bus, VolumeWorld) as world:
+        yield world
+
+
+async def test_a_pod_is_bound_when_a_volume_was_made_for_its_claim(world):
+    await world.add_class("disks.example.com")
+    await world.add_claim()
+    node, pod = await world.add_node(), await world.using("web")
+    await world.leading_binder()
+    await world.rank(pod, node)
+
+    async def is_selected() -> bool:
+        return await world.selected_node("data") == node
+
+    await world.until(is_selected)
+    await world.until(lambda: world.is_waiting(pod))
+    assert (await world.pod("web")).spec.node_name == ""
+    volume = f"made-{world.cluster.api.namespace}"
+    await world.add_volume(volume)
+    await world.bind_claim("data", volume)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    assert (await world.pod("web")).spec.node_name == node
+    await world.nothing_ranked_is_left()
+
+
+async def test_a_free_volume_is_kept_for_the_claim_and_nobody_elses(world):
+    await world.add_class("kubernetes.io/no-provisioner")
+    claim, _ = await world.add_claim("data"), await world.add_claim("other")
+    volume = f"disk-{world.cluster.api.namespace}"
+    await world.add_volume(volume)
+    node = await world.add_node()
+    first, second = await world.using("first"), await world.using("second", "other")
+    await world.leading_binder()
+    await world.rank(first, node)
+    await world.rank(second, node)
+
+    async def is_kept() -> bool:
+        return "claimRef" in (await world.seen(f"/api/v1/persistentvolumes/{volume}"))["spec"]
+
+    await world.until(is_kept)
+    kept = await world.seen(f"/api/v1/persistentvolumes/{volume}")
+    assert (kept["spec"]["claimRef"]["uid"], kept["spec"]["claimRef"]["kind"]) == (
+        claim["metadata"]["uid"],
+        "PersistentVolumeClaim",
+    )
+    assert kept["metadata"]["annotations"] == {"pv.kubernetes.io/bound-by-controller": "yes"}
+    assert (await world.decision(second)).outcome is Outcome.CONFLICT
+    await world.bind_claim("data", volume)
+    assert (await world.decision(first)).outcome is Outcome.BOUND
+
+
+async def test_a_volume_that_a_person_has_kept_for_the_claim_stays_that_persons_choice(world):
+    await world.add_class("kubernetes.io/no-provisioner")
+    claim = await world.add_claim()
+    volume = f"disk-{world.cluster.api.namespace}"
+    promise = {"kind": "PersistentVolumeClaim", "namespace": world.cluster.api.namespace, "name": "data"}
+    await world.add_volume(volume, claimRef=promise)
+    node, pod = await world.add_node(), await world.using("web")
+    await world.leading_binder()
+    await world.rank(pod, node)
+    await world.until(lambda: world.is_waiting(pod))
+    kept = await world.seen(f"/api/v1/persistentvolumes/{volume}")
+    assert kept["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
+    assert "annotations" not in kept["metadata"]
+
+
+async def test_a_provisioner_that_gives_up_has_the_pod_ranked_again(world):
+    await world.add_class("disks.example.com")
+    await world.add_claim()
+    node, pod = await world.add_node(), await world.using("web")
+    await world.leading_binder()
+    await world.rank(pod, node)
+    await world.until(lambda: world.is_waiting(pod))
+    await world.patched(f"{world.claims}/data", {"metadata": {"annotations": {SELECTED: None}}})
+    said = await world.decision(pod)
+    assert (said.outcome, said.message) == (
+        Outcome.UNSCHEDULABLE,
+        'binding volumes: provisioning failed for PVC "data"',
+    )
+
+
+async def test_a_successor_binds_the_pod_that_its_predecessor_made_a_volume_for(world):
+    await world.add_class("disks.example.com")
+    await world.add_claim()
+    node, other, pod = await world.add_node(), await world.add_node(), await world.using("web")
+    killed = await world.leading_binder()
+    await world.rank(pod, node, other)
+    await world.until(lambda: world.is_waiting(pod))
+    await killed.kill()
+    volume = f"made-{world.cluster.api.namespace}"
+    await world.add_volume(volume)
+    await asyncio.gather(world.bind_claim("data", volume), world.start_binder())
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    assert (await world.pod("web")).spec.node_name == node

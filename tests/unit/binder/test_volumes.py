@@ -1,0 +1,249 @@
+"""Claims that wait for their first consumer: volumes kept or made, waited for, and given up, in the binder's core."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.messages import Outcome, Reason
+from berth.api.meta import ObjectMeta, SelectorRequirement
+from berth.api.pod import ClaimSource, NodeSelector, NodeSelectorTerm, Pod, Volume
+from berth.api.storage import StorageClass
+from berth.api.volumes import (
+    BIND_COMPLETED,
+    ClaimResources,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    PhaseStatus,
+    VolumeNodeAffinity,
+)
+from berth.framework.writes import ClaimName, KeepVolume, SelectNode
+from berth.kube.port import Upserted
+from berth.plugins.volumesearch import SELECTED_NODE
+from binder.answers import NO_ANSWER, Written
+from binder.effects import Post, Write
+from harness.binder_bench import Bench, make_pod, ranked
+
+TEN_MINUTES = 600.0
+
+
+def named(name: str, **more) -> ObjectMeta:
+    return ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **more)
+
+
+def a_class(provisioner: str = "disks.example.com") -> StorageClass:
+    metadata = ObjectMeta(name="slow", uid="uid-slow", resource_version="1")
+    return StorageClass(metadata=metadata, provisioner=provisioner, volume_binding_mode="WaitForFirstConsumer")
+
+
+def a_claim(name: str = "data", version: int = 2, volume: str = "", **annotations: str) -> PersistentVolumeClaim:
+    """A claim to 1Gi; with a volume, one that is bound to it."""
+    if volume:
+        annotations[BIND_COMPLETED] = "yes"
+    return PersistentVolumeClaim(
+        metadata=named(name, resource_version=str(version), annotations=annotations or None),
+        spec=PersistentVolumeClaimSpec(
+            access_modes=["ReadWriteOnce"],
+            storage_class_name="slow",
+            volume_name=volume,
+            resources=ClaimResources(requests={"storage": "1Gi"}),
+        ),
+    )
+
+
+def selected(node: str, version: int = 5, **more) -> PersistentVolumeClaim:
+    claim = a_claim(version=version, **more)
+    annotations = {**(claim.metadata.annotations or {}), SELECTED_NODE: node}
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
+
+
+def a_volume(name: str, *nodes: str, version: int = 3) -> PersistentVolume:
+    reached = SelectorRequirement(key="kubernetes.io/hostname", operator="In", values=list(nodes))
+    affinity = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[reached])])
+    return PersistentVolume(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version)),
+        spec=PersistentVolumeSpec(
+            capacity={"storage": "2Gi"},
+            access_modes=["ReadWriteOnce"],
+            storage_class_name="slow",
+            node_affinity=VolumeNodeAffinity(required=affinity) if nodes else None,
+        ),
+        status=PhaseStatus(phase="Available"),
+    )
+
+
+def kept(volume: PersistentVolume, claim: str = "data", version: int = 6) -> PersistentVolume:
+    """The volume as the API shows it once it is kept for a claim."""
+    raw = msgspec.to_builtins(volume)
+    raw["metadata"]["resourceVersion"] = str(version)
+    raw["spec"]["claimRef"] = {"namespace": "default", "name": claim, "uid": f"uid-{claim}"}
+    return msgspec.convert(raw, PersistentVolume)
+
+
+def using(name: str, claim: str = "data") -> Pod:
+    volume = Volume(name="v", persistent_volume_claim=ClaimSource(claim_name=claim))
+    return make_pod(name, spec={"volumes": [volume]})
+
+
+class World(Bench):
+    """A bench with storage; ``provisioner`` is its class's."""
+
+    def show_storage(self, *things: StorageClass | PersistentVolume | PersistentVolumeClaim) -> None:
+        kinds = {StorageClass: "storageclass", PersistentVolume: "pv", PersistentVolumeClaim: "pvc"}
+        for thing in things:
+            self.observe(Upserted(kind=kinds[type(thing)], object=thing))
+
+    def written(self, pod: Pod, status: int = 200, **versions: int):
+        answer = Written(status=status, message="so it is", versions=versions)
+        return self.run([*self.core.written(pod.uid, answer, self.now), *self.core.advance(self.now)])
+
+    @property
+    def writes(self) -> list[tuple]:
+        return [effect.requests for effect in self.effects if isinstance(effect, Write)]
+
+    @property
+    def posts(self) -> list[str]:
+        return [effect.node for effect in self.effects if isinstance(effect, Post)]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.show_storage(a_class(), a_claim())
+    return world
+
+
+CLAIM = ClaimName(namespace="default", name="data", uid="uid-data")
+
+
+def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    assert (world.writes, world.posts) == ([(SelectNode(claim=CLAIM, node="n1"),)], [])
+    world.written(pod, pvc=5)
+    world.show_storage(selected("n1"))
+    world.wait(1)
+    assert (world.outcomes, world.posts) == (["waiting"], [])
+    world.show_storage(a_volume("made", version=6), selected("n1", version=7, volume="made"))
+    world.wait(1)
+    assert world.posts == ["n1"]
+
+
+def test_a_free_volume_that_the_node_reaches_is_kept_for_the_claim(world):
+    volume = a_volume("disk")
+    world.show_storage(volume)
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n2"))
+    assert world.writes == [(KeepVolume(volume="disk", claim=CLAIM),)]
+    world.written(pod, pv=6)
+    world.show_storage(kept(volume), a_claim(version=7, volume="disk"))
+    world.wait(1)
+    assert world.posts == ["n2"]
+
+
+def test_two_pods_never_get_one_volume(world):
+    world.show_storage(a_class("kubernetes.io/no-provisioner"), a_volume("disk"), a_claim("other"))
+    first, second = world.show(using("first")), world.show(using("second", "other"))
+    world.take(ranked(first, "n1"))
+    world.take(ranked(second, "n1", "n2"))
+    assert [[write.volume for write in requests] for requests in world.writes] == [["disk"]]
+    assert world.outcomes == ["conflict"]
+
+
+def test_what_was_written_is_waited_for_until_the_watch_has_shown_it(world):
+    """Before that the claim looks as if somebody had taken the node back."""
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    world.written(pod, pvc=5)
+    world.wait(1)
+    assert world.outcomes == ["waiting"]
+    world.show_storage(selected("n1", version=5))
+    world.wait(1)
+    assert world.outcomes == ["waiting"]
+
+
+def test_a_provisioner_that_gives_the_node_back_sends_the_pod_to_another_one(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    world.written(pod, pvc=5)
+    world.show_storage(selected("n1"))
+    world.wait(1)
+    world.show_storage(a_claim(version=9))
+    world.wait(1)
+    assert world.outcomes == ["waiting", "unschedulable"]
+    assert world.said[-1].message == 'binding volumes: provisioning failed for PVC "data"'
+    assert world.said[-1].blockers == ["VolumeBinding"]
+    assert world.ledger.reservation(pod.uid) is None
+
+
+def test_a_pod_whose_claims_are_not_bound_in_time_is_refused(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    world.written(pod, pvc=5)
+    world.show_storage(selected("n1"))
+    began = world.now
+    while world.outcomes[-1] == "waiting":
+        world.wait(1)
+    assert world.now - began == 1 + TEN_MINUTES  # PreBind was asked first when what was written had been seen
+    assert (world.outcomes[-1], world.said[-1].message) == (
+        "unschedulable",
+        "binding volumes: context deadline exceeded",
+    )
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_what_was_changed_meanwhile_is_ranked_again_and_its_volume_is_free(world, status):
+    world.show_storage(a_class("kubernetes.io/no-provisioner"), a_volume("disk"), a_claim("other"))
+    first, second = world.show(using("first")), world.show(using("second", "other"))
+    world.take(ranked(first, "n1"))
+    world.written(first, status)
+    assert [(said.outcome, said.reason) for said in world.said] == [(Outcome.CONFLICT, Reason.VOLUMES)]
+    world.take(ranked(second, "n1"))
+    assert [write.claim.name for requests in world.writes for write in requests] == ["data", "other"]
+
+
+def test_a_write_that_the_api_server_refuses_is_an_error_in_its_words(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    world.written(pod, 403)
+    assert world.said[-1].outcome is Outcome.ERROR
+    assert world.said[-1].message == "what comes before the Binding was rejected by the API server: 403: so it is"
+
+
+def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1", "n2"))
+    world.written(pod, NO_ANSWER)
+    world.wait(1)
+    sent = [effect for effect in world.effects if isinstance(effect, Write)]
+    assert len(sent) == 1  # equal effects are kept once
+    assert world.core.on_wire == 1
+    world.written(pod, pvc=5)
+    assert world.core.on_wire == 0
+
+
+def test_a_successor_goes_on_with_the_node_that_was_selected(world):
+    pod = world.show(using("web"))
+    world.take(ranked(pod, "n1"))
+    world.written(pod, pvc=5)
+    world.show_storage(selected("n1"))
+    world.succeed()
+    world.take(ranked(pod, "n2", "n1"))
+    assert world.writes[-1] == (SelectNode(claim=CLAIM, node="n1"),)
+
+
+def test_a_leader_that_gave_up_supposes_nothing_any_more(world):
+    volume = a_volume("disk")
+    world.show_storage(volume)
+    world.take(ranked(world.show(using("web")), "n1"))
+    assert world.ledger.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is not None
+    world.ledger.release_unanswered()
+    assert world.ledger.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is None
+
+
+def test_a_pod_whose_claims_are_bound_is_bound_at_once(world):
+    world.show_storage(a_volume("made"), a_claim(version=4, volume="made"))
+    world.take(ranked(world.show(using("web")), "n1"))
+    assert (world.writes, world.posts) == ([], ["n1"])
