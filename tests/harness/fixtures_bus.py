@@ -1,10 +1,10 @@
-"""Fixtures that give a test a bus: a real nats-server, the one in memory, or both in turn."""
+"""Fixtures that give a test a bus: a real nats-server (as a program or in a container), the one in memory, or all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -19,7 +19,9 @@ from berth.bus.port import Bus, MissingError, Session
 from berth.bus.settings import BusSettings, TopologySettings
 from berth.bus.topology import streams
 from berth.bus.wire import ApiAnswer
+from harness.docker_engine import compose_image
 from harness.left_out import require
+from harness.nats_container import nats_container
 from harness.nats_server import NatsServer, nats_server
 
 SHORT_ACK_WAIT = timedelta(seconds=0.6)
@@ -80,15 +82,39 @@ def nats_settings(shared_nats_server: NatsServer) -> BusSettings:
     return BusSettings(servers=(shared_nats_server.address,), topology=TEST_TOPOLOGY)
 
 
-@pytest.fixture
-async def nats_bus_under_test(shared_nats_server: NatsServer) -> AsyncIterator[BusUnderTest]:
+@pytest.fixture(scope="session")
+def shared_nats_container() -> Iterator[str]:
+    """Address of a server in a container of the public image, for the whole run."""
+    require("docker")
+    image = compose_image("nats")
+    require(f"image:{image}")
+    with nats_container(image) as address:
+        yield address
+
+
+@asynccontextmanager
+async def real_bus_under_test(address: str) -> AsyncIterator[BusUnderTest]:
     """A real bus, empty but for the topology. Time passes by waiting."""
-    settings = BusSettings(servers=(shared_nats_server.address,), topology=TEST_TOPOLOGY)
+    settings = BusSettings(servers=(address,), topology=TEST_TOPOLOGY)
     under_test = BusUnderTest(bus=NatsBus(settings), pass_time=lambda duration: asyncio.sleep(duration.total_seconds()))
     await remove_all_streams(settings)
     await (await under_test.session("apply")).apply()
     yield under_test
     await under_test.close()
+
+
+@pytest.fixture
+async def nats_bus_under_test(shared_nats_server: NatsServer) -> AsyncIterator[BusUnderTest]:
+    """A bus on a server that was started as a program."""
+    async with real_bus_under_test(shared_nats_server.address) as under_test:
+        yield under_test
+
+
+@pytest.fixture
+async def container_bus_under_test(shared_nats_container: str) -> AsyncIterator[BusUnderTest]:
+    """A bus on a server in a container."""
+    async with real_bus_under_test(shared_nats_container) as under_test:
+        yield under_test
 
 
 @pytest.fixture
@@ -107,9 +133,9 @@ async def memory_bus_under_test() -> AsyncIterator[BusUnderTest]:
     await under_test.close()
 
 
-@pytest.fixture(params=["memory", "nats"])
+@pytest.fixture(params=["memory", "nats", "container"])
 def on(request: pytest.FixtureRequest) -> BusUnderTest:
-    """The bus in memory, then the real one: a test that takes this is a promise of the port."""
+    """The bus in memory, then real ones: a test that takes this is a promise of the port."""
     return request.getfixturevalue(f"{request.param}_bus_under_test")
 
 

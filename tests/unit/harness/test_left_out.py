@@ -60,6 +60,30 @@ def test_no_other_way_of_skipping_passes_where_all_is_required(machine, monkeypa
     assert machine.runpytest_subprocess().ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
 
 
+def test_a_part_that_may_be_missing_is_left_out_where_all_is_required(machine, monkeypatch):
+    monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
+    monkeypatch.setenv(left_out.MAY_LACK_VARIABLE, "docker kubebuilder_assets")
+    machine.makepyfile(
+        test_cluster=NEEDS_KUBERNETES, test_skipped="import pytest\ndef test_it(): pytest.skip('not today')"
+    )
+
+    machine.runpytest_subprocess().assert_outcomes(skipped=2, failed=1)
+
+
+def test_an_image_that_cannot_be_had_is_named_with_the_reason(machine, monkeypatch):
+    (machine.path / "docker").write_text(
+        "#!/bin/sh\ncase $1 in version) ;; pull) echo 'no such host' >&2; exit 1 ;; *) exit 1 ;; esac\n"
+    )
+    (machine.path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine.path}:/usr/bin:/bin")
+    machine.makepyfile(test_k3s="import pytest\n@pytest.mark.requires('image:k3s:v1')\ndef test_it(): pass")
+
+    result = machine.runpytest_subprocess()
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["test_k3s.py (1): no image k3s:v1: *pulling it failed: docker pull*no such host"])
+
+
 def test_an_expected_failure_is_not_left_out(machine, monkeypatch):
     monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
     machine.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_it(): raise AssertionError")
@@ -82,7 +106,9 @@ def test_a_part_that_nobody_knows_fails_with_those_that_are_known(machine):
 
     result = machine.runpytest_subprocess()
 
-    result.stdout.fnmatch_lines(["requiring 'nats': want one of kubebuilder_assets, nats-server, docker, prometheus"])
+    result.stdout.fnmatch_lines(
+        ["requiring 'nats': want one of kubebuilder_assets, nats-server, docker, *, or image:NAME"]
+    )
 
 
 def test_a_test_whose_part_is_here_runs(machine, monkeypatch):

