@@ -1,14 +1,20 @@
 """Pods asked one by one on a state: alone, or each on what the ones before have left."""
 
+import dataclasses
+
 import msgspec
+import pytest
 
 from berth.api.budgets import BudgetStatus, PodDisruptionBudget
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.pod import PodSchedulingGate, PodStatus
+from berth.api.pod import ClaimSource, PodSchedulingGate, PodStatus, Volume
+from berth.api.storage import StorageClass
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.api.workloads import SelectorSpec
 from berth.cli.simulation import NodeRejection, Simulated, Simulation
 from berth.cluster.snapshot import Snapshot
-from berth.framework.interface import ScorePlugin
+from berth.framework.interface import ReservePlugin, ScorePlugin
+from berth.framework.status import Status
 from berth.plugins.noderesourcesfit import FACTORY as FIT
 from berth.plugins.podtopologyspread import FACTORY as SPREAD
 from berth.plugins.schedulinggates import SchedulingGates
@@ -205,3 +211,60 @@ def test_equal_pods_are_spread_as_they_come():
     decided = list(made.one_after_another(wanting(f"p{number}", "100m") for number in range(12)))
     assert sorted(made.snapshot.pods_on(f"n{number}") for number in range(4)) == [3, 3, 3, 3]
     assert all(one.bound for one in decided)
+
+
+class Refusing(ReservePlugin):
+    """Refuses, and says who heard that it was for nothing."""
+
+    name = "Refusing"
+
+    def __init__(self, status):
+        self.status, self.unreserved = status, []
+
+    def reserve(self, state, pod, node):
+        return self.status
+
+    def unreserve(self, state, pod, node):
+        self.unreserved.append((pod.metadata.name, node))
+
+
+@pytest.mark.parametrize(
+    ("status", "fails"),
+    [(Status.unschedulable("not now"), False), (Status.error("broken"), True)],
+    ids=["a rejection", "an error"],
+)
+def test_a_node_that_cannot_be_reserved_is_not_taken(status, fails):
+    plugin = Refusing(status)
+    made = simulation(a_node("n1"), profile=dataclasses.replace(default_profile(), reserves=(plugin,)))
+    (line,) = made.one_after_another([a_pod()])
+    assert (line.bound, line.feasible, bool(made.failed)) == (None, ["n1"], fails)
+    assert status.reasons[0] in (line.message or "")
+    assert made.snapshot.pods_on("n1") == 0
+    assert plugin.unreserved == ([] if fails else [("web", "n1")])
+
+
+def claiming(number):
+    volume = Volume(name="v", persistent_volume_claim=ClaimSource(claim_name=f"claim-{number}"))
+    return a_pod(f"p{number}", volumes=[volume])
+
+
+def test_a_volume_that_an_earlier_pod_got_is_not_there_for_the_next():
+    made = simulation(a_node("n1"))
+    storage_class = {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner"}
+    waits = msgspec.convert({**storage_class, "volumeBindingMode": "WaitForFirstConsumer"}, StorageClass)
+    made.snapshot.objects(StorageClass).set("local", waits)
+    size = {"storageClassName": "local", "accessModes": ["ReadWriteOnce"]}
+    volume = {
+        "metadata": {"name": "disk"},
+        "spec": {**size, "capacity": {"storage": "1Gi"}},
+        "status": {"phase": "Available"},
+    }
+    made.snapshot.objects(PersistentVolume).set("disk", msgspec.convert(volume, PersistentVolume))
+    for number in (1, 2):
+        metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"claim-{number}"}
+        claim = {"metadata": metadata, "spec": {**size, "resources": {"requests": {"storage": "1Gi"}}}}
+        made.snapshot.objects(PersistentVolumeClaim).set(metadata["uid"], msgspec.convert(claim, PersistentVolumeClaim))
+    assert places(made.each_alone([claiming(1), claiming(2)])) == {"p1": "n1", "p2": "n1"}
+    first, second = made.one_after_another([claiming(1), claiming(2)])
+    assert (first.bound, second.bound) == ("n1", None)
+    assert "node(s) didn't find available persistent volumes to bind" in (second.message or "")

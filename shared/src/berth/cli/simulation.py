@@ -13,6 +13,7 @@ from berth.api.boundat import unix_seconds
 from berth.api.identity import Attempt, Term, Uid
 from berth.api.pod import Pod, is_gated, priority_of
 from berth.cli.evictions import evict
+from berth.cli.reservation import reserve
 from berth.cluster.snapshot import Snapshot
 from berth.framework.everynode import EveryNode, rank_every_node
 from berth.framework.interface import Nomination
@@ -75,7 +76,7 @@ class Simulation:
         for pod in waiting:
             simulated, ranking = self._asked(pod)
             if simulated.bound is not None:
-                self._bind(pod, simulated.bound)
+                simulated = self._bound(pod, simulated, simulated.bound)
             elif ranking.nomination is not None:
                 self._make_room(pod, ranking.nomination)
             elif ranking.clears_nomination:
@@ -123,10 +124,18 @@ class Simulation:
         placed = (self.snapshot.placed(uid) for uid in uids)
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
-    def _bind(self, pod: Pod, node: str) -> None:
-        bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
-        self.snapshot.end_nomination(pod.uid)
-        self.snapshot.place(bound, node)
+    def _bound(self, pod: Pod, simulated: Simulated, node: str) -> Simulated:
+        """What is decided once the Reserve plugins were asked: the pod is on the node, unless they refuse."""
+        status = reserve(pod, node, self.snapshot, self._profile(pod))
+        if status.is_success:
+            bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+            self.snapshot.end_nomination(pod.uid)
+            self.snapshot.place(bound, node)
+            return simulated
+        message = ", ".join(status.reasons)
+        if not status.is_rejection:
+            self.failed[pod.key] = message
+        return msgspec.structs.replace(simulated, bound=None, message=message)
 
     def _make_room(self, pod: Pod, nomination: Nomination) -> None:
         """Evict, as if it took no time; pods of lower priority lose the room that was kept for them there."""
