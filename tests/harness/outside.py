@@ -74,14 +74,19 @@ class Outside:
         answer = await self.api.post("/api/v1/nodes" if made["kind"] == "Node" else self.api.pods, made)
         assert answer.code == 201, answer.body
 
-    async def add_priority_class(self, word: str, value: int) -> str:
-        """Create a priority class; return its name."""
+    async def add_priority_class(self, word: str, value: int, **members: str) -> str:
+        """Create a priority class, with further members such as preemptionPolicy; return its name once it is known."""
         name = f"{self.namespace}-{word}"
         made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        answer = await self.api.post(_PRIORITY_CLASSES, {**made, "value": value})
+        answer = await self.api.post(_PRIORITY_CLASSES, {**made, "value": value, **members})
         assert answer.code == 201, answer.body
         self.priority_classes.append(name)
+        await eventually(lambda: self._is_admitted(self.pod("any", priority_class=name)), f"class {name} to be known")
         return name
+
+    async def _is_admitted(self, pod: dict) -> bool:
+        """Whether the API server would take the pod; it learns of a new class a little later than it answers."""
+        return (await self.api.call("POST", self.api.pods, pod, query={"dryRun": "All"})).code == 201
 
     async def pods(self) -> dict[str, dict]:
         """The test's pods by name."""

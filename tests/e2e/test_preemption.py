@@ -1,0 +1,135 @@
+"""An important pod comes to a full cluster: less important ones go for it, as few as possible, and people are told."""
+
+import asyncio
+
+import pytest
+
+from harness.outside import Outside, eventually, node_of
+from harness.pipeline import BerthUp
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
+
+A_WHILE_SECONDS = 2.0
+"""What would be evicted by then."""
+AT_ONCE = {"terminationGracePeriodSeconds": 0}
+"""There is no kubelet to end pods: those without grace are gone when they are deleted."""
+
+
+async def full(seen: Outside, nodes: int, each: int, **spec: object) -> dict[str, str]:
+    """Nodes with room for so many pods each, all of it taken by unimportant ones; returns where each is."""
+    await seen.add_nodes(nodes, cpu=str(each))
+    names = await seen.add_pods(nodes * each, "low", cpu="1", spec={**AT_ONCE, **spec})
+    return await seen.all_bound(names)
+
+
+async def add_important(seen: Outside, *, cpu: str = "1", **members: str) -> str:
+    """A pod that is more important than all others; ``members`` of its priority class."""
+    priority = await seen.add_priority_class("vip", 100_000, **members)
+    (made,) = await seen.add_pods(1, "vip", cpu=cpu, priority_class=priority)
+    return made
+
+
+async def pod_of(seen: Outside, name: str) -> dict:
+    return (await seen.pods()).get(name, {})
+
+
+async def nominated(seen: Outside, name: str) -> str:
+    """The node that is kept for the pod, once there is one."""
+
+    async def node() -> str:
+        return (await pod_of(seen, name))["status"].get("nominatedNodeName", "")
+
+    return await eventually(node, f"a node to be kept for {name}")
+
+
+async def test_less_important_pods_go_and_the_important_one_gets_their_room(
+    pipeline: BerthUp, cluster_outside: Outside
+):
+    before = await full(cluster_outside, nodes=3, each=2)
+    vip = await add_important(cluster_outside, cpu="2")
+    node = (await cluster_outside.all_bound([vip]))[vip]
+    left = await cluster_outside.placed()
+    assert before.keys() - left.keys() == {name for name, where in before.items() if where == node}
+    events = await eventually(lambda: events_of(cluster_outside, "Preempted", 2), "an Event for each victim")
+    uid = (await pod_of(cluster_outside, vip))["metadata"]["uid"]
+    assert {event["regarding"]["name"] for event in events} == before.keys() - left.keys()
+    assert {event["note"] for event in events} == {f"Preempted by pod {uid} on node {node}"}
+
+
+async def events_of(seen: Outside, reason: str, count: int) -> list[dict] | None:
+    found = await seen.events(reason)
+    return found if len(found) >= count else None
+
+
+async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_so(
+    pipeline: BerthUp, cluster_outside: Outside
+):
+    before = await full(cluster_outside, nodes=2, each=1, terminationGracePeriodSeconds=3600)
+    vip = await add_important(cluster_outside)
+    node = await nominated(cluster_outside, vip)
+    (victim,) = [name for name, where in before.items() if where == node]
+    going = await pod_of(cluster_outside, victim)
+    assert going["metadata"]["deletionGracePeriodSeconds"] == 3600
+    said = {each["type"]: each for each in going["status"]["conditions"]}["DisruptionTarget"]
+    assert (said["status"], said["reason"]) == ("True", "PreemptionByScheduler")
+    assert said["message"] == "berth: preempting to accommodate a higher priority pod"
+    condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")
+    assert (condition["reason"], condition["message"]) == (
+        "Unschedulable",
+        "0/2 nodes are available: 2 Insufficient cpu.",
+    )
+    await asyncio.sleep(A_WHILE_SECONDS)
+    pods = await cluster_outside.pods()
+    assert [name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]] == [victim]
+    await cluster_outside.delete_pod(victim)  # the kubelet has ended it
+    assert (await cluster_outside.all_bound([vip]))[vip] == node
+
+
+async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, cluster_outside: Outside):
+    before = await full(cluster_outside, nodes=1, each=2, terminationGracePeriodSeconds=3600)
+    vip = await add_important(cluster_outside, cpu="2")
+    await nominated(cluster_outside, vip)
+    first, second = before
+    await cluster_outside.delete_pod(first)
+    await cluster_outside.add_pods(1, "other", cpu="1")
+    await eventually(lambda: cluster_outside.condition("other-0"), "the other to be refused")
+    await cluster_outside.delete_pod(second)
+    await cluster_outside.all_bound([vip])
+    assert node_of(await pod_of(cluster_outside, "other-0")) == ""
+
+
+async def test_a_disruption_budget_is_kept_to_where_another_node_serves(pipeline: BerthUp, cluster_outside: Outside):
+    await forbid_disruptions(cluster_outside, app="protected")
+    await cluster_outside.add_nodes(3, cpu="1")
+    protected = await cluster_outside.add_pods(2, "kept", cpu="1", labels={"app": "protected"}, spec=AT_ONCE)
+    await cluster_outside.all_bound([*protected, *await cluster_outside.add_pods(1, "low", cpu="1", spec=AT_ONCE)])
+    vip = await add_important(cluster_outside)
+    assert (await cluster_outside.all_bound([vip])).keys() == {*protected, vip}
+
+
+async def forbid_disruptions(seen: Outside, **labels: str) -> None:
+    """A budget that allows none: nobody here counts healthy pods, so it stays at that."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "none"}, "spec": spec}
+    path = f"/apis/policy/v1/namespaces/{seen.namespace}/poddisruptionbudgets"
+    assert (await seen.api.post(path, budget)).code == 201
+
+
+async def test_a_pod_whose_policy_is_never_waits_and_says_why(pipeline: BerthUp, cluster_outside: Outside):
+    before = await full(cluster_outside, nodes=2, each=1)
+    vip = await add_important(cluster_outside, preemptionPolicy="Never")
+    condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")
+    assert condition["message"] == (
+        "0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+    )
+    await asyncio.sleep(A_WHILE_SECONDS)
+    assert await cluster_outside.placed() == before
+
+
+async def test_several_important_pods_get_a_node_each(pipeline: BerthUp, cluster_outside: Outside):
+    before = await full(cluster_outside, nodes=6, each=1)
+    priority = await cluster_outside.add_priority_class("vip", 100_000)
+    vips = await cluster_outside.add_pods(4, "vip", cpu="1", priority_class=priority)
+    placed = await cluster_outside.all_bound(vips)
+    assert len({placed[vip] for vip in vips}) == 4
+    assert len(before.keys() - placed.keys()) == 4
