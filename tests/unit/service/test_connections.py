@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from berth.kube.errors import KubeconfigError
+from berth.kube.errors import ApiUnreachableError, KubeconfigError
 from berth.service.connections import kube_client, nats_bus
 from berth.service.exits import Exit, exit_for
 from berth.service.meter import RecordingMeter
 from berth.service.sources import SettingsError, read_settings
-from berth.sim.cluster import kubeconfig
+from berth.sim.cluster import SimulatedCluster, kubeconfig
 
 
 def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):
@@ -60,6 +60,24 @@ async def test_the_kubeconfig_that_was_named_is_used(tmp_path: Path):
     settings = read_settings(flags={"kube.kubeconfig": str(path), "kube.qps": "50"}, environment={})
     async with kube_client(settings, name="watcher", meter=RecordingMeter()) as client:
         assert client.server == "http://127.0.0.1:9"
+
+
+async def test_requests_are_counted_under_the_names_of_kubernetes_own_client():
+    meter = RecordingMeter()
+    async with SimulatedCluster(kubelet=None) as cluster:
+        settings = read_settings(flags={"kube.kubeconfig": str(cluster.kubeconfig_path)}, environment={})
+        host = cluster.url.removeprefix("http://")
+        async with kube_client(settings, name="watcher", meter=meter) as client:
+            await client.request("GET", "/api/v1/nodes")
+            await client.request("GET", "/api/v1/nodes/none")
+            await cluster.stop()
+            with pytest.raises(ApiUnreachableError):
+                await client.request("POST", "/api/v1/namespaces/default/pods/web/binding", body=b"{}")
+    requests = "rest_client_requests_total"
+    assert meter.value(requests, code="200", method="GET", host=host) == 1
+    assert meter.value(requests, code="404", method="GET", host=host) == 1
+    assert meter.value(requests, code="<error>", method="POST", host=host) == 1
+    assert len(meter.observed["rest_client_request_duration_seconds", "GET", host]) == 2
 
 
 async def test_a_kubeconfig_that_is_not_there_is_wrong_usage():

@@ -138,6 +138,9 @@ async def test_of_two_contenders_one_leads_and_the_other_stands_by_ready_but_not
     assert (first.leads, second.leads) == (True, False)
     assert second.sentence == "standing by: Lease 'berth-watcher' is held by 'a'"
     assert (second.process.health.is_ready, second.process.health.is_working) == (True, False)
+    for contender, leads in ((first, 1), (second, 0)):
+        assert contender.process.metrics.values["leader_election_master_status", "berth-watcher"] == leads
+        assert contender.process.metrics.values["berth_leadership_number", "watcher"] == leads
 
 
 async def test_a_standby_takes_over_at_once_when_the_leader_leaves_and_counts_on(stage):

@@ -1,0 +1,121 @@
+"""What a scorer counts, on a bus in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import msgspec
+
+from berth.api.identity import Term
+from berth.api.messages import Pending
+from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.api.subjects import key
+from berth.bus.memory import MemoryBus
+from berth.bus.stages import publish_pending
+from berth.bus.topology import CLUSTER
+from berth.service.configuration import profiles_of, read_configuration
+from berth.service.meter import RecordingMeter
+from berth.service.process import Process
+from harness.objects import a_node, a_pod, asking
+from scorer.answer import Answering
+from scorer.counting import PLUGINS_EVERY, show
+from scorer.service import serve
+from scorer.view import View
+
+POINT = "scheduler_framework_extension_point_duration_seconds"
+PLUGIN = "scheduler_plugin_execution_duration_seconds"
+
+
+@asynccontextmanager
+async def scoring(*nodes: str):
+    """A scorer at work on these nodes: its meter, and a session to ask it by."""
+    bus = MemoryBus()
+    session = await bus.connect(name="test")
+    await session.apply()
+    for name in nodes:
+        entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(a_node(name))))
+        await session.put(CLUSTER, key("node", name), encode_entry(entry))
+    configuration = read_configuration(None)
+    answering = Answering(
+        profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
+    )
+    process = Process(name="scorer")
+    task = asyncio.create_task(serve(process, bus, answering))
+    try:
+        yield process.metrics, session
+    finally:
+        process.stopping.set()
+        await asyncio.wait_for(task, 5)
+
+
+async def ranked(meter: RecordingMeter, session, *pods) -> None:
+    """Have these pods ranked."""
+    before = answered(meter)
+    for pod in pods:
+        await publish_pending(session, Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod))
+    async with asyncio.timeout(10):
+        while answered(meter) < before + len(pods):  # noqa: ASYNC110 - the bus has no event for it
+            await asyncio.sleep(0.005)
+
+
+def answered(meter: RecordingMeter) -> float:
+    return meter.value("berth_messages_published_total", stream="RANKED")
+
+
+def times(meter: RecordingMeter, name: str) -> dict[tuple[str, ...], int]:
+    """How often a histogram was told something, by labels."""
+    return {labels[1:]: len(values) for labels, values in meter.observed.items() if labels[0] == name}
+
+
+async def test_every_ranking_is_counted_whole_and_by_extension_point():
+    async with scoring("a", "b") as (meter, session):
+        await ranked(meter, session, *(asking(f"web-{number}", cpu="1m") for number in range(3)))
+    assert times(meter, "scheduler_scheduling_algorithm_duration_seconds") == {(): 3}
+    assert times(meter, "berth_hold_duration_seconds") == {(): 3}
+    assert meter.value("berth_messages_received_total", stream="PENDING") == 3
+    points = dict.fromkeys(("PreFilter", "Filter", "PreScore", "Score"), 3)
+    assert times(meter, POINT) == {(point, "Success", "berth"): count for point, count in points.items()}
+
+
+async def test_of_every_eleventh_pod_the_plugins_are_timed():
+    async with scoring("a", "b") as (meter, session):
+        await ranked(meter, session, asking("first", cpu="1m"))
+        first = times(meter, PLUGIN)
+        assert ("NodeResourcesFit", "Filter", "Success") in first
+        await ranked(meter, session, *(asking(f"web-{number}", cpu="1m") for number in range(PLUGINS_EVERY - 1)))
+        assert times(meter, PLUGIN) == first
+        await ranked(meter, session, asking("eleventh", cpu="1m"))
+        assert times(meter, PLUGIN) != first
+
+
+async def test_a_pod_that_fits_nowhere_is_an_attempt_to_preempt():
+    async with scoring("a") as (meter, session):
+        await ranked(meter, session, asking("large", cpu="64"), asking("small", cpu="1m"))
+    assert meter.value("scheduler_preemption_attempts_total") == 1
+    assert times(meter, POINT)["PostFilter", "Unschedulable", "berth"] == 1
+
+
+async def test_a_message_that_cannot_be_read_is_a_dead_letter():
+    async with scoring("a") as (meter, session):
+        await session.publish("berth.pending.berth.default.odd", b"no JSON")
+        await ranked(meter, session, a_pod("web"))
+    assert meter.value("berth_dead_letters_total", cause="undecodable") == 1
+
+
+async def test_up_to_when_each_kind_is_known_is_shown_by_the_clock_of_the_bus():
+    bus, meter, view = MemoryBus(), RecordingMeter(), View()
+    session = await bus.connect(name="test")
+    await session.apply()
+    await session.put(CLUSTER, watermark_key("node"), encode_watermark(Watermark(term=Term(1), resource_version="7")))
+    before = datetime.now(UTC).timestamp()
+    async with session.follow_bucket(CLUSTER) as following:
+        batch = await anext(following.batches())
+        view.mirror(batch, following.position)
+    show(meter, view, held=3)
+    shown = meter.value("berth_mirror_complete_timestamp_seconds", kind="node")
+    assert shown == batch[0].time.timestamp()
+    assert abs(shown - before) < 5
+    assert meter.value("berth_held_pods") == 3
+    assert meter.value("scheduler_cache_size", type="assumed_pods") == meter.value("berth_proposals") == 0
