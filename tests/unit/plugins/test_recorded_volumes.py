@@ -1,0 +1,96 @@
+"""berth decides about volumes as a real kube-scheduler 1.36.3 decided (tests/data/oracle/volumes.jsonl.xz)."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from berth.api.furtherkinds import FURTHER_KINDS
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.profile import Profile
+from harness.objects import first_attempt
+from harness.profiles import default_profile
+
+CASES, ANSWERS, REFUSALS = 1_968, 8_936, 5_929
+DATA = Path(__file__).parents[2] / "data" / "oracle" / "volumes.jsonl.xz"
+OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+"""Said of the nodes that a pod was not asked about."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pod, the state it was asked on, and what was said of all nodes and of each."""
+
+    pod: Pod
+    snapshot: Snapshot
+    profile: Profile
+    message: str
+    nodes: dict[str, str]
+
+
+def test_a_refusal_is_said_in_the_words_of_kube_scheduler():
+    wrong = {case.pod.uid: said for case in cases() if (said := message_of(case)) != before_preemption(case.message)}
+    assert (len(cases()), wrong) == (CASES, {})
+
+
+def test_each_node_is_refused_for_the_same_reasons():
+    asked = [(case, node) for case in cases() for node in case.nodes]
+    wrong = [(case.pod.uid, node) for case, node in asked if reasons_on(case, node) != recorded_reasons(case, node)]
+    assert (len(asked), wrong) == (ANSWERS, [])
+    assert sum(bool(case.nodes[node]) for case, node in asked) == REFUSALS
+
+
+def message_of(case: Case) -> str:
+    ranking = rank(case.pod, case.snapshot, case.profile, attempt=first_attempt(case.pod))
+    assert not ranking.error
+    return "" if ranking.candidates else before_preemption(ranking.message)
+
+
+def before_preemption(message: str) -> str:
+    return message.split(" preemption:", maxsplit=1)[0]
+
+
+def reasons_on(case: Case, node: str) -> list[str]:
+    return sorted(check(case.pod, node, case.snapshot, case.profile).reasons)
+
+
+def recorded_reasons(case: Case, node: str) -> list[str]:
+    """``0/4 nodes are available: 1 <reason>, 3 <of the others>.``, or one reason for all nodes and ``. not found``."""
+    if not case.nodes[node]:
+        return []
+    said = before_preemption(case.nodes[node]).split(": ", 1)[1]
+    if said.endswith(". not found"):
+        return [said.removesuffix(". not found")]
+    counted = [entry.partition(" ")[2] for entry in said.rstrip(".").split(", ")]
+    return sorted(reason for reason in counted if reason != OTHERS)
+
+
+@cache
+def cases() -> list[Case]:
+    with lzma.open(DATA, "rt") as lines:
+        return [case for line in lines for case in cases_of(json.loads(line))]
+
+
+def cases_of(cluster: dict[str, Any]) -> Iterator[Case]:
+    snapshot, profile, objects = Snapshot(), default_profile(), cluster["objects"]
+    for node in msgspec.convert(objects["nodes"], list[Node]):
+        snapshot.set_node(node)
+    for kind in FURTHER_KINDS.values():
+        for thing in msgspec.convert(objects.get(kind.path.rsplit("/", 1)[1], []), list[kind.struct]):
+            key = kind.key_of(uid=thing.metadata.uid, name=thing.metadata.name)
+            snapshot.objects(kind.struct).set(key, thing)
+    for pod in msgspec.convert(objects["pods"], list[Pod]):
+        if is_bound(pod):
+            snapshot.place(pod, pod.spec.node_name)
+    for case in cluster["cases"]:
+        yield Case(msgspec.convert(case["pod"], Pod), snapshot, profile, case["message"], case["nodes"])
