@@ -6,7 +6,7 @@ Quantities are let through whatever they say, so that what reads them can be tri
 import re
 from typing import Any
 
-from berth.sim import events
+from berth.sim import events, storage
 from berth.sim.kinds import EVENTS, NAMESPACES, NEW_EVENTS, NODE_INFO_FIELDS, NODES, PODS, PRIORITY_CLASSES, Kind
 from berth.sim.status import ApiError, JsonObject, bad_request, forbidden, invalid
 from berth.sim.store import Store
@@ -92,6 +92,7 @@ def _admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
         return events.with_defaults(value)
     if kind is NODES:
         return {**value, "spec": value.get("spec") or {}, "status": _node_status(value.get("status") or {})}
+    value = storage.with_defaults(kind, value)
     return {**value, "status": value.get("status") or {}} if kind.has_status else value
 
 

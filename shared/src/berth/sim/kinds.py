@@ -162,6 +162,30 @@ _BUDGET_BOOKMARK = (
     b',"spec":{},"status":{"disruptionsAllowed":0,"currentHealthy":0,"desiredHealthy":0,"expectedPods":0}'
 )
 
+PERSISTENT_VOLUMES = Kind(
+    plural="persistentvolumes",
+    name="PersistentVolume",
+    short_names=("pv",),
+    namespaced=False,
+    has_status=True,
+    bookmark=SPEC_AND_STATUS,
+)
+PERSISTENT_VOLUME_CLAIMS = Kind(
+    plural="persistentvolumeclaims",
+    name="PersistentVolumeClaim",
+    short_names=("pvc",),
+    has_status=True,
+    bookmark=b',"spec":{"resources":{}},"status":{}',
+)
+STORAGE_CLASSES = Kind(
+    group="storage.k8s.io",
+    plural="storageclasses",
+    name="StorageClass",
+    short_names=("sc",),
+    namespaced=False,
+    bookmark=b',"provisioner":""',
+)
+
 KINDS: tuple[Kind, ...] = (
     PODS,
     NODES,
@@ -174,21 +198,8 @@ KINDS: tuple[Kind, ...] = (
         bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
     ),
     EVENTS,
-    Kind(
-        plural="persistentvolumes",
-        name="PersistentVolume",
-        short_names=("pv",),
-        namespaced=False,
-        has_status=True,
-        bookmark=SPEC_AND_STATUS,
-    ),
-    Kind(
-        plural="persistentvolumeclaims",
-        name="PersistentVolumeClaim",
-        short_names=("pvc",),
-        has_status=True,
-        bookmark=b',"spec":{"resources":{}},"status":{}',
-    ),
+    PERSISTENT_VOLUMES,
+    PERSISTENT_VOLUME_CLAIMS,
     Kind(
         plural="replicationcontrollers",
         name="ReplicationController",
@@ -217,14 +228,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     LEASES,
     NEW_EVENTS,
-    Kind(
-        group="storage.k8s.io",
-        plural="storageclasses",
-        name="StorageClass",
-        short_names=("sc",),
-        namespaced=False,
-        bookmark=b',"provisioner":""',
-    ),
+    STORAGE_CLASSES,
     Kind(
         group="storage.k8s.io",
         plural="csinodes",
