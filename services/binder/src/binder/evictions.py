@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from berth.api.errors import DecodeError
+from berth.api.eviction import is_marked
 from berth.api.pod import Pod
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError
@@ -51,9 +52,10 @@ async def _evict_one(client: KubeClient, victim: Pod, scheduler_name: str) -> Ev
     """None when the pod is on its way, or gone."""
     if victim.metadata.deletion_timestamp is not None:
         return None
-    marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
-    if not marked.succeeded:
-        return None if marked.status in _NOT_THERE else _refused(marked)
+    if not is_marked(victim):
+        marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
+        if not marked.succeeded:
+            return None if marked.status in _NOT_THERE else _refused(marked)
     deleted = await delete_victim(client, victim)
     return None if deleted.succeeded or deleted.status in _NOT_THERE else _refused(deleted)
 

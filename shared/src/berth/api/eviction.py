@@ -16,9 +16,12 @@ def disruption(pod: Pod) -> PodCondition | None:
     return next((each for each in pod.status.conditions or () if each.type == DISRUPTION_TARGET), None)
 
 
+def is_marked(pod: Pod) -> bool:
+    """Whether a scheduler has said on the pod that it evicts it."""
+    said = disruption(pod)
+    return said is not None and said.status == _TRUE and said.reason == BY_SCHEDULER
+
+
 def is_being_preempted(pod: Pod) -> bool:
     """Whether the pod is going because a scheduler evicted it."""
-    said = disruption(pod)
-    if pod.metadata.deletion_timestamp is None or said is None:
-        return False
-    return said.status == _TRUE and said.reason == BY_SCHEDULER
+    return pod.metadata.deletion_timestamp is not None and is_marked(pod)

@@ -1,0 +1,195 @@
+"""The binder evicts pods for an important one, on the real API server and the simulated one; and when requests fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from berth.api.messages import Decision, Outcome, Preemption, Victim
+from berth.api.pod import Pod
+from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
+from binder.commit_settings import CommitSettings
+from binder.pauses import Pauses
+from harness.binder_world import QUICK, BinderWorld, binder_world
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+from harness.kubernetes_api import STRATEGIC_PATCH
+
+IMPORTANT = {"priorityClassName": "system-cluster-critical", "priority": 2_000_000_000}
+DELETE = {"verb": "delete", "resource": "pods"}
+PATIENT = replace(QUICK, commit=CommitSettings(pauses=Pauses(first=timedelta(minutes=1), longest=timedelta(minutes=1))))
+"""A binder that has not come back to what failed before it is killed."""
+
+
+@pytest.fixture
+async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[BinderWorld]:
+    async with binder_world(cluster, nats_bus_under_test.bus) as world:
+        yield world
+
+
+@pytest.fixture
+async def failing(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[BinderWorld]:
+    async with binder_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        yield world
+
+
+async def full_node(world: BinderWorld, *names: str, grace: int = 0) -> str:
+    """A node that is full of these pods."""
+    node = await world.add_node(cpu=str(len(names)))
+    for name in names:
+        await add(world, name, terminationGracePeriodSeconds=grace)
+        assert (await world.cluster.api.bind(name, node)).code == 201
+    return node
+
+
+async def add(world: BinderWorld, name: str, cpu: str = "1", **spec: object) -> Pod:
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+    answer = await world.cluster.api.add_pod(name, containers=[container], **spec)
+    assert answer.code == 201, answer.body
+    return await world.pod(name)
+
+
+async def propose(world: BinderWorld, pod: Pod, node: str, *names: str) -> None:
+    """RANKED: these pods should go from the node for this one."""
+    bound = [await world.pod(name) for name in names]
+    victims = [Victim(uid=each.uid, namespace=each.metadata.namespace, name=each.metadata.name) for each in bound]
+    await world.rank(pod, message="0/1 nodes are available.", preemption=Preemption(node=node, victims=victims))
+
+
+async def is_there(world: BinderWorld, name: str) -> bool:
+    return (await world.cluster.api.get(f"{world.cluster.api.pods}/{name}")).code == 200
+
+
+async def kept_for(world: BinderWorld, name: str) -> str:
+    return (await world.pod(name)).status.nominated_node_name
+
+
+async def preempted(world: BinderWorld, pod: Pod) -> Decision:
+    said = await world.decision(pod)
+    assert said.outcome is Outcome.PREEMPTING
+    return said
+
+
+async def test_victims_are_deleted_and_the_node_is_kept(world):
+    node = await full_node(world, "low-1", "low-2")
+    vip = await add(world, "vip", cpu="2", **IMPORTANT)
+    await world.leading_binder()
+    await propose(world, vip, node, "low-1", "low-2")
+    said = await preempted(world, vip)
+    assert (said.node, {victim.name for victim in said.preemption.victims}) == (node, {"low-1", "low-2"})
+    assert not await is_there(world, "low-1")
+    assert not await is_there(world, "low-2")
+    assert await kept_for(world, "vip") == node
+    await world.until(lambda: world.events("low-1"))
+    (event,) = await world.events("low-1")
+    assert (event["reason"], event["note"]) == ("Preempted", f"Preempted by pod {vip.uid} on node {node}")
+
+
+async def test_a_victim_with_grace_says_why_it_goes(world):
+    node = await full_node(world, "low", grace=3600)
+    vip = await add(world, "vip", **IMPORTANT)
+    await world.leading_binder()
+    await propose(world, vip, node, "low")
+    await preempted(world, vip)
+    victim = await world.pod("low")
+    said = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    assert (victim.metadata.deletion_timestamp is not None, said.reason) == (True, "PreemptionByScheduler")
+    assert said.message == "berth: preempting to accommodate a higher priority pod"
+
+
+async def test_a_namesake_of_a_victim_is_left_alone(world):
+    node = await full_node(world, "low")
+    vip = await add(world, "vip", **IMPORTANT)
+    gone = await world.pod("low")
+    await world.cluster.api.delete(f"{world.cluster.api.pods}/low", {"gracePeriodSeconds": 0})
+    await add(world, "low")
+    await world.leading_binder()
+    victim = Victim(uid=gone.uid, namespace=gone.metadata.namespace, name="low")
+    await world.rank(vip, message="no", preemption=Preemption(node=node, victims=[victim]))
+    assert (await world.decision(vip)).outcome is Outcome.CONFLICT
+    assert await is_there(world, "low")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(LoseAnswer(**DELETE, count=2), id="the answer to the deletion is lost"),
+        pytest.param(Fail(**DELETE, status=503), id="the deletion fails"),
+        pytest.param(Fail(verb="patch", resource="pods/status", status=500), id="the condition cannot be written"),
+        pytest.param(LoseAnswer(verb="patch", resource="pods/status"), id="the answer to the condition is lost"),
+    ],
+)
+async def test_what_fails_is_done_again(failing, fault):
+    node = await full_node(failing, "low-1", "low-2", grace=3600)
+    vip = await add(failing, "vip", cpu="2", **IMPORTANT)
+    await failing.leading_binder()
+    failing.cluster.simulated.faults.inject(fault)
+    await propose(failing, vip, node, "low-1", "low-2")
+    await preempted(failing, vip)
+    victims = [await failing.pod(name) for name in ("low-1", "low-2")]
+    assert all(victim.metadata.deletion_timestamp for victim in victims)
+    assert await kept_for(failing, "vip") == node
+
+
+async def test_a_missing_right_names_the_rule_to_add(failing):
+    node = await full_node(failing, "low")
+    vip = await add(failing, "vip", **IMPORTANT)
+    await failing.leading_binder()
+    failing.cluster.simulated.faults.inject(Reject(**DELETE, count=None, user="system:serviceaccount:berth:binder"))
+    await propose(failing, vip, node, "low")
+    said = await failing.decision(vip)
+    assert said.outcome is Outcome.ERROR
+    assert 'apiGroups: [""], resources: ["pods"], verbs: ["delete"]' in said.message
+    assert await kept_for(failing, "vip") == ""
+
+
+async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed_by_one_that_ends_it(failing):
+    node = await full_node(failing, "low-1", "low-2", grace=3600)
+    vip = await add(failing, "vip", cpu="2", **IMPORTANT)
+    first = await failing.leading_binder(PATIENT)
+    failing.cluster.simulated.faults.inject(LoseAnswer(**DELETE, count=None))
+    await propose(failing, vip, node, "low-1", "low-2")
+
+    async def one_is_going() -> bool:
+        pods = [await failing.pod(name) for name in ("low-1", "low-2")]
+        return any(pod.metadata.deletion_timestamp for pod in pods)
+
+    await failing.until(one_is_going)
+    assert failing.said == []
+    await first.kill()
+    failing.cluster.simulated.faults.inject(Clear())
+    await failing.start_binder()
+    said = await preempted(failing, vip)
+    assert (said.node, {victim.name for victim in said.preemption.victims}) == (node, {"low-1", "low-2"})
+    assert await kept_for(failing, "vip") == node
+    await failing.nothing_ranked_is_left()
+
+
+async def test_a_binder_killed_when_its_victims_have_gone_is_followed_by_one_that_has_the_pod_ranked_again(failing):
+    node = await full_node(failing, "low")
+    vip = await add(failing, "vip", **IMPORTANT)
+    first = await failing.leading_binder(PATIENT)
+    await mark(failing, "low")
+    failing.cluster.simulated.faults.inject(Fail(verb="patch", resource="pods/status", count=None))
+    await propose(failing, vip, node, "low")
+
+    async def gone() -> bool:
+        return not await is_there(failing, "low")
+
+    await failing.until(gone)
+    await first.kill()
+    failing.cluster.simulated.faults.inject(Clear())
+    await failing.start_binder()
+    assert (await failing.decision(vip)).outcome is Outcome.CONFLICT
+    await failing.rank(vip, node, n=2)
+    assert (await failing.decision(vip, n=2)).outcome is Outcome.BOUND
+
+
+async def mark(world: BinderWorld, name: str) -> None:
+    """Say on the pod that it is being evicted, so that the next write to a pod's status is that of the node kept."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    path, patch = f"{world.cluster.api.pods}/{name}/status", {"status": {"conditions": [condition]}}
+    assert (await world.cluster.api.patch(path, patch, STRATEGIC_PATCH)).code == 200
