@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from berth.api.errors import BerthError
@@ -61,6 +62,10 @@ class WatcherWorld:
     cluster: Cluster
     bus: Bus
     answer: Answer = bound
+    config: Path | None = None
+    """The watchers' configuration file."""
+    decided: dict[str, Any] = field(default_factory=dict)
+    """Fields that every Decision of the pipeline has."""
     lease: str = field(default_factory=lambda: f"watcher-test-{uuid.uuid4().hex[:8]}")
     watchers: list[RunningWatcher] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
@@ -70,7 +75,7 @@ class WatcherWorld:
         """Start one more watcher."""
         election = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
         chosen = Settings(leader_election=election, **settings)
-        configuration = read_configuration(None)
+        configuration = read_configuration(self.config)
         process = Process(name="watcher", settings=chosen)
         work = serve_on(self.bus, self.cluster.client, process, configuration, watcher_settings(chosen, configuration))
         watcher = RunningWatcher(process=process, task=asyncio.create_task(work))
@@ -143,11 +148,11 @@ class WatcherWorld:
         if outcome is Outcome.BOUND:
             await self.cluster.api.bind(pending.pod.metadata.name, "n1")
         if outcome is not None:
-            await publish_decision(session, _decision(pending, outcome))
+            await publish_decision(session, _decision(pending, outcome, **self.decided))
         delivery.ack()
 
 
-def _decision(pending: Pending, outcome: Outcome) -> Decision:
+def _decision(pending: Pending, outcome: Outcome, **more: Any) -> Decision:
     return Decision(
         attempt=pending.attempt,
         epoch=1,
@@ -157,6 +162,7 @@ def _decision(pending: Pending, outcome: Outcome) -> Decision:
         pod=pending.pod.metadata.name,
         uid=Attempt.parse(pending.attempt).uid,
         node="n1",
+        **more,
     )
 
 

@@ -1,0 +1,51 @@
+"""Live data that somebody puts into the buckets of a real NATS server wakes the pods that it can help."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
+from berth.api.messages import Outcome, Positions
+from berth.api.subjects import key
+from berth.plugins.networktrafficargs import query_of
+from berth.service.configuration import read_configuration
+from harness.fixtures_bus import BusUnderTest
+from harness.fixtures_kube import Cluster
+from harness.watcher_service import WatcherWorld, watcher_world
+
+CONFIGURATION = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: NetworkTraffic}]}}
+  pluginConfig: [{name: NetworkTraffic, args: {ip: "127.0.0.1:9090", saturationPercent: 90}}]
+"""
+
+
+@pytest.fixture
+async def world(
+    simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, tmp_path: Path
+) -> AsyncIterator[WatcherWorld]:
+    async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        world.config = tmp_path / "scheduler.yaml"
+        world.config.write_text(CONFIGURATION)
+        yield world
+
+
+async def test_a_sample_of_a_link_with_room_wakes_a_pod_that_saturated_links_refused(world):
+    everything = Positions(cluster=1 << 40)
+    world.decided = {"blockers": ["NetworkTraffic"], "positions": everything}
+    world.answer = lambda pending: Outcome.UNSCHEDULABLE if pending.attempt.endswith(".1") else Outcome.BOUND
+    await world.leading_watcher()
+    await world.add_pod("web")
+    await world.until(lambda: len(world.attempts) == 1)
+
+    query = query_of(read_configuration(world.config).profiles[0].args["NetworkTraffic"]).token
+    sample = Bandwidth(receive=10.0, capacity=100.0, sampled_at=utc(1.7e9))
+    session = await world.session()
+    await session.put("bandwidth", key(query, "n1"), encode_bandwidth(sample))
+
+    await world.until(world.all_bound)
+    assert [attempt.rsplit(".", 1)[1] for attempt in world.attempts] == ["1", "2"]
+    await session.close()
