@@ -147,23 +147,28 @@ async def test_kube_schedulers_metrics_are_there_by_name_with_its_labels(monitor
 
 
 async def test_the_values_of_labels_are_kube_schedulers(monitored):
-    async def values(metric: str, label: str) -> set[str]:
-        return {row["metric"][label] for row in await monitored.ask(f"count by ({label}) ({metric}{{{OURS}}})")}
+    async def values(metric: str, *labels: str) -> set[tuple[str, ...]]:
+        rows = await monitored.ask(f"count by ({', '.join(labels)}) ({metric}{{{OURS}}})")
+        return {tuple(row["metric"][label] for label in labels) for row in rows}
+
+    points = {
+        ("PostFilter", "Unschedulable"),
+        *((point, "Success") for point in ("PreFilter", "Filter", "PreScore", "Score", "Bind")),
+    }
+    events = {("active", "UnschedulablePodAdd"), ("unschedulable", "ScheduleAttemptFailure")}
 
     async def all_there() -> bool | None:
-        points = await values("scheduler_framework_extension_point_duration_seconds_count", "extension_point")
-        return points >= {"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "Bind"} or None
+        metric = "scheduler_framework_extension_point_duration_seconds_count"
+        arrived = await values("scheduler_queue_incoming_pods_total", "queue", "event")
+        return (await values(metric, "extension_point", "status") == points and arrived >= events) or None
 
-    await eventually(all_there, "every extension point", PATIENCE)
-    assert await values("scheduler_schedule_attempts_total", "result") == {"scheduled", "unschedulable"}
-    assert await values("scheduler_pending_pods", "queue") == {"active", "backoff", "unschedulable", "gated"}
-    assert await values("scheduler_cache_size", "type") == {"nodes", "pods", "assumed_pods"}
-    assert await values("scheduler_queue_incoming_pods_total", "event") >= {
-        "UnschedulablePodAdd",
-        "ScheduleAttemptFailure",
-    }
+    await eventually(all_there, "every extension point, and a pod's refusal", PATIENCE)
+    assert await values("scheduler_schedule_attempts_total", "result") == {("scheduled",), ("unschedulable",)}
+    queues = {("active",), ("backoff",), ("unschedulable",), ("gated",)}
+    assert await values("scheduler_pending_pods", "queue") == queues
+    assert await values("scheduler_cache_size", "type") == {("nodes",), ("pods",), ("assumed_pods",)}
     plugins = await values("scheduler_plugin_execution_duration_seconds_count", "plugin")
-    assert {"NetworkTraffic", "NodeResourcesFit", "InterPodAffinity"} <= plugins
+    assert {("NetworkTraffic",), ("NodeResourcesFit",), ("InterPodAffinity",)} <= plugins
 
 
 async def test_what_they_say_is_so(monitored):
