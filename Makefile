@@ -72,7 +72,7 @@ spelling: setup
 lock-current: setup
 	.ci/lock compare
 
-lock: setup  ## write requirements.lock from its inputs; present pins stay (ARGS=--upgrade raises them)
+lock: setup  ## write the lock files from their inputs; present pins stay (ARGS=--upgrade raises them)
 	.ci/lock write $(ARGS)
 
 clean:  ## remove .venv and everything that tools have left

@@ -37,6 +37,8 @@ class ComposeProject:
 
     name: str = field(default_factory=lambda: f"berth-test-{uuid.uuid4().hex[:8]}")
     ports: dict[str, int] = field(default_factory=lambda: dict(zip(PORTS, free_ports(len(PORTS)), strict=True)))
+    told: dict[str, str] = field(default_factory=dict)
+    """Further variables that compose.yaml reads."""
 
     def compose(self, *arguments: str, seconds: float = UP_SECONDS) -> str:
         """Run `docker compose` in the project and return what it printed.
@@ -44,7 +46,7 @@ class ComposeProject:
         Raises:
             DockerError: it failed.
         """
-        told = {"BERTH_IMAGE": IMAGE, **{name: str(port) for name, port in self.ports.items()}}
+        told = {"BERTH_IMAGE": IMAGE, **{name: str(port) for name, port in self.ports.items()}, **self.told}
         command = ["docker", "compose", "--project-name", self.name, "--progress", "plain", *arguments]
         answer = subprocess.run(
             command,
