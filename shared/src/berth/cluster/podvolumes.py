@@ -13,12 +13,14 @@ class PodVolumes:
 
     def __init__(self) -> None:
         self._on_row: dict[int, dict[str, Pod]] = {}
+        self._counts: Counter[int] = Counter()
         self._users: Counter[tuple[str, str]] = Counter()
 
     def count(self, pod: Pod, row: int, by: int) -> None:
         """A pod comes to a row (1) or leaves it (-1)."""
         if not pod.spec.volumes:
             return
+        self._counts[row] += by * len(pod.spec.volumes)
         if by > 0:
             self._on_row.setdefault(row, {})[pod.uid] = pod
         else:
@@ -30,6 +32,10 @@ class PodVolumes:
     def on_row(self, row: int) -> Collection[Pod]:
         """The pods with volumes on a row."""
         return self._on_row.get(row, {}).values()
+
+    def count_on(self, row: int) -> int:
+        """How many volumes they have together, each as often as it is named."""
+        return self._counts[row]
 
     @property
     def rows(self) -> Collection[int]:
@@ -45,6 +51,7 @@ class PodVolumes:
         there.pop(uid, None)
         if not there:
             self._on_row.pop(row, None)
+            del self._counts[row]
 
     def _use(self, claim: tuple[str, str], by: int) -> None:
         self._users[claim] += by

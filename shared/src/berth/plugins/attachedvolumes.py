@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final
+from weakref import ref
 
 from berth.api.pod import Pod, Volume
 from berth.api.storage import StorageClass, VolumeAttachment
@@ -58,13 +59,13 @@ class Attachments:
     """VolumeAttachments by node, gone through again when one of them or a volume has changed."""
 
     def __init__(self) -> None:
-        self._seen: tuple[Snapshot, int, int] | None = None
+        self._seen: tuple[ref[Snapshot], int, int] | None = None
         self._by_node: dict[str, dict[str, str]] = {}
 
     def on_node(self, node: str, snapshot: Snapshot) -> Attached:
         """What is attached to a node, or is to be."""
         attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
-        seen = (snapshot, attachments.version, volumes.version)
+        seen = (ref(snapshot), attachments.version, volumes.version)
         if seen != self._seen:
             self._seen, self._by_node = seen, {}
             for attachment in attachments.in_namespace(""):

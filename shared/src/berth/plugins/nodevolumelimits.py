@@ -6,7 +6,6 @@ the driver that took them over. As kube-scheduler's plugin of that name.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -27,6 +26,7 @@ from berth.plugins.attachedvolumes import Attached, Attachments, has_attachable,
 from berth.plugins.csimigration import driver_of
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumeclaims import uses_claim
+from berth.plugins.volumelimits import Limits, has_room, limits_of
 
 NAME: Final = "NodeVolumeLimits"
 TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
@@ -40,6 +40,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
     def __init__(self) -> None:
         self._attachments = Attachments()
+        self._limits = Limits()
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without volumes that are attached to nodes."""
@@ -53,8 +54,10 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         needed = self._needed(state, pod, node.snapshot)
         if isinstance(needed, Status):
             return needed
-        csi_node = node.snapshot.objects(CSINode).named(node.name)
-        return SUCCESS if csi_node is None else self._filter(needed, csi_node, node.row, node.snapshot)
+        limits = self._limits.by_node(node.snapshot).get(node.name, {})
+        if limits.keys().isdisjoint(needed.values()):
+            return SUCCESS
+        return self._filter(needed, limits, node.name, node.row, node.snapshot)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes; only those whose CSINode limits one of the drivers are looked at."""
@@ -63,12 +66,24 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
         if not needed:
             return Verdicts.all_fit(len(nodes))
-        snapshot, statuses = nodes.snapshot, [SUCCESS] * nodes.snapshot.size
-        for csi_node in snapshot.objects(CSINode).in_namespace(""):
-            row = snapshot.rows.of(csi_node.metadata.name)
-            if row is not None:
-                statuses[row] = self._filter(needed, csi_node, row, snapshot)
-        return Verdicts.of(statuses[row] for row in nodes.rows.tolist())
+        refused = self._refused(needed, nodes.snapshot)
+        if not refused:
+            return Verdicts.all_fit(len(nodes))
+        return Verdicts.of(refused.get(row, SUCCESS) for row in nodes.rows.tolist())
+
+    def _refused(self, needed: Attached, snapshot: Snapshot) -> dict[int, Status]:
+        """The rows that are refused. Volumes are looked at only where there may be too many of them."""
+        volumes, drivers, refused = snapshot.pod_volumes, set(needed.values()), {}
+        for name, limits in self._limits.by_node(snapshot).items():
+            least = min((limits[driver] for driver in drivers if driver in limits), default=None)
+            row = None if least is None else snapshot.rows.of(name)
+            if least is None or row is None:
+                continue
+            most = len(needed) + volumes.count_on(row) + len(self._attachments.on_node(name, snapshot))
+            status = SUCCESS if most <= least else self._filter(needed, limits, name, row, snapshot)
+            if not status.is_success:
+                refused[row] = status
+        return refused
 
     def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> Attached | Status:
         """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
@@ -78,15 +93,11 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             state.write(NEEDED, needed)
         return needed
 
-    def _filter(self, needed: Attached, csi_node: CSINode, row: int, snapshot: Snapshot) -> Status:
-        drivers = set(needed.values())
-        limits = {driver: limit for driver, limit in limits_of(csi_node).items() if driver in drivers}
-        if not limits:
-            return SUCCESS
+    def _filter(self, needed: Attached, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot) -> Status:
         present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
         if isinstance(present, Status):
             return present
-        attached = self._attachments.on_node(csi_node.metadata.name, snapshot)
+        attached = self._attachments.on_node(name, snapshot)
         return SUCCESS if has_room(limits, needed=needed, present=present, attached=attached) else TOO_MANY
 
     def events(self) -> Sequence[EventHint]:
@@ -99,23 +110,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _frees_a_place),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
         )
-
-
-def has_room(limits: Mapping[str, int], *, needed: Attached, present: Attached, attached: Attached) -> bool:
-    """Whether what is needed and not there yet fits beside what the node's pods have and what else is attached.
-
-    What is attached and used by no pod counts beside a pod that will use it, as in kube-scheduler.
-    """
-    new = Counter(driver for volume, driver in needed.items() if volume not in present)
-    taken = Counter(present.values())
-    taken.update(driver for volume, driver in attached.items() if volume not in present)
-    return all(taken[driver] + count <= limits[driver] for driver, count in new.items() if driver in limits)
-
-
-def limits_of(node: CSINode) -> dict[str, int]:
-    """How many volumes of each driver the node may have; a driver that is missing may have any number."""
-    drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
-    return {name: room.count for name, room in drivers if room is not None and room.count is not None}
 
 
 def _allows_more(_: Pod, old: object, new: object) -> bool:

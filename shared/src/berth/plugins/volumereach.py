@@ -14,9 +14,10 @@ import numpy as np
 
 from berth.api.meta import SelectorRequirement
 from berth.api.pod import NodeSelector, NodeSelectorTerm
-from berth.api.selectors import NodeTerm, Terms, compile_node_selector
+from berth.api.selectors import NodeTerm, Requirement, Terms, compile_node_selector
 from berth.api.storage import CSINode
 from berth.api.volumes import PersistentVolume
+from berth.cluster.labels import ABSENT
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.framework.verdicts import Mask
@@ -111,6 +112,43 @@ def reach_of(volume: PersistentVolume) -> Reach:
     affinity = migrated_affinity(volume, driver.topology_key) if driver.topology_key else _required(volume)
     flaw = flaw_of(driver, source, volume.metadata.labels or {})
     return replace(plain_reach(volume), driver=driver, migrated=_terms(affinity), flaw=flaw)
+
+
+def groups_reached(reaches: Mapping[Reach, int], nodes: Nodes) -> list[tuple[int, ...]]:
+    """For each node the numbers of those that include it. Volumes of one host each are found without looking at all."""
+    reached: list[list[int]] = [[] for _ in range(len(nodes))]
+    by_value: dict[str, dict[str, list[int]]] = {}
+    for reach, number in reaches.items():
+        for place in _places(reach, nodes, by_value):
+            reached[place].append(number)
+    return [tuple(numbers) for numbers in reached]
+
+
+def _places(reach: Reach, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
+    """The places in ``nodes`` of those that the reach includes."""
+    wanted = _only_requirement(reach)
+    if wanted is None:
+        return np.flatnonzero(reach.mask(nodes)).tolist()
+    if wanted.key not in by_value:
+        by_value[wanted.key] = _by_value(wanted.key, nodes)
+    return sorted(place for value in wanted.values for place in by_value[wanted.key].get(value, ()))
+
+
+def _only_requirement(reach: Reach) -> Requirement | None:
+    """``label In values``, if the reach asks for just that."""
+    terms = reach.plain.terms if reach.plain is not None and reach.driver is None else ()
+    if len(terms) != 1 or terms[0].names or len(terms[0].labels) != 1:
+        return None
+    return terms[0].labels[0] if terms[0].labels[0].operator == "In" else None
+
+
+def _by_value(key: str, nodes: Nodes) -> dict[str, list[int]]:
+    codes, column = nodes.label(key)
+    places: dict[str, list[int]] = {}
+    for place, code in enumerate(codes.tolist()):
+        if code != ABSENT:
+            places.setdefault(column.values[code], []).append(place)
+    return places
 
 
 def migrated_affinity(volume: PersistentVolume, key: str) -> NodeSelector | None:

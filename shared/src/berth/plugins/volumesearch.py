@@ -6,8 +6,9 @@ What follows from claims and volumes alone is found once for a pod; a node adds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -18,9 +19,8 @@ from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.verdicts import Mask
 from berth.plugins.volumeprovisioning import claimed_bytes, provisioning_of, volume_bytes
-from berth.plugins.volumereach import EVERYWHERE, OnlyNode, Where, plain_reach
+from berth.plugins.volumereach import EVERYWHERE, OnlyNode, Reach, Where, groups_reached, plain_reach
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 """An annotation of claims: the node for which a volume is being made."""
@@ -32,9 +32,6 @@ FITS: Final = 0
 NO_VOLUME: Final = 1
 NO_ROOM: Final = 2
 
-Places = npt.NDArray[np.intp]
-"""Places of volumes in the pool of a search."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -45,21 +42,36 @@ class Plan:
     made: tuple[PersistentVolumeClaim, ...] = ()
 
 
+Groups = tuple[int, ...]
+"""Numbers of groups of volumes: those of one group are reached from the same nodes."""
+Yes = tuple[bool, ...]
+"""Answers to the questions of all wishes, three a wish."""
+_HERE, _TOPOLOGY, _ROOM = range(3)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """A claim that waits, and the volumes that it could take, the smallest first.
+    """A claim that waits, and the places in the pool of the volumes that it could take, the smallest first.
 
-    ``promised`` are kept for just this claim: the first of them is taken or none. ``here``, ``topology`` and ``room``
-    are the numbers of the questions whether a volume can be made for it.
+    ``promised`` are kept for just this claim: the first of them is taken or none. ``others`` are the rest by group.
+    ``questions``: whether a volume may be made for the node at all, is made for such nodes, and has room there.
     """
 
     claim: PersistentVolumeClaim
-    is_being_made: bool
-    promised: Places
-    others: Places
-    here: int
-    topology: int
-    room: int
+    questions: tuple[Where, Where, Where]
+    promised: tuple[int, ...] = ()
+    others: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def is_being_made(self) -> bool:
+        """Whether its volume is being made already, for a node that was selected."""
+        return self.questions[_HERE] is not EVERYWHERE
+
+    def problem(self, yes: Yes) -> int:
+        """Why no volume can be made for the claim; ``yes`` are the answers to its own questions."""
+        if not yes[_TOPOLOGY]:
+            return NO_VOLUME
+        return FITS if yes[_ROOM] else NO_ROOM
 
 
 class VolumeSearch:
@@ -67,82 +79,77 @@ class VolumeSearch:
 
     def __init__(self, claims: Sequence[PersistentVolumeClaim], snapshot: Snapshot) -> None:
         self._pool: list[PersistentVolume] = []
-        self._questions: list[Where] = []
+        self._group_of: list[int] = []
+        self._reaches: dict[Reach, int] = {}
         being_made = [claim for claim in claims if _selected_node(claim) is not None]
         waiting = sorted((claim for claim in claims if _selected_node(claim) is None), key=claimed_bytes)
-        found = [self._candidates(claim, snapshot) for claim in waiting]
-        self._questions.extend(plain_reach(volume) for volume in self._pool)
-        none = _places(())
         self._wishes = [
-            *(self._wish(claim, (none, none), snapshot) for claim in being_made),
-            *(self._wish(claim, candidates, snapshot) for claim, candidates in zip(waiting, found, strict=True)),
+            *(_Wish(claim=claim, questions=_questions(claim, snapshot)) for claim in being_made),
+            *(self._wish(claim, snapshot) for claim in waiting),
         ]
 
     def on_node(self, node: NodeInfo) -> Plan:
         """What the node can do."""
-        return self._plan(np.array([where.includes(node) for where in self._questions], dtype=np.bool_))
+        reached = tuple(group for reach, group in self._reaches.items() if reach.includes(node))
+        return self._plan(reached, tuple(where.includes(node) for where in self._questions()))
 
     def problems(self, nodes: Nodes) -> npt.NDArray[np.int64]:
         """int64[nodes]: the problem of each node's plan. Nodes that reach the same volumes are looked at once."""
-        answers = np.array([where.mask(nodes) for where in self._questions], dtype=np.bool_)
-        kinds, kind_of = _kinds(answers)
-        problems = np.array([self._plan(answers[:, kind]).problem for kind in kinds.tolist()], dtype=np.int64)
-        return problems[kind_of]
+        yes = np.array([where.mask(nodes) for where in self._questions()], dtype=np.bool_).T.tolist()
+        known: dict[tuple[Groups, Yes], int] = {}
+        problems = []
+        for kind in zip(groups_reached(self._reaches, nodes), map(tuple, yes), strict=True):
+            if kind not in known:
+                known[kind] = self._plan(*kind).problem
+            problems.append(known[kind])
+        return np.array(problems, dtype=np.int64)
 
-    def _candidates(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[Places, Places]:
-        """The places of the promised and of the other volumes that suit a claim, wherever they can be reached from."""
+    def _questions(self) -> Iterator[Where]:
+        return (question for wish in self._wishes for question in wish.questions)
+
+    def _wish(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _Wish:
+        """With the volumes that suit the claim, wherever they can be reached from."""
         volumes = [volume for volume in snapshot.objects(PersistentVolume) if _may_have(volume, claim)]
         volumes.sort(key=lambda volume: (volume_bytes(volume), volume.metadata.name))
-        selector = _selector(claim)
-        promised = [volume for volume in volumes if is_promised(volume, claim)]
-        others = [volume for volume in volumes if _is_free(volume, claim, selector)]
-        return _places(self._place(volume) for volume in promised), _places(self._place(volume) for volume in others)
+        selector, others = _selector(claim), defaultdict[int, list[int]](list)
+        for place in [self._place(volume) for volume in volumes if _is_free(volume, claim, selector)]:
+            others[self._group_of[place]].append(place)
+        promised = tuple(self._place(volume) for volume in volumes if is_promised(volume, claim))
+        return _Wish(claim=claim, questions=_questions(claim, snapshot), promised=promised, others=others)
 
     def _place(self, volume: PersistentVolume) -> int:
         self._pool.append(volume)
+        self._group_of.append(self._reaches.setdefault(plain_reach(volume), len(self._reaches)))
         return len(self._pool) - 1
 
-    def _wish(self, claim: PersistentVolumeClaim, found: tuple[Places, Places], snapshot: Snapshot) -> _Wish:
-        node, provisioning = _selected_node(claim), provisioning_of(claim, snapshot)
-        first = len(self._questions)
-        here = EVERYWHERE if node is None else OnlyNode(node)
-        self._questions.extend((here, provisioning.topology, provisioning.room))
-        return _Wish(
-            claim=claim,
-            is_being_made=node is not None,
-            promised=found[0],
-            others=found[1],
-            here=first,
-            topology=first + 1,
-            room=first + 2,
-        )
-
-    def _plan(self, answers: Mask) -> Plan:
-        """What follows from the answers to all questions, for one node."""
-        if not all(answers[wish.here] for wish in self._wishes):
+    def _plan(self, reached: Groups, yes: Yes) -> Plan:
+        """What follows for a node that reaches these groups, from its answers to all questions."""
+        answers = [yes[3 * number : 3 * number + 3] for number in range(len(self._wishes))]
+        if not all(answer[_HERE] for answer in answers):
             return Plan(NO_VOLUME)
         taken: dict[str, tuple[PersistentVolumeClaim, PersistentVolume]] = {}
-        made: list[_Wish] = []
-        for wish in self._wishes:
-            volume = None if wish.is_being_made else self._pick(wish, answers, taken)
+        made: list[tuple[_Wish, Yes]] = []
+        for wish, answer in zip(self._wishes, answers, strict=True):
+            volume = self._pick(wish, reached, taken)
             if volume is None:
-                made.append(wish)
+                made.append((wish, answer))
             else:
                 taken[volume.metadata.name] = (wish.claim, volume)
-        problem = next((_problem(wish, answers) for wish in made if _problem(wish, answers)), FITS)
+        problem = next(filter(None, (wish.problem(answer) for wish, answer in made)), FITS)
         if problem:
             return Plan(problem)
-        return Plan(FITS, tuple(taken.values()), tuple(wish.claim for wish in made))
+        return Plan(FITS, tuple(taken.values()), tuple(wish.claim for wish, _ in made))
 
-    def _pick(self, wish: _Wish, answers: Mask, taken: Iterable[str]) -> PersistentVolume | None:
-        promised = next((place for place in wish.promised.tolist() if self._name(place) not in taken), None)
+    def _pick(self, wish: _Wish, reached: Groups, taken: Container[str]) -> PersistentVolume | None:
+        promised = self._first_free(wish.promised, taken)
         if promised is not None:
-            return self._pool[promised] if answers[promised] else None
-        reached = wish.others[answers[wish.others]].tolist()
-        return next((self._pool[place] for place in reached if self._name(place) not in taken), None)
+            return self._pool[promised] if self._group_of[promised] in reached else None
+        firsts = (self._first_free(wish.others[group], taken) for group in reached if group in wish.others)
+        best = min((first for first in firsts if first is not None), default=None)
+        return None if best is None else self._pool[best]
 
-    def _name(self, place: int) -> str:
-        return self._pool[place].metadata.name
+    def _first_free(self, places: Sequence[int], taken: Container[str]) -> int | None:
+        return next((place for place in places if self._pool[place].metadata.name not in taken), None)
 
 
 def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
@@ -153,12 +160,13 @@ def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     return promise.uid in ("", meta.uid)
 
 
-def _places(places: Iterable[int]) -> Places:
-    return np.fromiter(places, dtype=np.intp)
-
-
 def _selected_node(claim: PersistentVolumeClaim) -> str | None:
     return (claim.metadata.annotations or {}).get(SELECTED_NODE)
+
+
+def _questions(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[Where, Where, Where]:
+    node, provisioning = _selected_node(claim), provisioning_of(claim, snapshot)
+    return (EVERYWHERE if node is None else OnlyNode(node), provisioning.topology, provisioning.room)
 
 
 def _selector(claim: PersistentVolumeClaim) -> Labels:
@@ -185,18 +193,3 @@ def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, selector: L
         and selector.matches(volume.metadata.labels or {})
         and set(claim.spec.access_modes or ()) <= set(volume.spec.access_modes or ())
     )
-
-
-def _problem(wish: _Wish, answers: Mask) -> int:
-    """Why no volume can be made for the claim."""
-    if not answers[wish.topology]:
-        return NO_VOLUME
-    return FITS if answers[wish.room] else NO_ROOM
-
-
-def _kinds(answers: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """``answers``: bool[questions, nodes]. One node of each kind, and for each node the number of its kind."""
-    packed = np.ascontiguousarray(np.packbits(answers, axis=0).T)
-    whole = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
-    _, first, kind_of = np.unique(whole, return_index=True, return_inverse=True)
-    return first, kind_of
