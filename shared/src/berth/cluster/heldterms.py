@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from berth.api.podterms import LabelsOfNamespace, PodTerm, Point
-
-if TYPE_CHECKING:
-    from berth.cluster.podgroups import LabelItems, PodGroup
+from berth.cluster.podgroup import LabelItems, PodGroup
 
 _MAX_REMEMBERED: Final = 4096
 """For how many kinds of pods it is remembered which terms mean them."""

@@ -15,7 +15,7 @@ from berth.api.boundat import unix_seconds
 from berth.api.pod import Pod, priority_of
 from berth.cluster.placement import Placed
 from berth.cluster.podclass import PodClass
-from berth.cluster.podgroups import PodGroup
+from berth.cluster.podgroup import PodGroup
 from berth.cluster.rows import grown
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from berth.api.pod import Pod
 from berth.cluster.podclass import PodClass
-from berth.cluster.podgroups import PodGroup
+from berth.cluster.podgroup import PodGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
-from berth.api.podterms import LabelsOfNamespace, PodTerm, Point, compile_pod_terms
+from berth.api.podterms import LabelsOfNamespace, PodTerm, Point
 from berth.cluster.heldterms import HeldTerms
-from berth.cluster.tallies import Kind, Tallies, Tally
+from berth.cluster.podgroup import GroupKey, LabelItems, PodGroup, label_items
+from berth.cluster.tallies import Kind, Tallies
+from berth.cluster.tally import Tally
 
-LabelItems = tuple[tuple[str, str], ...]
-"""Labels in order."""
-GroupKey = tuple[str, LabelItems, bool, bytes]
 _encode: Final = msgspec.json.Encoder().encode
-
-
-class PodGroup:
-    """Placed pods of one namespace, one set of labels and the same pod affinities.
-
-    ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
-    spread does not count them. ``terms`` are what the affinities compile to, ``tallies`` what the pods are counted in,
-    and how often each. ``last`` is the metadata of the pod that was placed last.
-    """
-
-    __slots__ = ("affinity", "counts", "key", "labels", "last", "namespace", "tallies", "terminating", "terms")
-
-    def __init__(self, key: GroupKey, affinity: Affinity | None) -> None:
-        self.key = key
-        self.namespace, labels, self.terminating, _ = key
-        self.labels = dict(labels)
-        self.affinity = affinity
-        self.terms = compile_pod_terms(affinity, self.namespace)
-        self.counts: dict[int, int] = {}
-        self.last: ObjectMeta | None = None
-        self.tallies: list[tuple[Tally, int]] = []
 
 
 class PodGroups:
@@ -106,11 +83,6 @@ class PodGroups:
         self._held.add(group, -1)
         if not groups:
             del self._by_namespace[group.namespace]
-
-
-def label_items(labels: Mapping[str, str] | None) -> LabelItems:
-    """Labels in order: equal for equal labels, and good as a key."""
-    return tuple(sorted((labels or {}).items()))
 
 
 def _pod_terms(affinity: Affinity | None) -> Affinity | None:

@@ -12,7 +12,7 @@ import msgspec
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec, Volume
 from berth.cluster.podclass import PodClass
-from berth.cluster.podgroups import PodGroup
+from berth.cluster.podgroup import PodGroup
 
 T = TypeVar("T")
 

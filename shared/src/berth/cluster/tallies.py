@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from berth.api.podterms import LabelsOfNamespace, PodSelector, PodTerm, Point
+from berth.cluster.podgroup import PodGroup
 from berth.cluster.rows import grown
+from berth.cluster.tally import Tally
 
-if TYPE_CHECKING:
-    from berth.cluster.podgroups import PodGroup
-
-Counts = npt.NDArray[np.int32]
 _MAX_BYTES: Final = 32 * 1024 * 1024
 """What all tallies may hold together; those that were not asked for longest are dropped."""
 _MIN_TALLIES: Final = 16
@@ -65,17 +62,6 @@ class HoldersOf:
 Kind = PodKind | HoldersOf
 
 
-class Tally:
-    """The pods of one kind. ``counts``: int32[capacity], to be read only."""
-
-    __slots__ = ("counts", "kind", "namespaces_seen")
-
-    def __init__(self, kind: Kind, capacity: int, namespaces_seen: int) -> None:
-        self.kind = kind
-        self.namespaces_seen = namespaces_seen
-        self.counts: Counts = np.zeros(capacity, dtype=np.int32)
-
-
 class Tallies:
     """The tallies that were asked for last."""
 
@@ -95,7 +81,7 @@ class Tallies:
             return tally
         every = list(groups())
         if tally is not None:
-            self._drop(tally, every)
+            self._drop(kind, every)
         return self._make(kind, every, namespaces)
 
     def join(self, group: PodGroup) -> None:
@@ -111,17 +97,17 @@ class Tallies:
                 tally.counts = grown(tally.counts, capacity)
 
     def _make(self, kind: Kind, groups: list[PodGroup], namespaces: int) -> Tally:
-        tally = self._tallies[kind] = Tally(kind, self._capacity, namespaces)
+        tally = self._tallies[kind] = Tally(self._capacity, namespaces)
         for group in groups:
             times = kind.times(group, self._labels_of)
             if times:
                 group.tallies.append((tally, times))
                 tally.counts[list(group.counts)] += np.array(list(group.counts.values()), dtype=np.int32) * times
         while len(self._tallies) > max(_MIN_TALLIES, _MAX_BYTES // (4 * self._capacity)):
-            self._drop(next(iter(self._tallies.values())), groups)
+            self._drop(next(iter(self._tallies)), groups)
         return tally
 
-    def _drop(self, tally: Tally, groups: Iterable[PodGroup]) -> None:
-        del self._tallies[tally.kind]
+    def _drop(self, kind: Kind, groups: Iterable[PodGroup]) -> None:
+        tally = self._tallies.pop(kind)
         for group in groups:
             group.tallies = [entry for entry in group.tallies if entry[0] is not tally]

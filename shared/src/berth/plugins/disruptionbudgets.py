@@ -9,7 +9,7 @@ from berth.api.budgets import PodDisruptionBudget
 from berth.api.pod import Pod
 from berth.api.selectors import Labels, compile_label_selector
 from berth.cluster.placement import Placed
-from berth.cluster.podgroups import PodGroup
+from berth.cluster.podgroup import PodGroup
 from berth.cluster.snapshot import Snapshot
 
 

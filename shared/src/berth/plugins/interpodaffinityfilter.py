@@ -10,7 +10,7 @@ import numpy as np
 from berth.api.pod import Pod
 from berth.api.podterms import PodTerm, PodTerms, Point, compile_pod_terms
 from berth.cluster.nodes import Mask, Nodes
-from berth.cluster.podgroups import label_items
+from berth.cluster.podgroup import label_items
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.tallies import HoldersOf, PodKind
 from berth.plugins.domains import Domains

@@ -14,7 +14,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.api.podterms import PodTerms, Point
-from berth.cluster.podgroups import label_items
+from berth.cluster.podgroup import label_items
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.tallies import HoldersOf, Kind, PodKind
 from berth.plugins.domains import Domains

@@ -16,7 +16,8 @@ from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Mask, Nodes
 from berth.cluster.podclass import PodClass
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.tallies import Counts, PodKind
+from berth.cluster.tallies import PodKind
+from berth.cluster.tally import Counts
 from berth.plugins.matching import required_mask, untolerated_mask
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"

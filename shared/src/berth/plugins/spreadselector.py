@@ -9,7 +9,7 @@ from berth.api.meta import OwnerReference
 from berth.api.pod import Pod
 from berth.api.selectors import Labels, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
-from berth.cluster.podgroups import LabelItems, label_items
+from berth.cluster.podgroup import LabelItems, label_items
 from berth.cluster.snapshot import Snapshot
 
 KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)

@@ -17,7 +17,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.podclass import PodClass
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.tallies import Counts
+from berth.cluster.tally import Counts
 from berth.framework.interface import MAX_SCORE, Scores
 from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status

@@ -20,7 +20,8 @@ from berth.api.selectors import NOTHING
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.tallies import Counts, PodKind
+from berth.cluster.tallies import PodKind
+from berth.cluster.tally import Counts
 from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status
