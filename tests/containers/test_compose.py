@@ -102,14 +102,24 @@ async def test_it_comes_up_schedules_scales_under_load_survives_a_kill_and_goes_
     assert up.left(*volumes) == []
 
 
-def test_a_second_up_changes_nothing_and_passwords_stay(up):
-    before = inspected(*(each for service in SERVICES for each in up.containers(service)))
+async def test_a_second_up_changes_nothing_and_what_starts_again_goes_on(up, cluster_file):
+    before = _started(up)
     password = up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf")
-    up.compose("up", "--wait", "--no-build")
-    after = inspected(*(each for service in SERVICES for each in up.containers(service)))
-    assert [each["State"]["StartedAt"] for each in after] == [each["State"]["StartedAt"] for each in before]
+    await compose(up, "up", "--wait", "--no-build")
+    assert _started(up) == before
     assert up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf") == password
     _each_password_is_for_one_alone(up)
+    await compose(up, "restart", "simulated-cluster", "nats")
+    await compose(up, "up", "--wait", "--no-build")
+    async with outside(cluster_file) as pods:
+        await pods.add_nodes(5)
+        await pods.all_bound(await pods.add_pods(20), SECONDS)
+
+
+def _started(up: ComposeProject) -> list[str]:
+    """Since when each service's containers run."""
+    ids = [each for service in SERVICES for each in up.containers(service)]
+    return [each["State"]["StartedAt"] for each in inspected(*ids)]
 
 
 def _each_password_is_for_one_alone(up: ComposeProject) -> None:

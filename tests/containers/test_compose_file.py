@@ -71,7 +71,7 @@ def test_each_profile_has_one_cluster(services):
     assert len([name for name in services if name.startswith("cluster-")]) == 1
 
 
-def test_sources_are_watched_for_every_service_that_is_built(services):
+def test_sources_are_watched_for_every_service(services):
     for name in ("watcher", "scorer", "binder", "metrics-collector"):
         watched = {rule["path"].removeprefix(f"{ROOT}/") for rule in services[name]["develop"]["watch"]}
         assert {"shared/src", "services"} <= watched

@@ -16,7 +16,7 @@ import yaml
 
 from berth.sim import snapshot
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.kinds import NODES, PODS
+from berth.sim.kinds import NAMESPACES, NODES, PODS
 from berth.sim.kubelet import KubeletSettings
 from berth.sim.snapshot import SnapshotError
 from berth.sim.tables import human_duration
@@ -177,3 +177,28 @@ def test_command_names_a_snapshot_that_is_not_there():
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("reading snapshot '/nowhere/cluster.json': ")
+
+
+async def test_a_cluster_with_an_identity_is_the_same_one_when_it_starts_again_and_goes_on_counting():
+    lives = []
+    for second in (1, 2):
+        clock = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
+        async with (
+            SimulatedCluster(nodes=[make_node("a")], clock=lambda clock=clock: clock, identity="compose") as cluster,
+            connected(cluster.url, never) as api,
+        ):
+            known = (await api.get("/api/v1/namespaces/kube-system")).body["metadata"]["uid"]
+            node = (await api.get("/api/v1/nodes/a")).body["metadata"]
+            watched = await api.get("/api/v1/nodes", watch="true", resourceVersion=1)
+            lives.append((known, node["uid"], int(node["resourceVersion"])))
+            assert watched.body["object"]["code"] == 410
+    (known, before, old), (known_again, after, new) = lives
+    assert known == known_again
+    assert before != after
+    assert new > old
+
+
+async def test_a_cluster_without_an_identity_is_nobody_s_former_one():
+    async with SimulatedCluster() as one, SimulatedCluster() as other:
+        namespaces = [each.resources.store.table(NAMESPACES).items["", "kube-system"] for each in (one, other)]
+    assert namespaces[0].value["metadata"]["uid"] != namespaces[1].value["metadata"]["uid"]

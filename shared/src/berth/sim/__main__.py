@@ -33,6 +33,12 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument(
         "--history", type=int, default=DEFAULT_HISTORY, help="changes of a kind that watches can resume over"
     )
+    line.add_argument(
+        "--identity",
+        default="",
+        metavar="NAME",
+        help="be the same cluster, with its objects gone, whenever it is started with this name",
+    )
     line.add_argument("--start-delay", type=float, default=0.5, help="seconds from Binding to Running")
     return line
 
@@ -57,6 +63,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         kubelet=KubeletSettings(start_delay=timedelta(seconds=arguments.start_delay)),
         history=arguments.history,
         kubeconfig_path=arguments.kubeconfig_out,
+        identity=arguments.identity,
     )
     async with cluster:
         said = {

@@ -6,6 +6,7 @@ async with SimulatedCluster(nodes=make_nodes(100)) as cluster:
 
 import json
 import tempfile
+import uuid
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,11 +23,12 @@ from berth.sim.prometheus import PREFIX
 from berth.sim.resources import Clock, Resources, utc_now
 from berth.sim.server import ApiServer
 from berth.sim.status import JsonObject
-from berth.sim.store import DEFAULT_HISTORY, Store
+from berth.sim.store import DEFAULT_HISTORY, FIRST_REVISION, Store
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _SHUTDOWN_SECONDS = 1.0
+REVISIONS_PER_SECOND = 10_000
 
 
 class SimulatedCluster:
@@ -41,6 +43,9 @@ class SimulatedCluster:
         history: How many changes of each kind a watch can still be resumed over.
         kubeconfig_path: Where to write a kubeconfig; None is a temporary folder that goes with the cluster.
         clock: What gives time stamps.
+        identity: What it is known by when it starts again: the uid of kube-system is made of it, and resource versions
+            go on from the clock, so that whoever knew it finds the same cluster with its objects gone. Empty: a cluster
+            that nobody has seen before.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings, each with its default
@@ -54,11 +59,14 @@ class SimulatedCluster:
         history: int = DEFAULT_HISTORY,
         kubeconfig_path: Path | None = None,
         clock: Clock = utc_now,
+        identity: str = "",
     ) -> None:
-        self.resources = Resources(Store(history), clock)
+        self.resources = Resources(Store(history, _first_revision(identity, clock)), clock)
         self.faults = Faults(self.resources.store)
         self.url = ""
         self.loaded = _seed(self.resources, nodes, objects)
+        if identity:
+            snapshot.load(self.resources, [_known_by(identity)])
         """How many objects of each kind came from `objects`."""
         self._host = host
         self._port = port
@@ -134,6 +142,17 @@ def kubeconfig(url: str) -> JsonObject:
         "users": [{"name": name, "user": {}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
     }
+
+
+def _first_revision(identity: str, clock: Clock) -> int:
+    """Above all that the same cluster has given in an earlier life, as long as it makes fewer changes a second."""
+    return int(clock().timestamp() * REVISIONS_PER_SECOND) if identity else FIRST_REVISION
+
+
+def _known_by(identity: str) -> JsonObject:
+    """The namespace by whose uid a cluster is known."""
+    uid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"berth.sim/{identity}"))
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": uid}}
 
 
 def _seed(resources: Resources, nodes: Iterable[JsonObject], objects: Iterable[JsonObject]) -> dict[str, int]:

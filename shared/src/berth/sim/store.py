@@ -92,13 +92,13 @@ Listener = Callable[[Change], None]
 class Table:
     """All objects of one kind, and what happened to them lately."""
 
-    def __init__(self, kind: Kind, history: int) -> None:
+    def __init__(self, kind: Kind, history: int, first_revision: int) -> None:
         self.kind = kind
         self.items: dict[Key, Stored] = {}
         self.listeners: dict[Listener, None] = {}
-        self.floor = FIRST_REVISION
+        self.floor = first_revision
         """Newest revision whose change was forgotten: a reader at an older one has to list again."""
-        self.newest = FIRST_REVISION
+        self.newest = first_revision
         """Revision of the latest change of this kind."""
         self._history: deque[Change] = deque()
         self._history_limit = history
@@ -167,9 +167,9 @@ class Table:
 class Store:
     """Every table, and the revision that they share."""
 
-    def __init__(self, history: int = DEFAULT_HISTORY) -> None:
-        self.revision = FIRST_REVISION
-        tables = {kind: Table(kind, history) for kind in KINDS if not kind.stored_as}
+    def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
+        self.revision = first_revision
+        tables = {kind: Table(kind, history, first_revision) for kind in KINDS if not kind.stored_as}
         core = {kind.plural: table for kind, table in tables.items() if not kind.group}
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in KINDS}
 
