@@ -6,72 +6,22 @@ import msgspec
 import pytest
 
 from berth.api.messages import Outcome, Reason
-from berth.api.meta import ObjectMeta, SelectorRequirement
-from berth.api.pod import ClaimSource, NodeSelector, NodeSelectorTerm, Pod, Volume
+from berth.api.pod import ClaimSource, Pod, Volume
 from berth.api.storage import StorageClass
-from berth.api.volumes import (
-    BIND_COMPLETED,
-    ClaimResources,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    PhaseStatus,
-    VolumeNodeAffinity,
-)
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
 from berth.framework.writes import ClaimName, KeepVolume, SelectNode
 from berth.kube.port import Upserted
 from berth.plugins.volumesearch import SELECTED_NODE
 from binder.answers import NO_ANSWER, Written
 from binder.effects import Post, Write
 from harness.binder_bench import Bench, make_pod, ranked
+from harness.storage import a_claim, a_class, a_volume, kind_of
 
 TEN_MINUTES = 600.0
 
 
-def named(name: str, **more) -> ObjectMeta:
-    return ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **more)
-
-
-def a_class(provisioner: str = "disks.example.com") -> StorageClass:
-    metadata = ObjectMeta(name="slow", uid="uid-slow", resource_version="1")
-    return StorageClass(metadata=metadata, provisioner=provisioner, volume_binding_mode="WaitForFirstConsumer")
-
-
-def a_claim(name: str = "data", version: int = 2, volume: str = "", **annotations: str) -> PersistentVolumeClaim:
-    """A claim to 1Gi; with a volume, one that is bound to it."""
-    if volume:
-        annotations[BIND_COMPLETED] = "yes"
-    return PersistentVolumeClaim(
-        metadata=named(name, resource_version=str(version), annotations=annotations or None),
-        spec=PersistentVolumeClaimSpec(
-            access_modes=["ReadWriteOnce"],
-            storage_class_name="slow",
-            volume_name=volume,
-            resources=ClaimResources(requests={"storage": "1Gi"}),
-        ),
-    )
-
-
 def selected(node: str, version: int = 5, **more) -> PersistentVolumeClaim:
-    claim = a_claim(version=version, **more)
-    annotations = {**(claim.metadata.annotations or {}), SELECTED_NODE: node}
-    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
-
-
-def a_volume(name: str, *nodes: str, version: int = 3) -> PersistentVolume:
-    reached = SelectorRequirement(key="kubernetes.io/hostname", operator="In", values=list(nodes))
-    affinity = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[reached])])
-    return PersistentVolume(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version)),
-        spec=PersistentVolumeSpec(
-            capacity={"storage": "2Gi"},
-            access_modes=["ReadWriteOnce"],
-            storage_class_name="slow",
-            node_affinity=VolumeNodeAffinity(required=affinity) if nodes else None,
-        ),
-        status=PhaseStatus(phase="Available"),
-    )
+    return a_claim(version=version, annotations={SELECTED_NODE: node}, **more)
 
 
 def kept(volume: PersistentVolume, claim: str = "data", version: int = 6) -> PersistentVolume:
@@ -91,9 +41,8 @@ class World(Bench):
     """A bench with storage; ``provisioner`` is its class's."""
 
     def show_storage(self, *things: StorageClass | PersistentVolume | PersistentVolumeClaim) -> None:
-        kinds = {StorageClass: "storageclass", PersistentVolume: "pv", PersistentVolumeClaim: "pvc"}
         for thing in things:
-            self.observe(Upserted(kind=kinds[type(thing)], object=thing))
+            self.observe(Upserted(kind=kind_of(thing), object=thing))
 
     def written(self, pod: Pod, status: int = 200, **versions: int):
         answer = Written(status=status, message="so it is", versions=versions)

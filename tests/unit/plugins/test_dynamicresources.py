@@ -1,0 +1,39 @@
+"""DynamicResources: a pod that claims devices is refused and told what to do."""
+
+from berth.api.pod import PodResourceClaim
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.events import Action, ClusterEvent, Resource
+from harness.objects import a_node, a_pod, first_attempt
+from harness.profiles import default_profile
+from harness.storage import using
+
+
+def said_of(pod):
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n0"))
+    return rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
+
+
+def test_a_pod_with_claims_is_told_which_and_what_to_do():
+    claims = [PodResourceClaim(name="gpu"), PodResourceClaim(name="nic")]
+    ranking = said_of(a_pod(resource_claims=claims))
+    assert ranking.message == (
+        "0/1 nodes are available: berth does not allocate resource claims (spec.resourceClaims: gpu, nic): "
+        "remove them, or name a scheduler that does in spec.schedulerName."
+    )
+    assert (ranking.candidates, ranking.blockers, ranking.nomination) == ((), ("DynamicResources",), None)
+
+
+def test_nothing_that_happens_to_others_wakes_it():
+    event = ClusterEvent(Resource.NODE, Action.ADD)
+    pod = a_pod(resource_claims=[PodResourceClaim(name="gpu")])
+    assert default_profile().may_help({"DynamicResources"}, event, pod, None, a_node("n")) is False
+
+
+def test_a_pod_that_was_refused_before_its_turn_hears_what_kube_scheduler_says():
+    assert said_of(using()).message == '0/1 nodes are available: persistentvolumeclaim "data" not found. not found'
+
+
+def test_a_pod_without_claims_is_placed():
+    assert [candidate.node for candidate in said_of(a_pod()).candidates] == ["n0"]

@@ -1,0 +1,157 @@
+"""NodeVolumeLimits: a CSI driver attaches as many volumes to a node as its CSINode says."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.api.pod import Volume
+from berth.api.volumesources import AWSElasticBlockStore, CSISource, GCEPersistentDisk
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS
+from berth.plugins.nodevolumelimits import TOO_MANY, NodeVolumeLimits
+from harness.objects import a_node, a_pod
+from harness.profiles import default_profile
+from harness.storage import (
+    DRIVER,
+    a_claim,
+    a_class,
+    a_csi_node,
+    a_volume,
+    attached,
+    known,
+    using,
+    with_scratch,
+)
+
+EBS = "ebs.csi.aws.com"
+
+
+def of_driver(name: str, driver: str = DRIVER, handle: str = ""):
+    return a_volume(name, csi=CSISource(driver=driver, volume_handle=handle or name))
+
+
+def cluster(*things, pods=()) -> Snapshot:
+    snapshot = Snapshot()
+    snapshot.set_node(a_node("n0"))
+    known(snapshot, *things)
+    for pod in pods:
+        snapshot.place(pod, "n0")
+    return snapshot
+
+
+def answer(pod, snapshot):
+    """What both forms say."""
+    plugin, state = NodeVolumeLimits(), CycleState(snapshot.class_of(pod))
+    if plugin.pre_filter(state, pod, snapshot).status.is_skip:
+        return SUCCESS
+    verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
+    status = verdicts.statuses[verdicts.codes[0]]
+    assert status == plugin.filter(state, pod, snapshot.node_info("n0"))
+    return status
+
+
+def bound(*names: str):
+    return [thing for name in names for thing in (a_claim(name, volume=f"v-{name}"), of_driver(f"v-{name}"))]
+
+
+def test_what_the_pod_brings_and_what_is_there_must_fit():
+    limit = a_csi_node(disks_example_com=2)
+    snapshot = cluster(limit, *bound("a", "b", "c"), pods=[using("o", "a")])
+    assert answer(using("web", "b"), snapshot) == SUCCESS  # 1 + 1 = 2
+    assert answer(using("web", "b", "c"), snapshot) == TOO_MANY  # 1 + 2 = 3
+
+
+def test_a_volume_that_is_there_already_is_counted_once():
+    snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), pods=[using("o", "a")])
+    assert answer(using("web", "a"), snapshot) == SUCCESS
+
+
+def test_a_node_that_names_no_limit_has_none():
+    claims = bound("a", "b")
+    assert answer(using("web", "a", "b"), cluster(*claims)) == SUCCESS
+    assert answer(using("web", "a", "b"), cluster(a_csi_node(other=0), *claims)) == SUCCESS
+
+
+def test_what_is_attached_counts_though_no_pod_uses_it():
+    limit = a_csi_node(disks_example_com=1)
+    assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0"))) == TOO_MANY
+    assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n9"))) == SUCCESS
+
+
+def test_an_attachment_that_ends_frees_its_place():
+    snapshot, plugin, pod = (
+        cluster(a_csi_node(disks_example_com=1), *bound("a", "b")),
+        NodeVolumeLimits(),
+        using("web", "a"),
+    )
+    said = []
+    for change in (attached("v-b", "n0"), attached("v-b", "n9")):
+        snapshot.objects(type(change)).set("it", change)
+        said.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("n0")))
+    assert said == [TOO_MANY, SUCCESS]
+
+
+def test_a_volume_that_is_still_to_be_made_counts_for_its_classs_driver():
+    full = a_csi_node(disks_example_com=0)
+    assert answer(using(), cluster(full, a_class(), a_claim())) == TOO_MANY
+    assert answer(using(), cluster(full, a_class("other.example.com"), a_claim())) == SUCCESS
+    assert answer(using(), cluster(full, a_claim())) == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("volume", "driver"),
+    [
+        pytest.param(
+            Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://a/vol-1")), EBS, id="of Amazon's"
+        ),
+        pytest.param(
+            Volume(gce_persistent_disk=GCEPersistentDisk(pd_name="d")), "pd.csi.storage.gke.io", id="of Google's"
+        ),
+    ],
+)
+def test_an_in_tree_disk_counts_for_the_driver_that_took_it_over(volume, driver):
+    snapshot = cluster(a_csi_node(**{driver.replace(".", "_"): 0}))
+    assert answer(a_pod(volumes=[volume]), snapshot) == TOO_MANY
+
+
+def test_a_disk_is_one_whether_a_pod_names_it_or_claims_it():
+    disk = a_volume("v-a", aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://zone/vol-1"))
+    inline = a_pod("o", volumes=[Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="vol-1"))])
+    snapshot = cluster(a_csi_node(ebs_csi_aws_com=1), a_claim("a", volume="v-a"), disk, pods=[inline])
+    assert answer(using("web", "a"), snapshot) == SUCCESS
+
+
+def test_a_claim_that_is_missing_is_named():
+    said = answer(using(), cluster(a_csi_node(disks_example_com=1)))
+    assert said.reasons == ('looking up PVC default/data: persistentvolumeclaim "data" not found',)
+
+
+def test_an_odd_in_tree_disk_is_an_error_that_names_it():
+    odd = a_pod(volumes=[Volume(name="d", aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://z/odd"))])
+    (reason,) = answer(odd, cluster(a_csi_node(ebs_csi_aws_com=1))).reasons
+    assert reason.startswith("converting volume(d) from inline to csi: reading volumeID 'aws://z/odd'")
+
+
+@pytest.mark.parametrize(
+    ("resource", "action", "old", "new", "helps"),
+    [
+        pytest.param(Resource.CSI_NODE, Action.ADD, None, a_csi_node(), True, id="a CSINode"),
+        pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=1), a_csi_node(d=2), True, id="it allows more"),
+        pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=2), a_csi_node(d=1), False, id="it allows less"),
+        pytest.param(
+            Resource.POD, Action.DELETE, using("o", "x", node_name="n0"), None, True, id="a pod with volumes goes"
+        ),
+        pytest.param(Resource.POD, Action.DELETE, a_pod("o", node_name="n0"), None, False, id="one without goes"),
+        pytest.param(Resource.POD, Action.DELETE, with_scratch("o"), None, False, id="one that was nowhere goes"),
+        pytest.param(
+            Resource.VOLUME_ATTACHMENT, Action.DELETE, attached("v", "n0"), None, True, id="a volume is let go"
+        ),
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node of which nothing is said"),
+    ],
+)
+def test_only_what_may_make_a_place_wakes_the_pod(resource, action, old, new, helps):
+    event = ClusterEvent(resource, action)
+    assert default_profile().may_help({"NodeVolumeLimits"}, event, using(), old, new) is helps

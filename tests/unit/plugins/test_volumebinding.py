@@ -1,0 +1,252 @@
+"""VolumeBinding: a pod goes where its claims have, or can get, their volumes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.meta import LabelSelector, SelectorRequirement
+from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolumeClaim, PhaseStatus
+from berth.api.volumesources import AWSElasticBlockStore
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.plugins.volumesearch import SELECTED_NODE
+from harness.objects import a_node, a_pod, first_attempt
+from harness.profiles import default_profile
+from harness.storage import (
+    HOSTNAME,
+    ZONE,
+    a_claim,
+    a_class,
+    a_csi_node,
+    a_driver,
+    a_volume,
+    known,
+    owned,
+    reached_by,
+    room,
+    using,
+    with_scratch,
+)
+
+BY_HAND = a_class("kubernetes.io/no-provisioner")
+NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"
+OUT_OF_REACH = "node(s) didn't match PersistentVolume's node affinity"
+NO_SPACE = "node(s) did not have enough free storage"
+VOLUME_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+
+
+def cluster(*things) -> Snapshot:
+    """n0 in zone a, n1 and n2 in zone b."""
+    snapshot = Snapshot()
+    for name, zone in {"n0": "a", "n1": "b", "n2": "b"}.items():
+        snapshot.set_node(a_node(name, labels={HOSTNAME: name, ZONE: zone}))
+    known(snapshot, *things)
+    return snapshot
+
+
+def feasible(pod, *things) -> list[str]:
+    """The nodes that the pod fits, asked at once and one by one."""
+    snapshot = cluster(*things)
+    found = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod)).candidates
+    names = sorted(candidate.node for candidate in found)
+    assert names == [n for n in ("n0", "n1", "n2") if check(pod, n, snapshot, default_profile()).is_success]
+    return names
+
+
+def refusal(pod, *things) -> str:
+    message = rank(pod, cluster(*things), default_profile(), attempt=first_attempt(pod)).message
+    return message.removeprefix("0/3 nodes are available: ").split(" preemption:", maxsplit=1)[0]
+
+
+def test_a_bound_claim_ties_the_pod_to_the_nodes_that_reach_its_volume():
+    assert feasible(using(), a_claim(volume="disk"), a_volume("disk", "n1", "n2")) == ["n1", "n2"]
+    assert refusal(using(), a_claim(volume="disk"), a_volume("disk", "n9")) == f"3 {OUT_OF_REACH}."
+
+
+def test_terms_on_the_name_of_a_node_hold_everywhere():
+    by_name = SelectorRequirement(key="metadata.name", operator="In", values=["n1"])
+    volume = a_volume("disk", "n0")
+    term = msgspec.structs.replace(volume.spec.node_affinity.required.node_selector_terms[0], match_fields=[by_name])
+    volume.spec.node_affinity.required.node_selector_terms[0] = term
+    assert feasible(using(), a_claim(volume="disk"), volume) == ["n0"]
+
+
+@pytest.mark.parametrize(
+    ("things", "said"),
+    [
+        pytest.param([], 'persistentvolumeclaim "data" not found', id="missing"),
+        pytest.param(
+            [a_claim(volume="gone", phase="Lost")],
+            'persistentvolumeclaim "data" bound to non-existent persistentvolume "gone"',
+            id="lost",
+        ),
+        pytest.param(
+            [
+                msgspec.structs.replace(
+                    a_claim(), metadata=msgspec.structs.replace(a_claim().metadata, deletion_timestamp="2026")
+                )
+            ],
+            'persistentvolumeclaim "data" is being deleted',
+            id="being deleted",
+        ),
+        pytest.param(
+            [a_class(mode="Immediate"), a_claim()], "pod has unbound immediate PersistentVolumeClaims", id="immediate"
+        ),
+        pytest.param(
+            [BY_HAND, msgspec.structs.replace(a_claim(volume="disk"), metadata=a_claim().metadata)],
+            "pod has unbound immediate PersistentVolumeClaims",
+            id="its volume is chosen and not yet its own",
+        ),
+        pytest.param(
+            [a_claim(storage_class_name="other")], "pod has unbound immediate PersistentVolumeClaims", id="no class"
+        ),
+        pytest.param([a_claim(volume="gone")], 'persistentvolume "gone" not found', id="its volume is gone"),
+    ],
+)
+def test_a_claim_that_nobody_can_have_refuses_the_pod_everywhere(things, said):
+    assert refusal(using(), *things) == f"{said}. not found"
+
+
+def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod():
+    pod = with_scratch()
+    waits = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "web-scratch"'
+    assert refusal(pod) == f"{waits}. not found"
+    claim = a_claim("web-scratch", volume="disk")
+    foreign = "PVC default/web-scratch was not created for pod default/web (pod is not owner)"
+    assert refusal(pod, claim, a_volume("disk")) == f"{foreign}. not found"
+    assert feasible(pod, owned(claim, pod), a_volume("disk", "n2")) == ["n2"]
+
+
+def test_a_claim_that_waits_goes_where_a_free_volume_is():
+    assert feasible(using(), BY_HAND, a_claim(), a_volume("disk", "n1")) == ["n1"]
+    assert refusal(using(), BY_HAND, a_claim()) == f"3 {NONE_TO_BIND}."
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        pytest.param(a_volume("disk", size="512Mi"), id="too small"),
+        pytest.param(a_volume("disk", storage_class_name="other"), id="another class"),
+        pytest.param(a_volume("disk", volume_mode="Block"), id="another mode"),
+        pytest.param(a_volume("disk", access_modes=["ReadOnlyMany"]), id="another access"),
+        pytest.param(a_volume("disk", volume_attributes_class_name="gold"), id="another class of attributes"),
+        pytest.param(a_volume("disk", claim_ref=ClaimReference(namespace="default", name="other")), id="kept"),
+        pytest.param(msgspec.structs.replace(a_volume("disk"), status=PhaseStatus(phase="Released")), id="released"),
+        pytest.param(
+            msgspec.structs.replace(
+                a_volume("disk"),
+                metadata=msgspec.structs.replace(a_volume("disk").metadata, deletion_timestamp="2026"),
+            ),
+            id="being deleted",
+        ),
+    ],
+)
+def test_a_volume_that_does_not_suit_the_claim_is_left(volume):
+    assert feasible(using(), BY_HAND, a_claim(), volume) == []
+
+
+def test_a_selector_of_the_claim_chooses_among_volumes():
+    fast = LabelSelector(match_labels={"kind": "fast"})
+    volumes = [a_volume("a", "n0", labels={"kind": "slow"}), a_volume("b", "n1", labels={"kind": "fast"})]
+    assert feasible(using(), BY_HAND, a_claim(selector=fast), *volumes) == ["n1"]
+
+
+def test_a_volume_that_is_kept_for_the_claim_is_taken_or_none():
+    promise = ClaimReference(namespace="default", name="data")
+    volumes = [a_volume("free"), a_volume("kept", "n2", size="4Gi", claim_ref=promise)]
+    assert feasible(using(), BY_HAND, a_claim(), *volumes) == ["n2"]
+
+
+def test_two_claims_of_a_pod_need_two_volumes():
+    claims = [a_claim("small", size="1Gi"), a_claim("large", size="3Gi")]
+    small, large = a_volume("small", "n0", "n1", size="2Gi"), a_volume("large", "n1", size="4Gi")
+    pod = using("web", "large", "small")
+    assert feasible(pod, BY_HAND, *claims, small, large) == ["n1"]
+    assert feasible(pod, BY_HAND, *claims, large) == []
+
+
+def test_a_volume_is_made_where_the_class_allows_it():
+    assert feasible(using(), a_class(zones=["b"]), a_claim()) == ["n1", "n2"]
+    assert feasible(using(), a_class(), a_claim()) == ["n0", "n1", "n2"]
+
+
+def test_a_claim_whose_volume_is_being_made_for_a_node_stays_with_it():
+    assert feasible(using(), a_class(), a_claim(annotations={SELECTED_NODE: "n1"})) == ["n1"]
+
+
+def test_a_driver_that_reports_room_is_believed():
+    things = [a_class(), a_claim(size="2Gi"), a_driver()]
+    assert feasible(using(), *things, room("1Gi", "a"), room("5Gi", "b")) == ["n1", "n2"]
+    assert feasible(using(), *things, room("9Gi", "a", largest="1Gi"), room("1Gi", "b", largest="2Gi")) == ["n1", "n2"]
+    assert refusal(using(), *things, room(None, "a")) == f"3 {NO_SPACE}."
+    assert feasible(using(), a_class(), a_claim(size="2Gi"), a_driver(reports=False)) == ["n0", "n1", "n2"]
+
+
+def test_a_volume_of_a_driver_that_took_over_is_reached_by_the_drivers_own_label():
+    zone = SelectorRequirement(key=ZONE, operator="In", values=["a"])
+    disk = a_volume("disk", aws_elastic_block_store=AWSElasticBlockStore(volume_id="vol-1"))
+    disk = msgspec.structs.replace(disk, spec=msgspec.structs.replace(disk.spec, node_affinity=reached_by(zone)))
+    took_over = a_csi_node("n0", {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"})
+    assert feasible(using(), a_claim(volume="disk"), disk) == ["n0"]
+    assert feasible(using(), a_claim(volume="disk"), disk, took_over) == []
+
+
+def test_a_pod_without_volumes_is_not_looked_at():
+    plugins = {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"}
+    asked = [plugin for plugin in default_profile().pre_filters if plugin.name in plugins]
+    snapshot, pod = cluster(), a_pod()
+    assert len(asked) == len(plugins)
+    assert all(plugin.pre_filter(None, pod, snapshot).status.is_skip for plugin in asked)
+
+
+ADD, UPDATE = Action.ADD, Action.UPDATE
+CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
+
+
+@pytest.mark.parametrize(
+    ("resource", "action", "old", "new", "helps"),
+    [
+        pytest.param(CLAIM, ADD, None, a_claim(), True, id="its claim is there"),
+        pytest.param(CLAIM, UPDATE, a_claim(), a_claim(volume="v"), True, id="its claim changes"),
+        pytest.param(CLAIM, ADD, None, a_claim("other"), False, id="another claim"),
+        pytest.param(VOLUME, ADD, None, a_volume("v"), True, id="any volume"),
+        pytest.param(Resource.STORAGE_CLASS, ADD, None, a_class(), True, id="a class"),
+        pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class(zones=["a"]), True, id="other topologies"),
+        pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class("other"), False, id="else of a class"),
+        pytest.param(Resource.CSI_STORAGE_CAPACITY, UPDATE, room("1Gi", "a"), room("2Gi", "a"), True, id="more room"),
+        pytest.param(Resource.CSI_STORAGE_CAPACITY, UPDATE, room("2Gi", "a"), room("1Gi", "a"), False, id="less room"),
+        pytest.param(Resource.CSI_NODE, UPDATE, a_csi_node(), a_csi_node(d=3), False, id="more places on a node"),
+        pytest.param(
+            Resource.CSI_NODE,
+            UPDATE,
+            a_csi_node(),
+            a_csi_node("n0", {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/gce-pd"}),
+            True,
+            id="a driver takes over",
+        ),
+        pytest.param(Resource.POD, Action.DELETE, using("other"), None, False, id="a pod goes"),
+    ],
+)
+def test_only_what_may_give_the_claim_its_volume_wakes_the_pod(resource, action, old, new, helps):
+    event = ClusterEvent(resource, action)
+    assert default_profile().may_help({"VolumeBinding"}, event, using(), old, new) is helps
+
+
+def test_what_is_supposed_of_a_volume_holds_until_it_changes():
+    snapshot = cluster(a_volume("disk"))
+    volumes = snapshot.objects(PersistentVolume)
+    supposed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
+    volumes.suppose("disk", supposed)
+    known(snapshot, a_volume("disk", version=2))  # the same, newer
+    assert volumes.named("disk").spec.claim_ref is not None
+    assert volumes.real("disk").spec.claim_ref is None
+    known(snapshot, a_volume("disk", size="3Gi"))
+    assert volumes.named("disk").spec.claim_ref is None
+
+
+def test_nothing_can_be_supposed_of_what_is_not_there():
+    claims = cluster().objects(PersistentVolumeClaim)
+    claims.suppose("uid-data", a_claim())
+    assert claims.named("data", "default") is None

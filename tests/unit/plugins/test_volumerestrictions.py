@@ -1,0 +1,123 @@
+"""VolumeRestrictions: a disk that allows one user, and a claim for one pod, have one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.pod import Volume
+from berth.api.volumesources import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.state import CycleState
+from berth.plugins.volumerestrictions import CLAIM_TAKEN, DISK_TAKEN, VolumeRestrictions
+from harness.objects import a_node, a_pod, first_attempt
+from harness.profiles import default_profile
+from harness.storage import a_claim, a_volume, known, using
+
+
+def with_disk(name: str, **source):
+    return a_pod(name, volumes=[Volume(name="d", **source)])
+
+
+def gce(name: str = "web", disk: str = "d1", *, read_only: bool = False):
+    return with_disk(name, gce_persistent_disk=GCEPersistentDisk(pd_name=disk, read_only=read_only))
+
+
+def ebs(name: str = "web", disk: str = "vol-1"):
+    return with_disk(name, aws_elastic_block_store=AWSElasticBlockStore(volume_id=disk))
+
+
+def iscsi(name: str = "web", iqn: str = "iqn.a", *, read_only: bool = False):
+    return with_disk(name, iscsi=ISCSI(iqn=iqn, read_only=read_only))
+
+
+def rbd(name: str = "web", *monitors: str, image: str = "i", pool: str = "rbd", read_only: bool = False):
+    return with_disk(name, rbd=RBD(monitors=list(monitors), image=image, pool=pool, read_only=read_only))
+
+
+def reasons(pod, other) -> tuple[str, ...]:
+    """Why the pod cannot be where the other one is."""
+    snapshot = Snapshot()
+    for name in ("n0", "n1"):
+        snapshot.set_node(a_node(name))
+    snapshot.place(other, "n0")
+    ranking = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
+    status = check(pod, "n0", snapshot, default_profile())
+    assert {candidate.node for candidate in ranking.candidates} == ({"n1"} if status.reasons else {"n0", "n1"})
+    return status.reasons
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "refused"),
+    [
+        pytest.param(gce(), gce("o"), True, id="a disk of Google's"),
+        pytest.param(gce(), gce("o", "d2"), False, id="another one"),
+        pytest.param(gce(read_only=True), gce("o", read_only=True), False, id="both only read it"),
+        pytest.param(gce(read_only=True), gce("o"), True, id="one writes it"),
+        pytest.param(ebs(), ebs("o"), True, id="a disk of Amazon's, which nobody shares"),
+        pytest.param(iscsi(), iscsi("o"), True, id="an iSCSI target"),
+        pytest.param(iscsi(read_only=True), iscsi("o", read_only=True), False, id="a target that both only read"),
+        pytest.param(rbd("web", "m1", "m2"), rbd("o", "m2", "m3"), True, id="an image of a cluster with one monitor"),
+        pytest.param(rbd("web", "m1"), rbd("o", "m2"), False, id="an image of another cluster"),
+        pytest.param(rbd("web", "m1"), rbd("o", "m1", pool="p"), False, id="an image of another pool"),
+        pytest.param(gce(disk="x"), ebs("o", "x"), False, id="disks of two clouds"),
+    ],
+)
+def test_a_disk_has_one_user_on_a_node_unless_all_only_read_it(wanted, there, refused):
+    assert reasons(wanted, there) == (DISK_TAKEN.reasons if refused else ())
+
+
+def exclusive(*used_by):
+    snapshot = Snapshot()
+    for name in ("n0", "n1"):
+        snapshot.set_node(a_node(name))
+    known(snapshot, a_claim(volume="disk", access_modes=["ReadWriteOncePod"]), a_volume("disk"))
+    for pod in used_by:
+        snapshot.place(pod, "n0")
+    return snapshot
+
+
+def test_a_claim_for_one_pod_keeps_a_second_one_from_every_node():
+    snapshot = exclusive(using("first"))
+    second = using("second")
+    assert [check(second, n, snapshot, default_profile()).reasons for n in ("n0", "n1")] == [CLAIM_TAKEN.reasons] * 2
+    snapshot.remove_pod("uid-first")
+    assert check(second, "n0", snapshot, default_profile()).is_success
+
+
+def test_a_pod_does_not_stand_in_its_own_way():
+    assert check(using("first"), "n1", exclusive(using("first")), default_profile()).is_success
+
+
+def test_a_claim_of_the_same_name_in_another_namespace_is_another_claim():
+    other = using("first")
+    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, namespace="elsewhere"))
+    assert check(using("second"), "n0", exclusive(other), default_profile()).is_success
+
+
+def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it():
+    snapshot, pod, plugin = exclusive(using("first")), using("second"), VolumeRestrictions()
+    state, node = CycleState(snapshot.class_of(pod)), snapshot.node_info("n0")
+    assert plugin.pre_filter(state, pod, snapshot).status.is_success
+    supposed = state.clone()
+    plugin.remove_pod(supposed, pod, using("first"), node)
+    assert plugin.filter(supposed, pod, node).is_success
+    plugin.add_pod(supposed, pod, using("third"), node)
+    assert plugin.filter(supposed, pod, node) == CLAIM_TAKEN
+    assert plugin.filter(state, pod, node) == CLAIM_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("pod", "gone", "helps"),
+    [
+        pytest.param(gce(), gce("o"), True, id="who has the disk"),
+        pytest.param(gce(), gce("o", "d2"), False, id="who has another disk"),
+        pytest.param(using(), using("o"), True, id="who has the claim"),
+        pytest.param(using(), using("o", "other"), False, id="who has another claim"),
+    ],
+)
+def test_only_a_pod_that_had_it_helps_by_going(pod, gone, helps):
+    event = ClusterEvent(Resource.POD, Action.DELETE)
+    assert default_profile().may_help({"VolumeRestrictions"}, event, pod, gone, None) is helps

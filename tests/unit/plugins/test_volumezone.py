@@ -1,0 +1,94 @@
+"""VolumeZone: a volume whose labels name zones is reached from nodes there."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.state import CycleState
+from berth.plugins.volumezone import ELSEWHERE, VolumeZone
+from harness.objects import a_node
+from harness.profiles import default_profile
+from harness.storage import ZONE, a_claim, a_class, a_volume, known, using
+
+BETA = "failure-domain.beta.kubernetes.io/zone"
+REGION = "topology.kubernetes.io/region"
+
+
+def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
+    snapshot, plugin, pod = Snapshot(), VolumeZone(), using()
+    snapshot.set_node(a_node("n0", labels=node_labels))
+    known(snapshot, a_claim(volume="disk"), a_volume("disk", labels=labels))
+    state = CycleState(snapshot.class_of(pod))
+    if plugin.pre_filter(state, pod, snapshot).status.is_skip:
+        return False
+    verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
+    status = verdicts.statuses[verdicts.codes[0]]
+    assert status == plugin.filter(state, pod, snapshot.node_info("n0"))
+    return status == ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("labels", "node", "refused"),
+    [
+        pytest.param({ZONE: "a"}, {ZONE: "a"}, False, id="the same zone"),
+        pytest.param({ZONE: "a"}, {ZONE: "b"}, True, id="another zone"),
+        pytest.param({ZONE: "a__b"}, {ZONE: "b"}, False, id="one of several zones"),
+        pytest.param({ZONE: "a"}, {}, False, id="a node that is nowhere"),
+        pytest.param({ZONE: "a"}, {REGION: "r"}, True, id="a node that has only a region"),
+        pytest.param({BETA: "a"}, {ZONE: "a"}, False, id="the old name stands for the new one"),
+        pytest.param({ZONE: "a"}, {BETA: "a"}, True, id="the new name does not stand for the old one"),
+        pytest.param({ZONE: "a", REGION: "r"}, {ZONE: "a", REGION: "s"}, True, id="another region"),
+        pytest.param({ZONE: "a__"}, {ZONE: "b"}, False, id="a label that cannot be read"),
+        pytest.param({}, {ZONE: "b"}, False, id="a volume that is anywhere"),
+    ],
+)
+def test_a_node_must_be_where_the_volume_is(labels, node, refused):
+    assert is_refused(labels, node) is refused
+
+
+@pytest.mark.parametrize(
+    ("things", "said"),
+    [
+        pytest.param([], 'persistentvolumeclaim "data" not found', id="no claim"),
+        pytest.param([a_claim(volume="disk")], 'persistentvolume "disk" not found', id="no volume"),
+        pytest.param([a_claim()], 'storageclass.storage.k8s.io "slow" not found', id="no class"),
+        pytest.param(
+            [a_claim(storage_class_name=None)], "PersistentVolumeClaim had no pv name and storageClass name", id="none"
+        ),
+        pytest.param([a_claim(), a_class(mode="Immediate")], "PersistentVolume had no name", id="not bound yet"),
+    ],
+)
+def test_a_claim_that_says_nowhere_refuses_the_pod(things, said):
+    snapshot, pod = Snapshot(), using()
+    known(snapshot, *things)
+    answer = VolumeZone().pre_filter(CycleState(snapshot.class_of(pod)), pod, snapshot)
+    assert answer.status.reasons == (said,)
+
+
+def test_a_profile_without_its_pre_filter_is_told_the_same_by_its_filter():
+    snapshot, pod = Snapshot(), using()
+    snapshot.set_node(a_node("n0"))
+    status = VolumeZone().filter(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("n0"))
+    assert status.reasons == ('persistentvolumeclaim "data" not found',)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "helps"),
+    [
+        pytest.param(None, a_volume("disk"), True, id="it is there"),
+        pytest.param(a_volume("disk"), a_volume("disk", labels={ZONE: "a"}), True, id="it is elsewhere"),
+        pytest.param(a_volume("disk"), a_volume("disk", size="9Gi"), False, id="it grows"),
+    ],
+)
+def test_a_volume_helps_that_is_somewhere_else(old, new, helps):
+    event = ClusterEvent(Resource.PERSISTENT_VOLUME, Action.ADD if old is None else Action.UPDATE)
+    assert default_profile().may_help({"VolumeZone"}, event, using(), old, new) is helps
+
+
+@pytest.mark.parametrize(("mode", "helps"), [("WaitForFirstConsumer", True), ("Immediate", False)])
+def test_a_class_helps_that_lets_claims_wait(mode, helps):
+    event = ClusterEvent(Resource.STORAGE_CLASS, Action.ADD)
+    assert default_profile().may_help({"VolumeZone"}, event, using(), None, a_class(mode=mode)) is helps
