@@ -62,7 +62,8 @@ class PlacedPods:
 
     def amounts(self, resource: str) -> npt.NDArray[np.float64]:
         """float64[capacity]: what each pod asks for."""
-        by_class = np.array([each.requests.amounts.get(resource, 0) for each in self.pod_classes], dtype=np.float64)
+        amounts = [each.requests.amounts.get(resource, 0) for each in self.pod_classes] or [0]
+        by_class = np.array(amounts, dtype=np.float64)
         asked: npt.NDArray[np.float64] = by_class[self.classes]
         return asked
 

@@ -1,0 +1,79 @@
+"""Columns of placed pods, kept up while pods come and go, are those that one would make anew."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from berth.api.pod import Pod, PodStatus
+from berth.cluster.placedpods import NOT_YET, NOWHERE, PlacedPods
+from berth.cluster.snapshot import Snapshot
+from harness.objects import a_container, a_node, a_pod
+
+Row = tuple[str, int, float, float, str]
+
+
+def seen(pods: PlacedPods, snapshot: Snapshot) -> list[Row]:
+    """What the columns say of each pod, in no order of theirs."""
+    pods.refresh()
+    cpu = pods.amounts("cpu")
+    return sorted(
+        (
+            snapshot.rows.names[row],
+            int(pods.priorities[place]),
+            float(pods.since[place]),
+            float(cpu[place]),
+            pods.pod_groups[pods.groups[place]].labels["app"],
+        )
+        for place, row in enumerate(pods.rows.tolist())
+        if row != NOWHERE
+    )
+
+
+def random_pod(chance: random.Random, number: int) -> Pod:
+    pod = a_pod(
+        f"p{number}",
+        labels={"app": chance.choice(["web", "db"])},
+        priority=chance.choice([None, -1, 0, 7]),
+        containers=[a_container(cpu=chance.choice(["1", "2"]))],
+    )
+    start = chance.choice([None, f"2026-01-01T00:00:{chance.randrange(60):02d}Z"])
+    return msgspec.structs.replace(pod, status=PodStatus(start_time=start))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_that_were_kept_up_say_what_new_ones_say(seed):
+    chance, snapshot = random.Random(seed), Snapshot()
+    kept = PlacedPods(snapshot)
+    for step in range(120):
+        node = f"n{chance.randrange(5)}"
+        match chance.randrange(5):
+            case 0:
+                snapshot.set_node(a_node(node))
+            case 1:
+                snapshot.remove_pod(f"uid-p{chance.randrange(30)}")
+            case 2 if step % 7 == 0:
+                snapshot.remove_node(node)
+            case _:
+                snapshot.place(random_pod(chance, chance.randrange(30)), node)
+        if chance.random() < 0.3:
+            assert seen(kept, snapshot) == seen(PlacedPods(snapshot), snapshot)
+
+
+def test_more_pods_than_there_was_room_for_are_held_too():
+    snapshot = Snapshot()
+    kept = PlacedPods(snapshot)
+    for number in range(700):
+        snapshot.place(random_pod(random.Random(number), number), f"n{number % 9}")
+        if number % 100 == 0:
+            kept.refresh()
+    assert len(seen(kept, snapshot)) == 700
+    assert seen(kept, snapshot) == seen(PlacedPods(snapshot), snapshot)
+
+
+def test_a_pod_that_does_not_say_when_it_started_is_the_youngest():
+    snapshot = Snapshot()
+    snapshot.place(a_pod("web", labels={"app": "web"}), "n1")
+    assert [since for _, _, since, _, _ in seen(PlacedPods(snapshot), snapshot)] == [NOT_YET]
