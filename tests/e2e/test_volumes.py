@@ -1,0 +1,134 @@
+"""What a user sees whose pods have volumes: a whole pipeline on a real API server; the test plays the controllers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from harness.outside import Outside, eventually, node_of
+from harness.pipeline import BerthUp
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
+
+SELECTED = "volume.kubernetes.io/selected-node"
+HOSTNAME = "kubernetes.io/hostname"
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+class Storage:
+    """A class of volumes of the test's own, and who makes them."""
+
+    def __init__(self, seen: Outside) -> None:
+        self.seen = seen
+        self.api = seen.api
+        self.name = f"slow-{seen.namespace}"
+        self.claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"
+
+    async def add_class(self, provisioner: str) -> None:
+        body = {"metadata": {"name": self.name}, "provisioner": provisioner}
+        await self._made(
+            "/apis/storage.k8s.io/v1/storageclasses", {**body, "volumeBindingMode": "WaitForFirstConsumer"}
+        )
+
+    async def add_claim(self, name: str) -> None:
+        await self._made(self.claims, {"metadata": {"name": name}, "spec": {**CLAIM, "storageClassName": self.name}})
+
+    async def add_volume(self, name: str, node: str) -> None:
+        """A free volume of one node."""
+        here = {"key": HOSTNAME, "operator": "In", "values": [node]}
+        affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+        spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/x"}}
+        whole = {**spec, "storageClassName": self.name, "nodeAffinity": affinity}
+        await self._made("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": whole})
+        await self._patched(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
+
+    async def add_pod(self, name: str, claim: str) -> None:
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+        assert (await self.api.add_pod(name, volumes=[volume])).code == 201
+
+    async def play(self) -> None:
+        """Bind what is kept, make what is asked for, for as long as the test runs."""
+        while True:
+            for volume in (await self.api.get("/api/v1/persistentvolumes")).body["items"]:
+                promise = volume["spec"].get("claimRef", {})
+                if promise.get("namespace") == self.seen.namespace:
+                    await self._bind(promise["name"], volume["metadata"]["name"])
+            for claim in (await self.api.get(self.claims)).body["items"]:
+                await self._make(claim)
+            await asyncio.sleep(0.05)
+
+    async def _make(self, claim: dict) -> None:
+        node = claim["metadata"].get("annotations", {}).get(SELECTED)
+        if node and not claim["spec"].get("volumeName"):
+            name = f"made-{claim['metadata']['uid']}"
+            await self.add_volume(name, node)
+            await self._bind(claim["metadata"]["name"], name)
+
+    async def _bind(self, claim: str, volume: str) -> None:
+        annotations = {"pv.kubernetes.io/bind-completed": "yes"}
+        body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
+        await self._patched(f"{self.claims}/{claim}", body)
+
+    async def _made(self, path: str, body: dict) -> None:
+        answer = await self.api.post(path, body)
+        assert answer.code == 201, answer.body
+
+    async def _patched(self, path: str, body: dict) -> None:
+        answer = await self.api.patch(path, body)
+        assert answer.code == 200, answer.body
+
+
+@asynccontextmanager
+async def controllers(storage: Storage) -> AsyncIterator[None]:
+    playing = asyncio.create_task(storage.play())
+    try:
+        yield
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+
+
+@pytest.fixture
+def storage(pipeline: BerthUp, cluster_outside: Outside) -> Storage:
+    return Storage(cluster_outside)
+
+
+async def test_a_pod_waits_for_its_claim_and_goes_where_its_volume_is_made(storage: Storage):
+    await storage.add_class("disks.example.com")
+    nodes = await storage.seen.add_nodes(3)
+    await storage.add_pod("web-0", "data")
+
+    async def refused() -> bool:
+        said = (await storage.seen.condition("web-0")).get("message", "")
+        return 'persistentvolumeclaim "data" not found' in said
+
+    await eventually(refused, "the pod to be refused")
+    async with controllers(storage):
+        await storage.add_claim("data")
+        placed = await storage.seen.all_bound(["web-0"])
+    assert placed["web-0"] in nodes
+    claim = (await storage.api.get(f"{storage.claims}/data")).body
+    assert claim["metadata"]["annotations"][SELECTED] == placed["web-0"]
+
+
+async def test_each_pod_gets_a_volume_of_its_own_on_the_node_that_has_it(storage: Storage):
+    await storage.add_class("kubernetes.io/no-provisioner")
+    nodes = await storage.seen.add_nodes(5)
+    labels = [storage.api.patch(f"/api/v1/nodes/{n}", {"metadata": {"labels": {HOSTNAME: n}}}) for n in nodes]
+    await asyncio.gather(*labels)
+    homes = nodes[:4]
+    for node in homes:
+        await storage.add_volume(f"local-{node}", node)
+    names = [f"db-{number}" for number in range(4)]
+    for name in names:
+        await storage.add_claim(name)
+    async with controllers(storage):
+        for name in names:
+            await storage.add_pod(name, name)
+        placed = await storage.seen.all_bound(names)
+    assert sorted(placed.values()) == sorted(homes)
+    pods = await storage.seen.pods()
+    for name in names:
+        claim = (await storage.api.get(f"{storage.claims}/{name}")).body
+        assert claim["spec"]["volumeName"] == f"local-{node_of(pods[name])}"
