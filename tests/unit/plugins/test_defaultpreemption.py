@@ -16,9 +16,10 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.dryrun import DryRun
 from berth.framework.filtering import pre_filter
-from berth.framework.interface import Nomination
+from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
 from berth.framework.postfilter import confirm
 from berth.framework.ranking import Ranking
+from berth.framework.status import Status
 from berth.plugins.defaultpreemption import DefaultPreemption, DefaultPreemptionArgs
 from berth.plugins.defaultpreemptionargs import validate
 from berth.plugins.disruptionbudgets import Budgets
@@ -326,6 +327,26 @@ def test_arguments_that_let_nothing_be_found_are_refused():
         "args.minCandidateNodesPercentage: want 0..100, got 101",
         "args.minCandidateNodesAbsolute: want 0 or more, got -1",
     ]
+
+
+class Busy(PreFilterPlugin):
+    """Refuses every pod for the time being, before any node is looked at."""
+
+    name = "Busy"
+
+    def pre_filter(self, state, pod, snapshot):
+        return PreFilterResult(Status.unschedulable("busy"))
+
+
+def test_what_is_refused_before_any_node_is_looked_at_is_helped_by_no_eviction():
+    plugins = (Busy(), NodeResourcesFit(NodeResourcesFitArgs()), DefaultPreemption(DefaultPreemptionArgs()))
+    snapshot = cluster(n=[running("a", cpu="2")], m=[])
+    said = rank(important(), snapshot, profile_of(*plugins), attempt=first_attempt(important()))
+    assert said.nomination is None
+    assert said.message == (
+        "0/2 nodes are available: busy."
+        " preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 busy."
+    )
 
 
 # Who may preempt.

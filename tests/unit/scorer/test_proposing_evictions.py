@@ -64,3 +64,14 @@ def test_a_no_that_hangs_on_a_proposal_is_a_conflict_whoever_could_go(view):
     show(view, "node.n2", a_node("n2", cpu="1"))
     assert answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")])).candidates
     assert answer(view, important()).proposals_counted
+
+
+def test_pods_that_come_together_are_given_a_node_each(view):
+    for number in (2, 3, 4):
+        show(view, f"node.n{number}", a_node(f"n{number}", cpu="1"))
+        other = a_pod(f"low-{number}", priority=0, containers=[a_container(cpu="1")], node_name=f"n{number}")
+        show(view, f"pod.{other.uid}", other)
+    vips = [a_pod(f"vip-{number}", priority=100, containers=[a_container(cpu="1")]) for number in range(5)]
+    said = [answer(view, vip) for vip in vips]
+    assert sorted(each.preemption.node for each in said[:4]) == ["n1", "n2", "n3", "n4"]
+    assert (said[4].preemption, said[4].proposals_counted) == (None, True)

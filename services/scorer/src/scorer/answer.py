@@ -83,11 +83,14 @@ class Answering:
         refused = not ranking.candidates and not ranking.error
         if not refused or not any(rejection.resolvable for rejection in ranking.rejections):
             return False
-        if next(view.proposals.open(), None) is None:
+        rooms = len(view.proposals.rooms)
+        if next(view.proposals.open(), None) is None and not rooms:
             return False
+        profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
+        may_preempt = rooms > 0 and ranking.nomination is None
         with view.without_open_proposals():
-            profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
-            return bool(rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=False).candidates)
+            without = rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=may_preempt)
+        return bool(without.candidates) or without.nomination is not None
 
     def _message(self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool) -> Ranked:
         return Ranked(

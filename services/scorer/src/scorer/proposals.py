@@ -18,6 +18,7 @@ from berth.api.identity import Attempt
 from berth.api.messages import Decision, Outcome, Ranked
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
+from scorer.rooms import Rooms
 
 LAPSE: Final = timedelta(seconds=30)
 """How long a proposal counts after its last word: longer than a Lease (15 s), so that it outlives a takeover."""
@@ -46,6 +47,7 @@ class Proposals:
     def __init__(self, snapshot: Snapshot, *, lapse: timedelta = LAPSE) -> None:
         self._snapshot = snapshot
         self._lapse = lapse.total_seconds()
+        self.rooms = Rooms(snapshot, self._lapse)
         self._by_uid: dict[str, Proposal] = {}
         self._decided: OrderedDict[str, tuple[Attempt, Decision, datetime]] = OrderedDict()
         self._mirrored: set[str] = set()
@@ -56,6 +58,7 @@ class Proposals:
     def ranked(self, message: Ranked, now: float) -> None:
         """A RANKED was published, by this scorer or a peer."""
         attempt = Attempt.parse(message.attempt)
+        self._rank_room(message, attempt, now)
         known = self._by_uid.get(attempt.uid)
         if known is not None and (known.bound_at is not None or attempt.order < known.attempt.order):
             return
@@ -69,15 +72,18 @@ class Proposals:
         """A Decision was published."""
         attempt = Attempt.parse(decision.attempt)
         self._remember(attempt, decision, stored_at)
+        self.rooms.decided(decision, attempt, now)
         self._follow(attempt, decision, stored_at, now)
 
     def mirrored(self, uid: str) -> None:
         """The mirror shows the pod bound: its place is the mirror's from here on."""
+        self.rooms.unmirrored(uid)
         self._mirrored.add(uid)
         self._by_uid.pop(uid, None)
 
     def unmirrored(self, uid: str) -> None:
         """The mirror does not show the pod any more."""
+        self.rooms.unmirrored(uid)
         self._mirrored.discard(uid)
 
     def complete_up_to(self, watermark: datetime) -> None:
@@ -92,6 +98,7 @@ class Proposals:
 
     def expire(self, now: float) -> None:
         """End what has lapsed."""
+        self.rooms.expire(now)
         for uid in [
             uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.lapses <= now
         ]:
@@ -99,6 +106,7 @@ class Proposals:
 
     def withdraw(self, uid: str) -> None:
         """The pod is about to be ranked again: its own proposal must not count against it. A bound one stays."""
+        self.rooms.end(uid)
         known = self._by_uid.get(uid)
         if known is not None and known.bound_at is None:
             self._end(uid)
@@ -106,6 +114,12 @@ class Proposals:
     def open(self) -> Iterator[Proposal]:
         """Those that are not bound."""
         return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+
+    def _rank_room(self, message: Ranked, attempt: Attempt, now: float) -> None:
+        self.rooms.ranked(message, attempt, now)
+        heard = self._decided.get(attempt.uid)
+        if heard is not None and heard[0].order >= attempt.order:
+            self.rooms.decided(heard[1], heard[0], now)
 
     def _count(self, pod: Pod, attempt: Attempt, node: str, now: float) -> Proposal:
         proposal = Proposal(pod=pod, attempt=attempt, node=node, lapses=now + self._lapse)

@@ -11,7 +11,7 @@ import msgspec
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, Positions, Ranked, decode, decoder
 from berth.bus.port import Entry, Stored
-from berth.cluster.mirrored import Complete, MirroredSnapshot, PodLeft, PodSeen
+from berth.cluster.mirrored import Complete, MirroredSnapshot, PodLeft, PodNominated, PodSeen
 from berth.cluster.snapshot import Snapshot
 from scorer.proposals import Proposals
 
@@ -81,9 +81,11 @@ class View:
         lifted = list(self.proposals.open())
         for proposal in lifted:
             self.snapshot.remove_pod(proposal.pod.uid)
+        self.proposals.rooms.lift()
         try:
             yield
         finally:
+            self.proposals.rooms.put_back()
             for proposal in lifted:
                 self.snapshot.place(proposal.pod, proposal.node)
 
@@ -97,6 +99,8 @@ class View:
         match news:
             case PodSeen(uid=uid):
                 self.proposals.mirrored(uid)
+            case PodNominated(pod=pod):
+                self.proposals.rooms.mirrored(pod)
             case PodLeft(uid=uid):
                 self.proposals.unmirrored(uid)
             case Complete(kind=kind):

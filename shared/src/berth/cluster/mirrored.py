@@ -31,6 +31,13 @@ class PodSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodNominated:
+    """The mirror shows which node is kept for a pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodLeft:
     """The mirror does not show a pod any more."""
 
@@ -51,7 +58,7 @@ class Changed:
     kind: str
 
 
-News = PodSeen | PodLeft | Complete | Changed
+News = PodSeen | PodNominated | PodLeft | Complete | Changed
 
 
 class MirroredSnapshot:
@@ -121,6 +128,7 @@ class MirroredSnapshot:
             self.snapshot.end_nomination(pod.uid)
             self.snapshot.place(pod, pod.spec.node_name, bound_at=unix_seconds(entry.bound_at))
             return PodSeen(uid=pod.uid)
-        if pod.status.nominated_node_name:
-            self.snapshot.nominate(pod, pod.status.nominated_node_name)
-        return Changed(kind="pod")
+        if not pod.status.nominated_node_name:
+            return Changed(kind="pod")
+        self.snapshot.nominate(pod, pod.status.nominated_node_name)
+        return PodNominated(pod=pod)

@@ -79,6 +79,9 @@ class DryRun:
         Only filters are asked that look at no pods, or at their sums. A row goes into ``refusals`` where the first
         filter that refuses it is known. Returns bool[rows]: those refused, and of these those without a word.
         """
+        if self._found.rejection is not None:
+            refusals.add(self._found.rejection, rows)
+            return np.ones(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         remaining = np.ones(len(rows), dtype=np.bool_)
         unsure = np.isin(rows, [info.row for name in self.nominated if (info := self.snapshot.node_info(name))])
         wordless = np.zeros(len(rows), dtype=np.bool_)
