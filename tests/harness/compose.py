@@ -66,8 +66,8 @@ class ComposeProject:
         return self.compose("ps", "--quiet", service).split()
 
     def down(self) -> None:
-        """Take it down with everything that it has stored."""
-        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
+        """Take it down with everything that it has stored, as docs/compose.md says."""
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "10")
 
     def volumes(self) -> set[str]:
         """The volumes that the project's containers have, those without a name included."""
