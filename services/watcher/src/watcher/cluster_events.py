@@ -10,6 +10,7 @@ from berth.api.furtherkinds import FURTHER_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
+from berth.kube.port import KubernetesObject
 from watcher.store import Change
 
 Happening = tuple[ClusterEvent, object, object]
@@ -32,9 +33,21 @@ def happenings(change: Change) -> Iterator[Happening]:
     if old is None or new is None:
         yield ClusterEvent(resource, Action.ADD if old is None else Action.DELETE), old, new
         return
-    action = node_update_actions(old, new) if isinstance(old, Node) and isinstance(new, Node) else Action.UPDATE
+    action = _update(old, new)
     if action is not NO_ACTION:
         yield ClusterEvent(resource, action), old, new
+
+
+def _update(old: KubernetesObject, new: KubernetesObject) -> Action:
+    """A new version that says the same, as every LIST brings them, is no update."""
+    if isinstance(old, Node) and isinstance(new, Node):
+        return node_update_actions(old, new)
+    return NO_ACTION if _unversioned(old) == _unversioned(new) else Action.UPDATE
+
+
+def _unversioned(thing: KubernetesObject) -> KubernetesObject:
+    metadata = msgspec.structs.replace(thing.metadata, resource_version="")
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
 
 
 def _of_pod(old: object, new: object) -> Iterator[Happening]:
