@@ -80,7 +80,7 @@ tolerations = st.lists(
 image_names = st.sampled_from(["app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2"])
 node_images = st.builds(
     ContainerImage,
-    names=st.lists(image_names, max_size=2),
+    names=st.lists(image_names, min_size=1, max_size=2),
     size_bytes=st.sampled_from([0, 30 << 20, 250 << 20, (700 << 20) + 1, 5 << 30]),
 )
 ports = st.builds(
@@ -129,7 +129,7 @@ nodes = st.builds(
     st.sampled_from([False, False, False, True]),
     allocatable,
     st.sampled_from(["", "True", "False", "Unknown"]),
-    st.none() | st.lists(node_images, max_size=2),
+    st.none() | st.lists(node_images, min_size=1, max_size=2),
 )
 node_affinities = st.builds(
     NodeAffinity,
@@ -264,15 +264,15 @@ _names = st.sampled_from(NODE_NAMES)
 namespaces = st.builds(
     lambda name, given: Namespace(metadata=ObjectMeta(name=name, labels=given)),
     st.sampled_from(["default", "other"]),
-    labels,
+    st.sampled_from([None, {"tier": "1"}, {"tier": "a"}, {"zone": "b"}]),
 )
 
 
-def _setting(node: Node) -> Event:
+def setting(node: Node) -> Event:
     return lambda snapshot: snapshot.set_node(node)
 
 
-def _placing(pod: Pod, node: str, since: float | None) -> Event:
+def placing(pod: Pod, node: str, since: float | None) -> Event:
     return lambda snapshot: snapshot.place(pod, node, bound_at=since)
 
 
@@ -296,10 +296,11 @@ def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
 
 
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(_setting, nodes),
+    st.builds(setting, nodes),
+    st.builds(setting, nodes),
     st.builds(lambda name: lambda snapshot: snapshot.remove_node(name), _names),
-    st.builds(_placing, pods, _names, times),
-    st.builds(_placing, pods, _names, times),
+    st.builds(placing, pods, _names, times),
+    st.builds(placing, pods, _names, times),
     st.builds(lambda uid: lambda snapshot: snapshot.remove_pod(uid), st.sampled_from(UIDS)),
     st.builds(lambda uid, since: lambda snapshot: _heard_again(snapshot, uid, since), st.sampled_from(UIDS), times),
     st.builds(lambda pod, name: lambda snapshot: snapshot.nominate(pod, name), pods, _names),
@@ -320,9 +321,9 @@ def histories(draw: st.DrawFn) -> list[Event]:
     there = draw(st.lists(nodes, min_size=2, max_size=6, unique_by=lambda node: node.metadata.name))
     names = st.sampled_from([node.metadata.name for node in there])
     return [
-        *(_setting(node) for node in there),
+        *(setting(node) for node in there),
         *(_sampling(node.metadata.name, draw(samples)) for node in there),
-        *(_placing(each, draw(names), draw(times)) for each in draw(st.lists(pods, min_size=2, max_size=6))),
+        *(placing(each, draw(names), draw(times)) for each in draw(st.lists(pods, min_size=2, max_size=6))),
         *(_having(known) for known in draw(some_of_each_kind)),
         *draw(st.lists(events, max_size=4)),
     ]

@@ -23,8 +23,9 @@ from berth.cluster.tallies import HoldersOf, PodKind
 from harness.objects import a_node, asking
 from harness.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
+pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
 LABELS = ("zone", "disk")
-IMAGES = ("app", "db:v2")
+IMAGES = ("app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2")
 PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
 TIER_1 = Labels((Requirement("tier", "In", frozenset({"1"})),))
 HERE = PodSelector(frozenset({"default"}), NOTHING, TIER_1)
@@ -37,7 +38,7 @@ KINDS = (
 
 
 @settings(max_examples=80)
-@given(st.just([]) | st.builds(lambda snapshot: [snapshot], snapshots()), st.lists(events, max_size=20))
+@given(st.just([]) | st.builds(lambda snapshot: [snapshot], snapshots()), st.lists(events, min_size=5, max_size=20))
 def test_any_history_ends_where_a_fresh_start_would(begun, history):
     followed = begun[0] if begun else Snapshot()
     for key in LABELS:
@@ -138,6 +139,7 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
             amounts(columns.requested, row),
             {key: label(snapshot, key, row) for key in LABELS},
             {name: snapshot.images.size_on(name, row) for name in IMAGES},
+            {name: int(snapshot.images.sizes(name, columns.capacity)[row]) for name in IMAGES},
             [snapshot.host_ports.are_free([port], row) for port in PORTS],
             {(group.key, group.counts[row]) for group in snapshot.groups.all() if row in group.counts},
         )
@@ -183,6 +185,8 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
             for namespace in ("", "default", "other")
             for thing in snapshot.objects(kind.struct).in_namespace(namespace)
         },
+        "number of objects": {kind.kind: len(snapshot.objects(kind.struct)) for kind in kinds},
+        "nodes with an image": {name: snapshot.images.nodes_with(name) for name in IMAGES},
         "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
         "terms": {
             (point, tier): set(snapshot.groups.terms_about(point, "default", (("tier", tier),)))

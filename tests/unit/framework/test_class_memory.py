@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.interface import FilterPlugin, Reads
@@ -17,11 +20,14 @@ from berth.plugins.registry import BUILT_IN
 from berth.service.configuration import profiles_of, read_configuration
 from harness.objects import a_node, asking, first_attempt
 from harness.profiles import default_profile, profile_of
-from harness.random_clusters import QUERY, events, histories, pods, replayed, snapshots
+from harness.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
+from harness.random_words import NODE_NAMES
 
 OF_1_18 = read_configuration(
     None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)
 )
+
+pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
 
 
 def every_plugin() -> Profile:
@@ -39,20 +45,30 @@ def of_1_18() -> Profile:
 
 
 PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, of_1_18)]
-steps = st.lists(st.tuples(events, st.booleans()), max_size=10)
+
+
+@st.composite
+def steps(draw: st.DrawFn, waiting: list[Pod]) -> list[Event]:
+    """Anything happens, and pods like those that wait come to nodes: what is remembered of them is about that."""
+    like_them = [msgspec.structs.replace(pod, metadata=named(pod, f"like-{n}")) for n, pod in enumerate(waiting)]
+    coming = st.builds(placing, st.sampled_from(like_them), st.sampled_from(NODE_NAMES), times)
+    return draw(st.lists(st.one_of(events, coming, coming), max_size=8))
+
+
+def named(pod: Pod, uid: str) -> ObjectMeta:
+    return msgspec.structs.replace(pod.metadata, name=uid, uid=uid)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @settings(max_examples=40)
-@given(begun=histories(), steps=steps, waiting=st.lists(pods, min_size=1, max_size=3))
-def test_remembering_equals_computing_anew(profile, begun, steps, waiting):
+@given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
+def test_remembering_equals_computing_anew(profile, begun, waiting, data):
     """What is remembered is the profile's and what plugins derive from the Snapshot: both are made anew each time."""
-    remembering, followed = profile(), replayed(begun)
-    for number, (event, asked) in enumerate(steps):
+    remembering, followed, past = profile(), replayed(begun), list(begun)
+    for event in data.draw(steps(waiting)):
         event(followed)
-        if not asked:
-            continue
-        fresh = replayed([*begun, *(each for each, _ in steps[: number + 1])])
+        past.append(event)
+        fresh = replayed(past)
         for pod in waiting:
             attempt = first_attempt(pod)
             with_memory = rank(pod, followed, remembering, attempt=attempt)

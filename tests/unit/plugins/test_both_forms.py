@@ -36,6 +36,7 @@ from berth.plugins.v1_18.registry import as_of_1_18
 from harness.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.random_words import NODE_NAMES
 
+pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
 RESOURCES = [
     ResourceWeight(name="cpu", weight=3),
     ResourceWeight(name="memory", weight=2),
