@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, Decision, Outcome, Reason, Rejection
+from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
 from berth.cli.reasons import Decided, as_json, told
 from harness.printed import printed, words
 
@@ -108,6 +108,14 @@ def test_a_waiting_pod_is_told_with_who_refused_how_many_nodes_and_some_of_them(
     assert ["9", "NodeResourcesFit", "Insufficient", "cpu", "node-a,", "node-b"] in rows
     assert ["1", "TaintToleration", "node(s)", "had", "untolerated", "taint", "node-c"] in rows
     assert said[-1].startswith("refused by NodeResourcesFit, TaintToleration: tried again when")
+
+
+def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where():
+    victims = [Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")]
+    preemption = Preemption(node="node-b", victims=victims)
+    shown = lines(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b", preemption=preemption), width=200)
+    assert shown[0].startswith("default/web-0 waits for room that is being made on node-b: 0/10 nodes are available")
+    assert shown[-1] == "evicted for it: batch/job-1, batch/job-2"
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

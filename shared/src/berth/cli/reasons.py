@@ -30,7 +30,7 @@ _BECAME = {
     Outcome.BOUND: "is on {node}",
     Outcome.UNSCHEDULABLE: "waits, no node is possible",
     Outcome.CONFLICT: "is ranked again",
-    Outcome.PREEMPTING: "waits for room that is being made",
+    Outcome.PREEMPTING: "waits for room that is being made on {node}",
     Outcome.GONE: "is gone, deleted or bound by somebody else",
     Outcome.WAITING: "waits to be bound to {node}",
     Outcome.ERROR: "failed and is tried again",
@@ -60,6 +60,9 @@ def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
         yield plain(_choice(decision))
     if decision.rejections:
         yield rejections_table(decision.rejections)
+    if decision.preemption is not None and decision.preemption.victims:
+        names = (f"{victim.namespace}/{victim.name}" for victim in decision.preemption.victims)
+        yield plain(f"evicted for it: {', '.join(names)}")
     if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
         yield plain(f"refused by {', '.join(decision.blockers)}: tried again when something changes that may help them")
 
