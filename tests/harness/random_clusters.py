@@ -221,6 +221,7 @@ any_specs = st.one_of(
     _with(affinity=st.builds(Affinity, node_affinity=node_affinities)),
     _with(topology_spread_constraints=st.lists(constraints, min_size=1, max_size=2)),
     st.just(_plain),
+    st.just(_plain),
 )
 owners = st.builds(
     OwnerReference,

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it
 LABELS = ("zone", "disk")
 IMAGES = ("app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2")
 PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
-TIER_1 = Labels((Requirement("tier", "In", frozenset({"1"})),))
+TIER_1 = Labels((Requirement("tier", "In", frozenset({"1", "a"})),))
 HERE = PodSelector(frozenset({"default"}), NOTHING, TIER_1)
 KINDS = (
     PodKind((HERE,)),
@@ -228,3 +228,13 @@ def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
     assert estimates.column()[0] == 1
     snapshot.place(pod, "n0", bound_at=sampled_at.timestamp() - 240)
     assert estimates.column()[0] == pytest.approx(0.2)
+
+
+def test_a_namespace_that_goes_takes_its_labels_out_of_every_count():
+    snapshot, by_namespace = Snapshot(), KINDS[2]
+    snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="default", labels={"tier": "1"})))
+    snapshot.set_node(a_node("n0"))
+    snapshot.place(asking("web"), "n0")
+    assert snapshot.groups.tally(by_namespace).counts[0] == 1
+    snapshot.remove_namespace("default")
+    assert snapshot.groups.tally(by_namespace).counts[0] == 0

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod
+from berth.api.node import ContainerImage, NodeStatus
+from berth.api.pod import Container, Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.interface import FilterPlugin, Reads
@@ -18,7 +19,7 @@ from berth.plugins.networktrafficargs import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
 from berth.service.configuration import profiles_of, read_configuration
-from harness.objects import a_node, asking, first_attempt
+from harness.objects import ROOM, a_node, a_pod, asking, first_attempt
 from harness.profiles import default_profile, profile_of
 from harness.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
 from harness.random_words import NODE_NAMES
@@ -48,11 +49,11 @@ PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, e
 
 
 @st.composite
-def steps(draw: st.DrawFn, waiting: list[Pod]) -> list[Event]:
+def steps(draw: st.DrawFn, waiting: list[Pod], there: list[str]) -> list[Event]:
     """Anything happens, and pods like those that wait come to nodes: what is remembered of them is about that."""
     like_them = [msgspec.structs.replace(pod, metadata=named(pod, f"like-{n}")) for n, pod in enumerate(waiting)]
-    coming = st.builds(placing, st.sampled_from(like_them), st.sampled_from(NODE_NAMES), times)
-    return draw(st.lists(st.one_of(events, coming, coming), max_size=8))
+    coming = st.builds(placing, st.sampled_from(like_them), st.sampled_from(there), times)
+    return draw(st.lists(st.one_of(events, coming, coming), min_size=3, max_size=8))
 
 
 def named(pod: Pod, uid: str) -> ObjectMeta:
@@ -60,12 +61,12 @@ def named(pod: Pod, uid: str) -> ObjectMeta:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
 def test_remembering_equals_computing_anew(profile, begun, waiting, data):
     """What is remembered is the profile's and what plugins derive from the Snapshot: both are made anew each time."""
     remembering, followed, past = profile(), replayed(begun), list(begun)
-    for event in data.draw(steps(waiting)):
+    for event in data.draw(steps(waiting, followed.node_names() or NODE_NAMES)):
         event(followed)
         past.append(event)
         fresh = replayed(past)
@@ -139,3 +140,21 @@ def test_a_log_that_does_not_reach_back_makes_everything_new():
     assert snapshot.changed_since(1) is None
     rank(asking("last"), snapshot, profile, attempt=first_attempt(asking()))
     assert plugin.asked == ["n0"] * 2
+
+
+def test_an_image_that_comes_to_another_node_counts_for_more_where_it_was():
+    """ImageLocality looks at how many nodes have an image, so that nodes which did not change are scored anew."""
+    snapshot, profile, pod = Snapshot(), default_profile(), a_pod(containers=[Container(name="c", image="app:v1")])
+    image = ContainerImage(names=["app:v1"], size_bytes=500 << 20)
+    has_it = NodeStatus(allocatable=ROOM, images=[image])
+    snapshot.set_node(msgspec.structs.replace(a_node("n0"), status=has_it))
+    snapshot.set_node(a_node("n1"))
+
+    def points_of_n0() -> int:
+        candidates = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates
+        return next(each.scores["ImageLocality"] for each in candidates if each.node == "n0")
+
+    # 500 MiB on 1 of 2 nodes: (250 - 23) * 100 // (1000 - 23) = 23; on 2 of 2: (500 - 23) * 100 // 977 = 48
+    assert points_of_n0() == 23
+    snapshot.set_node(msgspec.structs.replace(a_node("n1"), status=has_it))
+    assert points_of_n0() == 48
