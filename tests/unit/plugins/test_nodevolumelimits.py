@@ -135,6 +135,12 @@ def test_an_odd_in_tree_disk_is_an_error_that_names_it():
     assert reason.startswith("converting volume(d) from inline to csi: reading volumeID 'aws://z/odd'")
 
 
+def test_an_odd_disk_of_a_pod_that_is_there_is_not_for_others():
+    odd = a_pod("o", volumes=[Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://z/odd"))])
+    snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), attached("v-a", "n9"), pods=[odd])
+    assert answer(using("web", "a"), snapshot) == SUCCESS
+
+
 @pytest.mark.parametrize(
     ("resource", "action", "old", "new", "helps"),
     [

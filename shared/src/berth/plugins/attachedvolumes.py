@@ -43,15 +43,13 @@ def needed_volumes(pod: Pod, snapshot: Snapshot) -> Attached | Status:
     return found
 
 
-def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> Attached | Status:
-    """What is attached for pods that are on a node; a claim that is not there any more counts for nothing."""
+def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> Attached:
+    """What is attached for pods that are on a node. What is odd about them counts for nothing: it is not for others."""
     found: dict[str, str] = {}
     for pod in pods:
         for volume in pod.spec.volumes or ():
             one = _of_volume(volume, claim_of(volume, pod), pod, snapshot)
-            if isinstance(one, Status):
-                return one
-            found.update(one)
+            found.update(_NONE if isinstance(one, Status) else one)
     return found
 
 

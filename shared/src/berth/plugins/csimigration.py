@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from berth.api.pod import Volume
 from berth.api.storage import MIGRATED_PLUGINS, CSINode
@@ -50,7 +49,7 @@ def _ebs_handle(source: AWSElasticBlockStore, _: Mapping[str, str]) -> str:
     """``aws://<zone>/vol-...`` without what is before the id."""
     if not source.volume_id.startswith("aws://"):
         return source.volume_id
-    found = urlsplit(source.volume_id).path.strip("/")
+    found = source.volume_id.removeprefix("aws://").partition("/")[2].strip("/")
     if not _EBS_ID.fullmatch(found):
         raise UntranslatableError(f"reading volumeID {source.volume_id!r}: want aws://<zone>/vol-<id>")
     return found

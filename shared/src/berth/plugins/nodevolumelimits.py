@@ -95,8 +95,6 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
     def _filter(self, needed: Attached, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot) -> Status:
         present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
-        if isinstance(present, Status):
-            return present
         attached = self._attachments.on_node(name, snapshot)
         return SUCCESS if has_room(limits, needed=needed, present=present, attached=attached) else TOO_MANY
 
