@@ -7,6 +7,8 @@ still: settings are read in one place, all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, Signature
 from typing import Annotated, Final
 
 import typer
@@ -43,65 +45,76 @@ def _go_form(arg: str) -> str:
     return f"-{arg}" if arg.startswith("-v=") else arg
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A flag: the setting that it says, and how it looks in ``--help``."""
+
+    path: str
+    names: tuple[str, ...]
+    value: str
+    about: str
+
+    @property
+    def argument(self) -> str:
+        """What the command's function calls it."""
+        return self.path.replace(".", "__")
+
+    def parameter(self) -> Parameter:
+        """The same for the parser: a parameter by name that keeps what was typed as text."""
+        option = Annotated[Given, typer.Option(*self.names, metavar=self.value, help=self.about)]
+        return Parameter(self.argument, Parameter.KEYWORD_ONLY, default=None, annotation=option)
+
+
+def _flag(name: str, path: str, value: str, about: str) -> Flag:
+    return Flag(path=path, names=tuple(name.split()), value=value, about=about)
+
+
+FLAGS: Final = (
+    _flag("--config", "config", "FILE", "KubeSchedulerConfiguration."),
+    _flag(
+        "--algorithm-provider",
+        "algorithm_provider",
+        "NAME",
+        f"Plugins that a file starts from: {', '.join(PRESETS)}.",
+    ),
+    _flag("--feature-gates", "feature_gates", "A=true,B=false", "Gates of the provider; `berth config providers`."),
+    _flag("--nats", "nats.url", "URL", "Where NATS is."),
+    _flag("-v --v", "log.verbosity", "LEVEL", "Say more: 0 to 10."),
+    _flag("--logging-format", "log.format", "json|text", "Default: text at a terminal, else JSON."),
+    _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics; 0 is any that is free."),
+    _flag("--identity", "identity", "NAME", "Default: host name and a uuid."),
+    _flag("--ready-file", "ready_file", "FILE", "Written when it first works."),
+    _flag("--kubeconfig", "kube.kubeconfig", "FILE", "How to reach the API server."),
+    _flag("--kube-api-qps", "kube.qps", "NUMBER", "Requests per second; no limit."),
+    _flag("--kube-api-burst", "kube.burst", "NUMBER", "Requests at once under the qps."),
+    _flag("--leader-elect", "leader_election.leader_elect", "[=true|false]", "Lead by Lease; false for one alone."),
+    _flag("--leader-elect-lease-duration", "leader_election.lease_duration", "DURATION", "Default 15s."),
+    _flag("--leader-elect-renew-deadline", "leader_election.renew_deadline", "DURATION", "Default 10s."),
+    _flag("--leader-elect-retry-period", "leader_election.retry_period", "DURATION", "Default 2s."),
+    _flag(
+        "--leader-elect-resource-name",
+        "leader_election.resource_name",
+        "NAME",
+        "Leases are NAME-watcher and NAME-binder; default berth.",
+    ),
+    _flag(
+        "--leader-elect-resource-namespace",
+        "leader_election.resource_namespace",
+        "NAMESPACE",
+        "Where the Leases are; default kube-system.",
+    ),
+)
+"""Every service takes all of them, so that one line of flags serves for all; the last ones are about the API server."""
+
+
 def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> Callable[[], None]:
     """The ``main`` of a service: parse the flags, call ``start``, end the process with its exit code."""
+
+    def run(**given: Given) -> None:
+        said = {flag.path: value for flag in FLAGS if (value := given[flag.argument]) is not None}
+        raise typer.Exit(start(said))
+
+    run.__signature__ = Signature([flag.parameter() for flag in FLAGS])  # type: ignore[attr-defined]  # read by typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-    @app.command(name, help=about, epilog=help_text(), cls=KubeCommand)
-    def command(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
-        config: Annotated[Given, typer.Option(metavar="FILE", help="KubeSchedulerConfiguration.")] = None,
-        algorithm_provider: Annotated[
-            Given, typer.Option(metavar="NAME", help=f"Plugins that a file starts from: {', '.join(PRESETS)}.")
-        ] = None,
-        feature_gates: Annotated[
-            Given, typer.Option(metavar="A=true,B=false", help="Gates of the provider; `berth config providers`.")
-        ] = None,
-        kubeconfig: Annotated[Given, typer.Option(metavar="FILE", help="How to reach the API server.")] = None,
-        nats: Annotated[Given, typer.Option(metavar="URL", help="Where NATS is.")] = None,
-        leader_elect: Annotated[
-            Given, typer.Option(metavar="[=true|false]", help="Lead by Lease; false for one alone.")
-        ] = None,
-        leader_elect_lease_duration: Annotated[Given, typer.Option(metavar="DURATION", help="Default 15s.")] = None,
-        leader_elect_renew_deadline: Annotated[Given, typer.Option(metavar="DURATION", help="Default 10s.")] = None,
-        leader_elect_retry_period: Annotated[Given, typer.Option(metavar="DURATION", help="Default 2s.")] = None,
-        leader_elect_resource_name: Annotated[
-            Given, typer.Option(metavar="NAME", help="Leases are NAME-watcher and NAME-binder; default berth.")
-        ] = None,
-        leader_elect_resource_namespace: Annotated[
-            Given, typer.Option(metavar="NAMESPACE", help="Where the Leases are; default kube-system.")
-        ] = None,
-        kube_api_qps: Annotated[Given, typer.Option(metavar="NUMBER", help="Requests per second; no limit.")] = None,
-        kube_api_burst: Annotated[Given, typer.Option(metavar="NUMBER", help="Requests at once under the qps.")] = None,
-        verbosity: Annotated[Given, typer.Option("--v", "-v", metavar="LEVEL", help="Say more: 0 to 10.")] = None,
-        logging_format: Annotated[
-            Given, typer.Option(metavar="json|text", help="Default: text at a terminal, else JSON.")
-        ] = None,
-        health_port: Annotated[
-            Given, typer.Option(metavar="PORT", help="/livez, /readyz, /metrics; 0 is any that is free.")
-        ] = None,
-        identity: Annotated[Given, typer.Option(metavar="NAME", help="Default: host name and a uuid.")] = None,
-        ready_file: Annotated[Given, typer.Option(metavar="FILE", help="Written when it first works.")] = None,
-    ) -> None:
-        given = {
-            "config": config,
-            "algorithm_provider": algorithm_provider,
-            "feature_gates": feature_gates,
-            "kube.kubeconfig": kubeconfig,
-            "kube.qps": kube_api_qps,
-            "kube.burst": kube_api_burst,
-            "nats.url": nats,
-            "leader_election.leader_elect": leader_elect,
-            "leader_election.lease_duration": leader_elect_lease_duration,
-            "leader_election.renew_deadline": leader_elect_renew_deadline,
-            "leader_election.retry_period": leader_elect_retry_period,
-            "leader_election.resource_name": leader_elect_resource_name,
-            "leader_election.resource_namespace": leader_elect_resource_namespace,
-            "log.verbosity": verbosity,
-            "log.format": logging_format,
-            "health.port": health_port,
-            "identity": identity,
-            "ready_file": ready_file,
-        }
-        raise typer.Exit(start({path: value for path, value in given.items() if value is not None}))
-
+    app.command(name, help=about, epilog=help_text(), cls=KubeCommand)(run)
     return app
