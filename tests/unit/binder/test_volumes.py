@@ -75,6 +75,10 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(world):
     world.show_storage(selected("n1"))
     world.wait(1)
     assert (world.outcomes, world.posts) == (["waiting"], [])
+    unseen = "waiting for the API server: what was written before the Binding is not seen yet"
+    assert world.said[0].message == unseen
+    world.wait(10)
+    assert world.said[-1].message == "waiting for VolumeBinding: its claims are not bound yet"
     world.show_storage(a_volume("made", version=6), selected("n1", version=7, volume="made"))
     world.wait(1)
     assert world.posts == ["n1"]

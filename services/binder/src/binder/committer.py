@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from berth.api.identity import Attempt
-from berth.api.messages import Decision, Outcome, Ranked
+from berth.api.messages import Decision, Ranked
 from berth.api.pod import Pod
 from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
@@ -31,7 +31,8 @@ from binder.answers import (
 )
 from binder.commit_settings import CommitSettings
 from binder.commitment import Claim, Commitment, Phase
-from binder.effects import Ack, Announce, Complain, Demote, Effect, Evict, Held, Nak, Post, Publish, Read, Write
+from binder.effects import Ack, Announce, Complain, Effect, Held, Nak
+from binder.ending import Ending
 from binder.examination import Examination, Placement
 from binder.given import Given
 from binder.holdups import HoldUps
@@ -40,11 +41,12 @@ from binder.order import StreamOrder
 from binder.plugin_steps import PluginSteps
 from binder.preempting import Eviction, Preempting
 from binder.recheck import Recheck
+from binder.sending import Requests
 from binder.statements import Stand, Statements
 from binder.verdict import Verdict, failed, refused
 from binder.wire import Wire
 
-UNSEEN: Final = Status(Code.WAIT, ("to see what was written before the Binding",))
+UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
 
 
 class Committer:
@@ -64,7 +66,9 @@ class Committer:
         self._queue = StreamOrder()
         self._open: dict[str, Commitment] = {}
         self._wire = Wire(self._settings.max_in_flight)
-        self._hold_ups = HoldUps()
+        self._requests = Requests(ledger=ledger, wire=self._wire)
+        self._hold_ups = HoldUps(settings=self._settings, statements=self._statements)
+        self._ending = Ending(ledger=ledger, statements=self._statements, hold_ups=self._hold_ups)
         self._is_closed = False
 
     # Events.
@@ -80,7 +84,7 @@ class Committer:
         """Start what may be started: words that are due, pauses that are over, then new messages in stream order."""
         if self._is_closed:
             return []
-        effects: list[Effect] = [self._word(each, now) for each in self._hold_ups.speechless(now)]
+        effects = self._hold_ups.words(now)
         while self._wire.has_place:
             step = self._next_step(now)
             if step is None:
@@ -164,7 +168,7 @@ class Committer:
         is_later = commitment.join(claim)
         if not (is_later and was_waiting) or commitment.phase is Phase.DECIDING:
             return []
-        return [self._word(commitment, now)]
+        return [self._hold_ups.word(commitment, now)]
 
     def _next_step(self, now: float) -> list[Effect] | None:
         resumed = self._hold_ups.resume(now)
@@ -185,23 +189,14 @@ class Committer:
         foremost = commitment.foremost
         found = self._examination.of(foremost.ranked, foremost.attempt)
         if isinstance(found, Verdict):
-            return self._settle(commitment, found)
+            return self._ending.settle(commitment, found)
         if isinstance(found, Eviction):
-            return self._evict(commitment, found)
+            return self._requests.evict(commitment, found)
         return self._place(commitment, found, now)
-
-    def _evict(self, commitment: Commitment, eviction: Eviction) -> list[Effect]:
-        """Have the victims go. The node is kept for the pod from here on: its room is nobody else's."""
-        commitment.pod, commitment.eviction, commitment.phase = eviction.pod, eviction, Phase.EVICTING
-        victims = frozenset(victim.uid for victim in eviction.victims)
-        self._ledger.keep(eviction.pod, eviction.node, victims)
-        self._wire.start(commitment.uid)
-        demoted = [Demote(pod=pod) for pod in eviction.demoted]
-        return [*demoted, Evict(pod=eviction.pod, node=eviction.node, victims=eviction.victims)]
 
     def _place(self, commitment: Commitment, placement: Placement, now: float) -> list[Effect]:
         """Reserve the node, and go on to the Binding as far as the plugins let it."""
-        self._undo(commitment)
+        self._ending.undo(commitment)
         commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
         commitment.unseen = {}
         self._ledger.reserve(placement.pod, placement.node)
@@ -213,35 +208,16 @@ class Committer:
         return self._go_on(commitment, steps, now)
 
     def _go_on(self, commitment: Commitment, steps: PluginSteps, now: float) -> list[Effect]:
-        if not self._has_seen(commitment):
-            return self._await_plugin(commitment, steps, UNSEEN, now)
+        if not self._requests.have_been_seen(commitment):
+            return self._hold_ups.await_plugin(commitment, steps, UNSEEN, now)
         status = steps.before_binding(now)
         if status.is_success:
-            return self._post(commitment, steps)
+            return self._requests.post(commitment, steps)
         if steps.unwritten:
-            return self._write(commitment, steps)
+            return self._requests.write(commitment, steps)
         if status.code is Code.WAIT:
-            return self._await_plugin(commitment, steps, status, now)
-        return self._settle(commitment, refused(commitment.node, status))
-
-    def _has_seen(self, commitment: Commitment) -> bool:
-        return all(self._ledger.reached(kind) >= version for kind, version in commitment.unseen.items())
-
-    def _write(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
-        commitment.phase = Phase.WRITING
-        self._wire.start(commitment.uid)
-        return [Write(pod=commitment.pod, requests=steps.unwritten)]
-
-    def _post(self, commitment: Commitment, steps: PluginSteps) -> list[Effect]:
-        node = steps.binding().node
-        commitment.posted()
-        self._wire.start(commitment.uid)
-        return [Post(pod=commitment.pod, node=node)]
-
-    def _look(self, commitment: Commitment) -> list[Effect]:
-        commitment.phase = Phase.READING
-        self._wire.start(commitment.uid)
-        return [Read(pod=commitment.pod)]
+            return self._hold_ups.await_plugin(commitment, steps, status, now)
+        return self._ending.settle(commitment, refused(commitment.node, status))
 
     # Answers.
 
@@ -257,11 +233,11 @@ class Committer:
     def _after_binding(self, commitment: Commitment, answer: Answer, now: float) -> list[Effect]:
         step = after_binding(answer, commitment.node)
         if isinstance(step, Verdict):
-            return self._settle(commitment, step)
+            return self._ending.settle(commitment, step)
         if step is Next.READ and commitment.collisions < self._settings.collisions:
             commitment.collisions += 1
-            return self._look(commitment)
-        return self._pause(commitment, answer, now)
+            return self._requests.look(commitment)
+        return self._hold_ups.pause(commitment, answer, now)
 
     def _after_evicting(self, commitment: Commitment, answer: Evicted, now: float) -> list[Effect]:
         eviction, message = commitment.eviction, commitment.foremost.ranked.message
@@ -269,17 +245,17 @@ class Committer:
             return []
         step = after_evicting(answer, eviction.node, message, eviction.preemption)
         if not isinstance(step, Verdict):
-            return self._pause(commitment, answer, now)
+            return self._hold_ups.pause(commitment, answer, now)
         if answer.pod is not None:
             self._ledger.kept(commitment.uid, version_number(answer.pod.metadata.resource_version))
-        return self._settle(commitment, step)
+        return self._ending.settle(commitment, step)
 
     def _after_writing(self, commitment: Commitment, answer: Written, now: float) -> list[Effect]:
         step, steps = after_writing(answer), commitment.steps
         if isinstance(step, Verdict):
-            return self._settle(commitment, step)
+            return self._ending.settle(commitment, step)
         if step is not None or steps is None:
-            return self._pause(commitment, answer, now)
+            return self._hold_ups.pause(commitment, answer, now)
         steps.written()
         commitment.unseen = answer.versions
         return self._go_on(commitment, steps, now)
@@ -287,10 +263,10 @@ class Committer:
     def _after_reading(self, commitment: Commitment, reading: Reading, now: float) -> list[Effect]:
         step = after_reading(reading, commitment.foremost.ranked.pod, commitment.node)
         if isinstance(step, Verdict):
-            return self._settle(commitment, step)
+            return self._ending.settle(commitment, step)
         if isinstance(step, Again):
             return self._again(commitment, step.pod, now)
-        return self._pause(commitment, reading, now)
+        return self._hold_ups.pause(commitment, reading, now)
 
     def _again(self, commitment: Commitment, pod: Pod, now: float) -> list[Effect]:
         """Try the same node again, since a lost POST may still arrive.
@@ -300,10 +276,10 @@ class Committer:
         is_free = commitment.learn(pod)
         claim, steps = commitment.foremost, commitment.steps
         if steps is not None and (not is_free or self._passes(commitment, pod)):
-            return self._post(commitment, steps)
+            return self._requests.post(commitment, steps)
         found = self._examination.choose(claim.ranked, claim.attempt, pod)
         if isinstance(found, Verdict):
-            return self._settle(commitment, found)
+            return self._ending.settle(commitment, found)
         return self._place(commitment, found, now)
 
     def _passes(self, commitment: Commitment, pod: Pod) -> bool:
@@ -312,27 +288,10 @@ class Committer:
 
     # Pauses.
 
-    def _pause(self, commitment: Commitment, answer: Answer | None, now: float) -> list[Effect]:
-        """Back off: after an answer that leaves things open, or (``None``) after an exception."""
-        commitment.failures += 1
-        pause = self._settings.pauses.after(commitment.failures, answer.retry_after if answer is not None else None)
-        silent, broken = "the API server has not answered yet", "trying again after an exception"
-        self._hold_ups.put_off(commitment, now + pause, broken if answer is None else silent)
-        if commitment.next_word is None:
-            commitment.next_word = now + self._settings.word_every.total_seconds()
-        return []
-
-    def _await_plugin(self, commitment: Commitment, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
-        """A plugin says wait: the room stays reserved, the window's place is free at once."""
-        due = min(now + self._settings.ask_again.total_seconds(), steps.waits_until)
-        why = f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
-        self._hold_ups.put_off(commitment, due, why)
-        return [] if commitment.is_waiting else [self._word(commitment, now)]
-
     def _resume(self, commitment: Commitment, now: float) -> list[Effect]:
         commitment.collisions = 0
         if commitment.is_posted:
-            return self._look(commitment)
+            return self._requests.look(commitment)
         return self._guarded(commitment, lambda it: self._take_up(it, now), now)
 
     def _take_up(self, commitment: Commitment, now: float) -> list[Effect]:
@@ -342,16 +301,11 @@ class Committer:
             return self._examine(commitment, now)
         standing = self._examination.standing(claim.ranked, claim.attempt)
         if isinstance(standing, Verdict):
-            return self._settle(commitment, standing)
+            return self._ending.settle(commitment, standing)
         commitment.pod = standing
         if self._passes(commitment, standing):
             return self._go_on(commitment, steps, now)
         return self._examine(commitment, now)
-
-    def _word(self, commitment: Commitment, now: float) -> Effect:
-        said = self._statements.waiting(commitment)
-        commitment.next_word = now + self._settings.word_every.total_seconds()
-        return Publish(decision=said, held=commitment.foremost.held)
 
     # Ends.
 
@@ -362,34 +316,6 @@ class Committer:
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
             commitment.tries += 1
             if commitment.tries < self._settings.tries:
-                return self._pause(commitment, None, now)
+                return self._hold_ups.pause(commitment, None, now)
             reason = f"committing {commitment.pod.key!r}: failed {commitment.tries} times: {type(exc).__name__}: {exc}"
-            return self._settle(commitment, failed(reason, reason="exception"), bury=True)
-
-    def _settle(self, commitment: Commitment, verdict: Verdict, *, bury: bool = False) -> list[Effect]:
-        uid = commitment.uid
-        if verdict.outcome is Outcome.BOUND:
-            self._ledger.confirm(uid)
-            if commitment.steps is not None:
-                commitment.steps.after_binding()
-        else:
-            self._ledger.release(uid)
-            self._ledger.give_up_keeping(uid)
-            self._undo(commitment)
-        self._hold_ups.settled(uid)
-        commitment.phase = Phase.DECIDING
-        commitment.decision = self._statements.final(commitment, verdict)
-        commitment.decided = commitment.foremost.attempt
-        said = Publish(decision=commitment.decision, held=commitment.foremost.held, bury=bury)
-        return [said, *self._demoted(commitment, verdict)]
-
-    def _demoted(self, commitment: Commitment, verdict: Verdict) -> list[Effect]:
-        """A node that is kept for a pod which nothing helps is kept for nothing."""
-        pod, ranked = commitment.pod, commitment.foremost.ranked
-        is_of_no_use = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination
-        return [Demote(pod=pod)] if is_of_no_use and pod.status.nominated_node_name else []
-
-    def _undo(self, commitment: Commitment) -> None:
-        steps, commitment.steps = commitment.steps, None
-        if steps is not None:
-            steps.undo()
+            return self._ending.settle(commitment, failed(reason, reason="exception"), bury=True)

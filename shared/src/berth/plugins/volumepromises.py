@@ -18,7 +18,7 @@ from berth.framework.writes import ClaimName, KeepVolume, SelectNode, Write
 from berth.plugins.volumereach import reach_of
 from berth.plugins.volumesearch import SELECTED_NODE, Plan
 
-WAITS: Final = Status(Code.WAIT, ("for its claims to be bound",))
+WAITS: Final = Status(Code.WAIT, ("its claims are not bound yet",))
 
 
 def suppose(plan: Plan, node: str, snapshot: Snapshot) -> None:
