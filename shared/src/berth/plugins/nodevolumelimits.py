@@ -66,7 +66,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
         if not needed:
             return Verdicts.all_fit(len(nodes))
-        refused = self._refused(needed, nodes.snapshot)
+        refused = self._refused(needed, nodes.snapshot) if needed else {}
         if not refused:
             return Verdicts.all_fit(len(nodes))
         return Verdicts.of(refused.get(row, SUCCESS) for row in nodes.rows.tolist())

@@ -85,6 +85,8 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         wanted, volumes = self._wanted(state, pod, nodes.snapshot), nodes.snapshot.pod_volumes
         if isinstance(wanted, Status):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), wanted)
+        if not wanted.disks and not wanted.users:
+            return Verdicts.all_fit(len(nodes))
         taken = [row for row in volumes.rows if any_conflict(wanted.disks, volumes.on_row(row))] if wanted.disks else []
         otherwise = 2 if wanted.users > 0 else 0
         codes = np.where(np.isin(nodes.rows, taken), 1, otherwise).astype(np.int32)

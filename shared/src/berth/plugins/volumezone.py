@@ -69,11 +69,13 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
-        places, nothing_asked = self._places(state, pod, nodes.snapshot), np.ones(len(nodes), dtype=np.bool_)
+        places = self._places(state, pod, nodes.snapshot)
         if isinstance(places, Status):
-            return Verdicts.refusing(nothing_asked, places)
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), places)
+        if not places:
+            return Verdicts.all_fit(len(nodes))
         is_somewhere = np.any([term_mask(term, nodes) for term in _SOMEWHERE], axis=0)
-        is_there = np.all([nothing_asked, *(_there(place, nodes) for place in places)], axis=0)
+        is_there = np.all([_there(place, nodes) for place in places], axis=0)
         return Verdicts.refusing(is_somewhere & ~is_there, ELSEWHERE)
 
     def events(self) -> Sequence[EventHint]:
