@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,10 @@ async def scorer_memory(node_count: int, per_node: int) -> ScorerMemory:
             ready = Path(folder) / "ready"
             flags = ["--nats", server.address, "--ready-file", str(ready), "--health-port=0"]
             began = time.monotonic()
-            process = spawn([sys.executable, "-m", "scorer", *flags], Path(folder) / "scorer.log")
+            log = Path(folder) / "scorer.log"
+            process = spawn([sys.executable, "-m", "scorer", *flags], log)
             try:
-                await _until(ready.exists)
+                await _until(ready.exists, process, log)
                 start_seconds = time.monotonic() - began
                 at_ready = _memory(process.pid)
                 await _rank_all(session)
@@ -127,11 +129,17 @@ async def _rank_all(session: Session) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _until(met) -> None:
+async def _until(met: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Fails with the process's last words."""
     deadline = time.monotonic() + _READY_SECONDS
     while not met():
-        assert time.monotonic() < deadline, "the scorer is not ready"
+        assert process.poll() is None, f"the scorer has ended: {_words(log)}"
+        assert time.monotonic() < deadline, f"the scorer is not ready: {_words(log)}"
         await asyncio.sleep(0.05)
+
+
+def _words(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
 
 
 def _memory(pid: int) -> dict[str, int]:

@@ -6,18 +6,30 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.order import best_first
+from berth.framework.order import best_first, mixed
 from harness.objects import a_node, a_pod, first_attempt
 
 
-@given(totals=st.lists(st.integers(0, 6), min_size=1, max_size=20), count=st.integers(1, 12))
-def test_no_node_is_left_out_that_has_more_points_than_one_of_the_best(totals, count):
+@given(
+    nodes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=24),
+    left_out=st.sets(st.integers(0, 23)),
+    count=st.integers(1, 12),
+    fewer=st.booleans(),
+)
+def test_the_best_come_in_the_order_of_points_then_pods_then_chance(nodes, left_out, count, fewer):
     snapshot = Snapshot()
-    for number in range(len(totals)):
+    for number, (_, pods) in enumerate(nodes):
         snapshot.set_node(a_node(f"n{number}"))
-    scores = np.array(totals, dtype=np.int64)
-    best = best_first(scores, Nodes(snapshot), first_attempt(a_pod()), count, fewer_pods_first=True)
-    assert [totals[position] for position in best.tolist()] == sorted(totals, reverse=True)[:count]
-    assert len(set(best.tolist())) == len(best)
+        for each in range(pods):
+            snapshot.place(a_pod(f"p{number}-{each}"), f"n{number}")
+    rows = [row for row in range(len(nodes)) if row not in left_out] or [0]
+    view = Nodes(snapshot, np.array(rows)) if left_out else Nodes(snapshot)
+    attempt = first_attempt(a_pod())
+    chance = mixed(snapshot.columns.name_hash, np.uint64(hash_of(str(attempt))))
+    wanted = sorted(rows, key=lambda row: (-nodes[row][0], fewer * nodes[row][1], chance[row]))[:count]
+    totals = np.array([nodes[row][0] for row in rows], dtype=np.int64)
+    best = best_first(totals, view, attempt, count, fewer_pods_first=fewer)
+    assert [rows[position] for position in best.tolist()] == wanted

@@ -43,6 +43,10 @@ class Nodes:
         """The rows of the view in the Snapshot."""
         return np.arange(self._length) if isinstance(self._index, slice) else self._index
 
+    def rows_at(self, positions: RowIndex) -> RowIndex:
+        """The rows of some positions in the view."""
+        return positions if isinstance(self._index, slice) else self._index[positions]
+
     @property
     def names(self) -> list[str]:
         """Node names; empty text for a row without a node."""

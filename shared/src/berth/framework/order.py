@@ -11,8 +11,6 @@ from berth.cluster.nodes import Nodes, RowIndex
 from berth.framework.interface import Scores
 
 _POD_BITS = 20
-_STEPS = 3
-"""So many different keys are looked at before all are partitioned, which takes as long as four to five of them."""
 _MAX_PODS = (1 << _POD_BITS) - 1
 
 
@@ -22,15 +20,25 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
     Equal totals: fewer pods first, unless that is switched off, then by a hash of (uid, attempt, node): spread like
     chance, and the same input gives the same order in every process.
     """
-    keys = totals << _POD_BITS
+    contenders = _with_most_points(totals, count)
+    rows, columns = nodes.rows_at(contenders), nodes.snapshot.columns
+    keys = totals[contenders] << _POD_BITS
     if fewer_pods_first:
-        keys = keys - np.minimum(nodes.pods, _MAX_PODS).astype(np.int64)
+        keys -= np.minimum(columns.pods[rows], _MAX_PODS).astype(np.int64)
     above, tied = _around_the_last(keys, count)
-    seed, hashes = np.uint64(hash_of(str(attempt))), nodes.take(nodes.snapshot.columns.name_hash)
+    seed = np.uint64(hash_of(str(attempt)))
     if len(above) + len(tied) > count:
-        tied = tied[np.argpartition(mixed(hashes[tied], seed), count - len(above) - 1)[: count - len(above)]]
+        places = np.argpartition(mixed(columns.name_hash[rows[tied]], seed), count - len(above) - 1)
+        tied = tied[places[: count - len(above)]]
     best = np.concatenate((above, tied))
-    return best[np.lexsort((mixed(hashes[best], seed), -keys[best]))]
+    return contenders[best[np.lexsort((mixed(columns.name_hash[rows[best]], seed), -keys[best]))]]
+
+
+def _with_most_points(totals: Scores, count: int) -> RowIndex:
+    """Positions of the ``count`` largest totals and of all that are equal to the least of them: nobody else is one."""
+    if len(totals) <= count:
+        return np.arange(len(totals))
+    return np.flatnonzero(totals >= _last_of_best(totals, count))
 
 
 def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
@@ -40,13 +48,15 @@ def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
 
 
 def _last_of_best(keys: Scores, count: int) -> int:
-    """The ``count``-th largest. Equal nodes have few different keys: mostly it is among the largest of these."""
-    last = int(keys.max())
-    for _ in range(_STEPS):
-        if np.count_nonzero(keys >= last) >= count:
-            return last
-        last = int(keys[keys < last].max())
-    return int(np.partition(keys, -count)[-count])
+    """The ``count``-th largest of more than so many.
+
+    The largest of each of ``count`` parts: so many are at least as large as the least of these. Mostly few are larger,
+    and only those have to be partitioned.
+    """
+    part = len(keys) // count
+    bound = int(keys[: part * count].reshape(count, part).max(axis=1).min())
+    above = keys[keys > bound]
+    return bound if len(above) < count else int(np.partition(above, -count)[-count])
 
 
 def mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:

