@@ -6,21 +6,24 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from berth.api.budgets import BudgetStatus, PodDisruptionBudget
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition, PodStatus, TopologySpreadConstraint
 from berth.api.workloads import SelectorSpec
+from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.dryrun import DryRun
-from berth.framework.filtering import pre_filter
+from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
 from berth.framework.postfilter import confirm
 from berth.framework.ranking import Ranking
+from berth.framework.refusals import Refusals
 from berth.framework.status import Status
-from berth.plugins.defaultpreemption import DefaultPreemption, DefaultPreemptionArgs
+from berth.plugins.defaultpreemption import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs
 from berth.plugins.defaultpreemptionargs import validate
 from berth.plugins.disruptionbudgets import Budgets
 from berth.plugins.interpodaffinity import InterPodAffinity, InterPodAffinityArgs
@@ -273,6 +276,72 @@ def victims_everywhere(pod: Pod, snapshot: Snapshot) -> list[Victims]:
     dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
     found = [victims_on(snapshot.node_info(name), dry_run, Budgets(snapshot)) for name in snapshot.node_names()]
     return [each for each in found if isinstance(each, Victims)]
+
+
+APART_FROM_VIPS = Affinity(
+    pod_anti_affinity=PodAffinity(
+        required_during_scheduling_ignored_during_execution=[
+            PodAffinityTerm(topology_key="zone", label_selector=LabelSelector(match_labels={"app": "vip"}))
+        ]
+    )
+)
+SPREAD = TopologySpreadConstraint(
+    max_skew=1,
+    topology_key="zone",
+    when_unsatisfiable="DoNotSchedule",
+    label_selector=LabelSelector(match_labels={"app": "web"}),
+)
+
+
+def hopeless_cluster(seed: int) -> tuple[Snapshot, Pod]:
+    """Most pods are more important than the one that waits, and many nodes refuse it for what others have there."""
+    chance = random.Random(seed)
+    snapshot = cluster("9", **{f"{chance.choice('abc')}{i}": [] for i in range(chance.randint(1, 8))})
+    for node in snapshot.node_names():
+        for i in range(chance.randint(0, 4)):
+            affinity = chance.choice([None, None, None, APART_FROM_VIPS])
+            labels = {"app": chance.choice(["web", "db"])}
+            priority = chance.choice([0, 10, 3000])
+            snapshot.place(running(f"{node}-{i}", priority=priority, labels=labels, affinity=affinity), node)
+    wish = chance.choice([{"affinity": APART_FROM_DB}, {"topology_spread_constraints": [SPREAD]}, {}])
+    labels = {"app": "vip", **chance.choice([{}, {"app": "web"}])}
+    pod = important(cpu=chance.choice(["1", "1", "8"]), **wish)
+    return snapshot, msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
+
+
+def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> str | None:
+    """What dry runs say of each of these nodes; None when one of them helps."""
+    profile, said = default_profile(), Refusals(snapshot.node_count)
+    dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
+    for row in resolvable.tolist():
+        found = victims_on(snapshot.info_of_row(row), dry_run, Budgets(snapshot))
+        if isinstance(found, Victims):
+            return None
+        said.add(found, np.array([row]))
+    said.add(NOT_HELPFUL, np.arange(snapshot.node_count - len(resolvable)))
+    return said.message()
+
+
+def refusals_of(pod: Pod, snapshot: Snapshot) -> Refusals:
+    profile = default_profile()
+    filtering = Filtering(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
+    filtering.run()
+    return filtering.refusals()
+
+
+def test_where_nothing_helps_the_words_are_those_of_a_dry_run_of_every_node():
+    compared = 0
+    for seed in range(400):
+        snapshot, pod = hopeless_cluster(seed)
+        ranking = ranked(pod, snapshot)
+        if ranking.candidates:
+            continue
+        words = words_of_every_node(pod, snapshot, refusals_of(pod, snapshot).resolvable_rows())
+        assert (ranking.nomination is None) == (words is not None), seed
+        if words is not None:
+            compared += 1
+            assert ranking.message.split(" preemption: ")[1] == words, seed
+    assert compared > 50
 
 
 @pytest.mark.parametrize("seed", range(150))

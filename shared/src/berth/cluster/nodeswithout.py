@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from berth.cluster.nodes import Amount, Nodes, RowIndex
+from berth.cluster.podgroup import PodGroup
 
 if TYPE_CHECKING:
     from berth.cluster.snapshot import Snapshot
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What is supposed to be gone from each node: float64[nodes], how many pods, and what they asked for."""
+    """What is supposed to be gone from each node: float64[nodes], how many pods, and what they asked for.
+
+    ``count``: how many of them count by a question that is put to their group, as often as it says.
+    """
 
     pods: Amount
     requested: Mapping[str, Amount]
+    count: Callable[[Callable[[PodGroup], int]], Amount]
 
 
 class NodesWithout(Nodes):

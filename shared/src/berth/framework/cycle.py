@@ -57,7 +57,7 @@ def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by
     if problems:
         return Ranking(error=unreadable(problems), evaluated=0, untouched_first=untouched_first)
     if count == 0:
-        return Ranking(message=NO_NODES, untouched_first=untouched_first)
+        return Ranking(message=NO_NODES, clears_nomination=True, untouched_first=untouched_first)
     timing = timing or Timing(no_clock)
     try:
         with _without_itself(pod, snapshot):

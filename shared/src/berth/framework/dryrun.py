@@ -10,7 +10,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Mask, RowIndex
+from berth.cluster.nodes import Mask, Nodes, RowIndex
 from berth.cluster.nodeswithout import Gone, NodesWithout
 from berth.cluster.placement import Placed
 from berth.cluster.snapshot import Snapshot
@@ -76,8 +76,9 @@ class DryRun:
     def refused_without(self, rows: RowIndex, gone: Gone, refusals: Refusals) -> tuple[Mask, Mask]:
         """Rows that are refused for certain once these pods are gone, of many at once.
 
-        Only filters are asked that look at no pods, or at their sums. A row goes into ``refusals`` where the first
-        filter that refuses it is known. Returns bool[rows]: those refused, and of these those without a word.
+        Filters are asked that look at no pods or at their sums, and others for what they know of it. A row goes into
+        ``refusals`` where the first filter that refuses it is known. Returns bool[rows]: those refused, and of these
+        those without a word.
         """
         if self._found.rejection is not None:
             refusals.add(self._found.rejection, rows)
@@ -87,15 +88,16 @@ class DryRun:
         wordless = np.zeros(len(rows), dtype=np.bool_)
         for plugin in self._filters:
             verdicts = self._verdicts(plugin, rows, gone)
-            if verdicts is None:
-                unsure[:] = True  # it might be the first to refuse any of them
-                continue
+            is_certain = verdicts is not None
+            verdicts = verdicts or self._guess(plugin, rows, gone)
             refused = remaining & (verdicts.codes != 0)
             for code in np.unique(verdicts.codes[refused & ~unsure]).tolist():
                 status = named(plugin, "Filter", verdicts.statuses[code])
                 refusals.add(status, rows[refused & ~unsure & (verdicts.codes == code)])
             wordless |= refused & unsure
             remaining &= ~refused
+            if not is_certain:
+                unsure |= remaining  # it might be the first to refuse any of these
         return ~remaining, wordless
 
     def sums_fit(self, rows: RowIndex, gone: Gone) -> Mask:
@@ -129,6 +131,15 @@ class DryRun:
         if column is None or Reads.PODS in plugin.reads:
             return None
         return Verdicts(column.codes[rows], tuple(column.statuses))
+
+    def _guess(self, plugin: FilterPlugin, rows: RowIndex, gone: Gone) -> Verdicts:
+        """What another filter refuses for certain; it may refuse more."""
+        if isinstance(plugin, PreFilterExtensions):
+            arguments = (self._found.state, self.pod, Nodes(self.snapshot, rows), gone)
+            answer = call(plugin, "Filter", plugin.refused_without, object, *arguments)
+            if isinstance(answer, Verdicts):
+                return answer
+        return Verdicts.all_fit(len(rows))
 
 
 class Vacated:

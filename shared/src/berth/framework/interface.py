@@ -43,6 +43,7 @@ from berth.api.pod import Pod
 from berth.cluster.livesource import LiveSource
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
+from berth.cluster.nodeswithout import Gone
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.state import CycleState, StateKey
@@ -163,6 +164,15 @@ class PreFilterExtensions(PreFilterPlugin):
     @abstractmethod
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
         """``removed`` is not counted on the node any more."""
+
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+        """What Filter would say of each node if these pods were gone from that node alone, of many at once.
+
+        It may let a node pass that Filter refuses, but never the other way round. None, unless a plugin says otherwise:
+        each node has to be tried.
+        """
+        del state, pod, nodes, gone
+        return None
 
 
 class FilterPlugin(Plugin):

@@ -17,6 +17,7 @@ from berth.api.pod import Pod
 from berth.api.podterms import compile_pod_terms
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
+from berth.cluster.nodeswithout import Gone
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.interface import (
@@ -76,6 +77,15 @@ class InterPodAffinity(
         """One less."""
         state.read(MEETINGS).change(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
+
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+        """Where somebody is left to be apart from. A pod that must be with others has to be tried: they may go."""
+        meetings = state.read(MEETINGS)
+        if meetings.terms.required:
+            return None
+        codes = np.where(meetings.still_refusing(pod, nodes, gone), 2, 0)
+        codes = np.where(meetings.still_apart(nodes, gone), 1, codes).astype(np.int32)
+        return Verdicts(codes, (SUCCESS, NOT_APART, NOT_LET_IN))
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         """Affinity first, since no eviction helps there."""

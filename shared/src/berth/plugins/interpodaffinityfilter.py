@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from berth.api.pod import Pod
 from berth.api.podterms import PodTerm, PodTerms, Point, compile_pod_terms
 from berth.cluster.nodes import Mask, Nodes
-from berth.cluster.podgroup import label_items
+from berth.cluster.nodeswithout import Gone
+from berth.cluster.podgroup import PodGroup, label_items
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.tallies import HoldersOf, PodKind
 from berth.plugins.domains import Domains
@@ -98,6 +100,30 @@ class Meetings:
     def let_in(self, nodes: Nodes) -> Mask:
         """Where nobody is who keeps apart from the pod."""
         return _everywhere(nodes, *(domains.on(nodes) <= 0 for domains in self.refusing.values()))
+
+    # The same as if pods were gone.
+
+    def still_apart(self, nodes: Nodes, gone: Gone) -> Mask:
+        """Where somebody is left from whom the pod keeps apart."""
+        labels_of = nodes.snapshot.labels_of_namespace
+        refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
+        for term, domains in zip(self.terms.required_apart, self.apart, strict=True):
+            meant = partial(PodKind((term.selector,)).times, labels_of=labels_of)
+            refused |= domains.on(nodes) - gone.count(meant) > 0
+        return refused
+
+    def still_refusing(self, pod: Pod, nodes: Nodes, gone: Gone) -> Mask:
+        """Where somebody is left who keeps apart from the pod."""
+        snapshot = nodes.snapshot
+
+        def times(group: PodGroup, key: str) -> int:
+            terms = (term for term in group.terms.required_apart if term.topology_key == key)
+            return sum(_means(term, pod, snapshot) for term in terms)
+
+        refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
+        for key, domains in self.refusing.items():
+            refused |= domains.on(nodes) - gone.count(partial(times, key=key)) > 0
+        return refused
 
     def _is_first(self) -> bool:
         return self.matches_itself and not any(domains.any() for domains in self.required)

@@ -16,6 +16,7 @@ from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Nodes
+from berth.cluster.nodeswithout import Gone
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.interface import (
@@ -74,6 +75,13 @@ class PodTopologySpread(
         """One less."""
         state.read(SKEWS).change(removed, node, -1)
         return SUCCESS
+
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+        """Domains that have too many all the same; that the emptiest may have fewer then is left out."""
+        refused = np.zeros(len(nodes), dtype=np.bool_)
+        for skew in state.read(SKEWS).every:
+            refused |= skew.domains.on(nodes) - skew.gone(gone, nodes.snapshot) > skew.most
+        return Verdicts.refusing(refused, TOO_MANY)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         """The first constraint that does not hold decides."""

@@ -6,8 +6,9 @@ so it is known of every node what no dry run of it can beat, and the search ends
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from berth.cluster.nodes import Amount, Mask, RowIndex
 from berth.cluster.nodeswithout import Gone
 from berth.cluster.placedpods import PlacedPods
+from berth.cluster.podgroup import PodGroup
 from berth.framework.dryrun import DryRun
 from berth.plugins.disruptionbudgets import Budgets
 from berth.plugins.preemptionvictims import ABOVE_ALL, Worth
@@ -52,6 +54,7 @@ class LessImportant:
         self.priorities: Numbers = pods.priorities[chosen]
         self.since = pods.since[chosen]
         self.groups = pods.groups[chosen]
+        self._pod_groups = pods.pod_groups
         resources = {name for pod_class in pods.pod_classes for name in pod_class.requests.amounts}
         self._amounts = {name: pods.amounts(name)[chosen] for name in sorted(resources)}
 
@@ -67,6 +70,7 @@ class LessImportant:
         return Gone(
             np.bincount(places, minlength=self.count).astype(np.float64),
             {name: _added_up(each, places, self.count) for name, each in amounts.items()},
+            self._counted if mask is None else partial(self._counted, among=mask),
         )
 
     def most_gone(self, every: Gone, victims: int) -> Gone:
@@ -77,7 +81,14 @@ class LessImportant:
         return Gone(
             np.minimum(every.pods, victims),
             {name: np.minimum(every.requested[name], victims * column) for name, column in largest.items()},
+            every.count,
         )
+
+    def _counted(self, times: Callable[[PodGroup], int], among: Mask | None = None) -> Amount:
+        """float64[rows]: how many of the pods count by what a question says of their group."""
+        of_group = np.array([times(group) for group in self._pod_groups], dtype=np.float64)
+        weights = of_group[self.groups] if among is None else of_group[self.groups] * among
+        return _added_up(weights, self.places, self.count)
 
     def least(self) -> Numbers:
         """int64[rows]: the lowest priority among each row's pods."""

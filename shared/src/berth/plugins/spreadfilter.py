@@ -11,9 +11,10 @@ import numpy as np
 from berth.api.pod import Pod
 from berth.cluster.nodeinfo import NodeInfo
 from berth.cluster.nodes import Mask, Nodes
+from berth.cluster.nodeswithout import Gone
 from berth.cluster.podclass import PodClass
 from berth.cluster.snapshot import Snapshot
-from berth.plugins.domains import Domains
+from berth.plugins.domains import Domains, Numbers
 from berth.plugins.spreadconstraints import Constraint, with_all_keys
 
 _NO_DOMAIN: Final = float(2**31 - 1)
@@ -33,6 +34,10 @@ class Skew:
     def most(self) -> float:
         """How many pods a domain may have for one more to be added."""
         return self._fewest() + self.constraint.max_skew - self.itself
+
+    def gone(self, gone: Gone, snapshot: Snapshot) -> Numbers:
+        """How many pods that count are supposed to be gone from each node."""
+        return gone.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
 
     def _fewest(self) -> float:
         """The number of the emptiest domain; 0 when there are fewer domains than there are to be."""
