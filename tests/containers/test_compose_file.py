@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.compose import PROFILES, ROOT, configuration
+from harness.docker_engine import docker
 from harness.left_out import require
 
 OURS = ("watcher", "scorer", "binder", "metrics-collector", "bus-apply")
@@ -69,6 +70,15 @@ def test_only_watcher_and_binder_are_shown_the_kubeconfig(services):
 
 def test_each_profile_has_one_cluster(services):
     assert len([name for name in services if name.startswith("cluster-")]) == 1
+
+
+def test_without_a_word_it_is_the_simulated_cluster():
+    require("docker-compose")
+    settings = dict(line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#"))
+    assert settings == {"COMPOSE_PROFILES": "simulated"}
+    services = docker("compose", "--project-directory", str(ROOT), "config", "--services").split()
+    assert {"simulated-cluster", "cluster-simulated"} <= set(services)
+    assert not {"k3s", "cluster-given", "berth"} & set(services)
 
 
 def test_sources_are_watched_for_every_service(services):
