@@ -144,6 +144,10 @@ async def test_a_missing_right_names_the_rule_to_add(failing):
     assert said.outcome is Outcome.ERROR
     assert 'apiGroups: [""], resources: ["pods"], verbs: ["delete"]' in said.message
     assert await kept_for(failing, "vip") == ""
+    victim = await failing.pod("low")
+    assert victim.metadata.deletion_timestamp is None
+    said = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    assert (said.status, said.reason, said.message) == ("False", "EvictionRefused", "the eviction was refused")
 
 
 async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed_by_one_that_ends_it(failing):

@@ -15,7 +15,7 @@ from berth.api.eviction import is_marked
 from berth.api.pod import Pod
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError
-from berth.kube.evictions import delete_victim, mark_victim, nominate
+from berth.kube.evictions import delete_victim, mark_victim, nominate, unmark_victim
 from berth.kube.pods import decode_pod
 from berth.kube.response import Response
 from binder.answers import NO_ANSWER, Answer, Evicted
@@ -57,7 +57,12 @@ async def _evict_one(client: KubeClient, victim: Pod, scheduler_name: str) -> Ev
         if not marked.succeeded:
             return None if marked.status in _NOT_THERE else _refused(marked)
     deleted = await delete_victim(client, victim)
-    return None if deleted.succeeded or deleted.status in _NOT_THERE else _refused(deleted)
+    if deleted.succeeded or deleted.status in _NOT_THERE:
+        return None
+    refused = _refused(deleted)
+    if not refused.is_open:
+        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: nobody must wait for it to go
+    return refused
 
 
 def _of_nomination(response: Response) -> Evicted:

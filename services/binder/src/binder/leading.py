@@ -270,7 +270,10 @@ class Leading:
 
     async def _evict(self, effect: Evict) -> None:
         answer = await carry_out(self._parts.client, effect, self._see_that_we_lead)
-        log.info("evicted pods", **_about(effect), status=answer.status)
+        if answer.pod is not None:
+            log.info("evicted pods", **_about(effect), status=answer.status)
+        else:
+            log.warning("could not evict pods", **_about(effect), status=answer.status, reason=answer.message)
         self._carry_on(self._core.evicted(effect.pod.uid, answer, self._now()))
 
     async def _write(self, write: Write) -> None:

@@ -6,6 +6,7 @@ Rights: ``delete`` on pods and ``patch`` on pods/status, as system:kube-schedule
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,8 @@ from berth.kube.pods import condition_patch, patch_pod_status
 from berth.kube.response import Response
 from berth.kube.timestamps import whole_seconds
 
+REFUSED: Final = "EvictionRefused"
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -25,15 +28,25 @@ async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, t
     Raises:
         ApiUnreachableError: no answer; it may have been said.
     """
-    condition = PodCondition(
-        type=DISRUPTION_TARGET,
-        status="True",
-        reason=BY_SCHEDULER,
-        message=f"{scheduler_name}: preempting to accommodate a higher priority pod",
-        last_transition_time=whole_seconds(time),
-    )
-    body = condition_patch(condition, uid=victim.uid)
-    return await patch_pod_status(client, victim.metadata.namespace, victim.metadata.name, body)
+    message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
+    said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=BY_SCHEDULER, message=message)
+    return await _say(client, victim, said, time)
+
+
+async def unmark_victim(client: KubeClient, victim: Pod, *, time: datetime) -> Response:
+    """Take it back: the pod was not evicted. Kubernetes' own disruption controller would after two minutes.
+
+    Raises:
+        ApiUnreachableError: no answer; it may have been taken back.
+    """
+    said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message="the eviction was refused")
+    return await _say(client, victim, said, time)
+
+
+async def _say(client: KubeClient, pod: Pod, condition: PodCondition, time: datetime) -> Response:
+    said = msgspec.structs.replace(condition, last_transition_time=whole_seconds(time))
+    body = condition_patch(said, uid=pod.uid)
+    return await patch_pod_status(client, pod.metadata.namespace, pod.metadata.name, body)
 
 
 async def delete_victim(client: KubeClient, victim: Pod) -> Response:

@@ -1,0 +1,176 @@
+"""The accounts of docs/rights/berth.yaml on the real API server: they suffice for everything, and for nothing more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.accounts import grant, kubeconfig_of, token_of
+from harness.child_processes import spawn, stop
+from harness.control_plane import ControlPlane
+from harness.kubernetes_api import Answer, bare_api
+from harness.nats_server import nats_server
+from harness.outside import Outside, eventually, trust_of
+from harness.pipeline import berth_up
+
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
+
+READY_SECONDS = 60.0
+SELECTED = "volume.kubernetes.io/selected-node"
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@contextmanager
+def services(nats: str, kubeconfigs: dict[str, Path], folder: Path) -> Iterator[Path]:
+    """Watcher, binder and a scorer, each with what it is given; in the folder each says that it is ready."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        applied = [sys.executable, "-m", "berth.cli", "bus", "apply", "--nats", nats]
+        subprocess.run(applied, check=True, capture_output=True, timeout=READY_SECONDS)
+        for name in ("watcher", "binder", "scorer"):
+            access = ["--kubeconfig", str(kubeconfigs[name])] if name in kubeconfigs else []
+            flags = ["--nats", nats, "--ready-file", str(folder / f"{name}.ready"), *access]
+            running.append(spawn([sys.executable, "-m", name, *flags], folder / f"{name}.log"))
+        yield folder
+    finally:
+        stop(running)
+
+
+async def all_ready(folder: Path) -> None:
+    async def ready() -> bool:
+        return all((folder / f"{name}.ready").exists() for name in ("watcher", "binder", "scorer"))
+
+    await eventually(ready, f"the services of {folder} to be ready", READY_SECONDS)
+
+
+def words(folder: Path) -> str:
+    """What was written to logs."""
+    logs = [*folder.glob("*.log"), *folder.glob("stderr")]
+    return "\n".join(log.read_text(errors="replace") for log in logs)
+
+
+@asynccontextmanager
+async def accounts_of_their_own(plane: ControlPlane, seen: Outside, folder: Path) -> AsyncIterator[None]:
+    """A program for each service, watcher and binder with an account each."""
+    kubeconfigs = {name: await kubeconfig_of(plane, seen.api, f"berth-{name}") for name in ("watcher", "binder")}
+    with nats_server() as nats, services(nats.address, kubeconfigs, folder):
+        await all_ready(folder)
+        yield
+
+
+@asynccontextmanager
+async def one_account_for_all(plane: ControlPlane, seen: Outside, folder: Path) -> AsyncIterator[None]:
+    """`berth up`."""
+    with berth_up("--kubeconfig", await kubeconfig_of(plane, seen.api, "berth"), folder=folder) as berth:
+        berth.wait_until_ready()
+        yield
+
+
+@pytest.mark.parametrize("started", [accounts_of_their_own, one_account_for_all])
+async def test_everything_that_berth_does_is_allowed(
+    started, own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+):
+    await grant(cluster_outside.api)
+    async with started(own_control_plane, cluster_outside, tmp_path):
+        await pods_are_bound_and_evicted(cluster_outside)
+        await volumes_are_found_and_asked_for(cluster_outside)
+        for lease in ("berth-watcher", "berth-binder"):
+            held = await cluster_outside.api.get(f"{LEASES}/{lease}")
+            assert held.body["spec"]["holderIdentity"]
+    assert "may not" not in words(tmp_path)
+    assert "forbidden" not in words(tmp_path)
+
+
+async def pods_are_bound_and_evicted(seen: Outside) -> None:
+    await seen.add_nodes(1, cpu="1")
+    await seen.all_bound(await seen.add_pods(1, "low", cpu="1", spec={"terminationGracePeriodSeconds": 0}))
+    vip = await seen.add_priority_class("vip", 100_000)
+    placed = await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", priority_class=vip))
+    assert placed.keys() == {"vip-0"}
+    for reason in ("Scheduled", "FailedScheduling", "Preempted"):
+        await eventually(lambda reason=reason: seen.events(reason), f"an Event {reason}")
+    await seen.delete_pod("vip-0")
+
+
+async def volumes_are_found_and_asked_for(seen: Outside) -> None:
+    """A volume that is there is kept for a claim; for another claim one is to be made. Nobody here does more."""
+    (node,) = seen.nodes
+    claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"
+    for name, provisioner in (("local", "kubernetes.io/no-provisioner"), ("made", "disks.example.com")):
+        storage_class = f"{name}-{seen.namespace}"
+        body = {"metadata": {"name": storage_class}, "provisioner": provisioner}
+        await made(
+            seen, "/apis/storage.k8s.io/v1/storageclasses", {**body, "volumeBindingMode": "WaitForFirstConsumer"}
+        )
+        await made(seen, claims, {"metadata": {"name": name}, "spec": {**CLAIM, "storageClassName": storage_class}})
+    volume = await add_volume(seen, f"local-{seen.namespace}")
+    for name in ("local", "made"):
+        mount = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+        await seen.create([seen.pod(name, spec={"volumes": [mount], "terminationGracePeriodSeconds": 0})])
+
+    async def is_kept() -> bool:
+        kept = (await seen.api.get(f"/api/v1/persistentvolumes/{volume}")).body["spec"].get("claimRef", {})
+        return kept.get("name") == "local"
+
+    async def is_asked_for() -> bool:
+        claim = (await seen.api.get(f"{claims}/made")).body
+        return claim["metadata"].get("annotations", {}).get(SELECTED) == node
+
+    await eventually(is_kept, "the volume to be kept for its claim")
+    await eventually(is_asked_for, "a volume to be asked for")
+
+
+async def add_volume(seen: Outside, name: str) -> str:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    volume = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": name}}
+    await made(seen, "/api/v1/persistentvolumes", volume)
+    answer = await seen.api.patch(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
+    assert answer.code == 200, answer.body
+    return name
+
+
+async def made(seen: Outside, path: str, body: dict) -> None:
+    answer = await seen.api.post(path, body)
+    assert answer.code == 201, answer.body
+
+
+ONE_THING_MORE = [
+    pytest.param("berth-watcher", "POST", f"{PODS}/web/binding", id="watcher binds"),
+    pytest.param("berth-watcher", "PATCH", f"{PODS}/web/status", id="watcher writes a status"),
+    pytest.param("berth-watcher", "DELETE", f"{PODS}/web", id="watcher evicts"),
+    pytest.param("berth-watcher", "PUT", f"{LEASES}/berth-binder", id="watcher takes the binder's Lease"),
+    pytest.param("berth-binder", "PUT", f"{LEASES}/berth-watcher", id="binder takes the watcher's Lease"),
+    pytest.param("berth-binder", "POST", PODS, id="binder creates a pod"),
+    pytest.param("berth-binder", "PATCH", f"{PODS}/web", id="binder changes a pod"),
+    pytest.param("berth-binder", "PATCH", "/api/v1/nodes/n1", id="binder changes a node"),
+    pytest.param("berth-binder", "GET", "/api/v1/namespaces/default/secrets", id="binder reads secrets"),
+    pytest.param("berth", "PUT", f"{LEASES}/kube-scheduler", id="the account for all takes kube-scheduler's Lease"),
+    pytest.param("berth", "GET", "/api/v1/secrets", id="the account for all reads secrets"),
+    pytest.param("berth", "DELETE", "/api/v1/nodes/n1", id="the account for all deletes a node"),
+]
+
+
+@pytest.mark.parametrize(("account", "method", "path"), ONE_THING_MORE)
+async def test_one_thing_more_is_refused(
+    own_control_plane: ControlPlane, cluster_outside: Outside, account: str, method: str, path: str
+):
+    await grant(cluster_outside.api)
+    token = await token_of(cluster_outside.api, account)
+    assert (await call(own_control_plane, token, method, path)).code == 403
+
+
+async def call(plane: ControlPlane, token: str, method: str, path: str) -> Answer:
+    async def nothing() -> None:
+        """Nobody here makes the server forget."""
+
+    trust = trust_of({"certificate-authority": str(plane.ca_path)})
+    async with bare_api(plane.url, nothing, token=token, trust=trust) as api:
+        content = {"content_type": "application/merge-patch+json"} if method == "PATCH" else {}
+        return await api.call(method, path, None if method == "GET" else {}, **content)
