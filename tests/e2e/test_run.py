@@ -41,6 +41,13 @@ def test_every_pod_is_bound_and_one_of_them_explained():
     assert re.search(r"scorer-[12]: 5 of 5 nodes are possible", told[1])
 
 
+def test_the_pods_are_placed_by_the_provider_that_was_named():
+    answer = run("--pods", 10, "--nodes", 3, "--algorithm-provider", "ClusterAutoscalerProvider")
+    assert answer.returncode == 0
+    assert "100 x 10000" in answer.stdout  # NodePreferAvoidPods
+    assert answer.stderr.count("DEPRECATED") == 1
+
+
 def test_pods_that_do_not_fit_make_it_a_no():
     answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 15)
     assert answer.returncode == 1
@@ -49,8 +56,9 @@ def test_pods_that_do_not_fit_make_it_a_no():
     assert int(last[1]) < int(last[2]) == 300
 
 
-def test_a_service_that_cannot_start_is_quoted():
+def test_a_setting_that_makes_no_sense_is_said_on_one_line():
     answer = run("--pods", 5, "--nodes", 2, BERTH_LEADER_ELECTION_LEASE_DURATION="nonsense")
-    assert answer.returncode == 2
-    assert "leaderElection.leaseDuration: want a duration such as 15s, 1m30s or 500ms, got 'nonsense'" in answer.stdout
-    assert answer.stderr.rstrip().endswith("cannot start as it was told to, see its words above")
+    assert (answer.returncode, answer.stderr) == (
+        2,
+        "berth: leaderElection.leaseDuration: want a duration such as 15s, 1m30s or 500ms, got 'nonsense'\n",
+    )

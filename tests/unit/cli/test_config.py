@@ -1,6 +1,8 @@
 """`berth config`: every error at once, what means nothing here, and what a file becomes."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,33 @@ def test_what_is_shown_can_be_checked(written):
         0,
         "fine, schedules pods of nodelabelscore",
     )
+
+
+@pytest.mark.parametrize("gates", ["", "ResourceLimitsPriorityFunction=true", "EvenPodsSpread=false"])
+@pytest.mark.parametrize("provider", [name for name, preset in PRESETS.items() if preset.gates])
+def test_what_is_shown_of_a_provider_is_read_again_with_the_flags_that_it_names(written, provider: str, gates: str):
+    flags = [f"--algorithm-provider={provider}", *([f"--feature-gates={gates}"] if gates else [])]
+    shown = typed("show", ARTICLES / "network-traffic.yaml", *flags)
+    comment = shown.stdout.splitlines()[0]
+    assert comment.startswith("# ")
+    assert comment.endswith(f"is read with {' '.join(flags)}")
+    assert comment.removeprefix("# ") in shown.stderr
+    path = written(shown.stdout)
+    again = typed("show", path, *flags)
+    assert (again.exit_code, again.stdout) == (0, shown.stdout)
+    assert typed("check", path, *flags).exit_code == 0
+
+
+def test_a_plugin_that_is_gone_is_refused_where_the_provider_does_not_have_it(written):
+    path = written(HEAD + "profiles: [{plugins: {score: {enabled: [{name: NodeResourcesMostAllocated}]}}}]\n")
+    assert typed("check", path, "--algorithm-provider=ClusterAutoscalerProvider").exit_code == 0
+    for flags in ([], ["--algorithm-provider=DefaultProvider"]):
+        done = typed("check", path, *flags)
+        assert done.exit_code == 2
+        assert "enabled[0].name: 'NodeResourcesMostAllocated' was invalid in version" in done.stderr
+
+
+def test_a_minus_is_standard_input():
+    command = [sys.executable, "-m", "berth.cli", "config", "check", "-"]
+    done = subprocess.run(command, input=HEAD, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "/dev/stdin: fine, schedules pods of berth\n")

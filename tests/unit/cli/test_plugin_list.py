@@ -21,14 +21,25 @@ def typed(*words: str) -> str:
 
 
 def test_every_plugin_is_listed_once_under_its_own_name():
-    listed = json.loads(typed("-o", "json"))
-    assert [one["name"] for one in listed] == [name for name, factory in BUILT_IN.items() if factory.name == name]
+    today = [one for one in json.loads(typed("-o", "json")) if one["release"] == "1.36"]
+    assert [one["name"] for one in today] == [name for name, factory in BUILT_IN.items() if factory.name == name]
+
+
+def test_plugins_of_the_older_release_are_marked():
+    older = {one["name"]: one for one in json.loads(typed("-o", "json")) if one["release"] == "1.18"}
+    assert {"EBSLimits", "NodePreferAvoidPods", "NodeResourcesLeastAllocated", "NodeAffinity"} <= older.keys()
+    assert "NodeName" not in older  # the same in both
+    assert older["EBSLimits"]["points"].keys() == {"filter", "events"}
+    assert "Those of 1.18 run with the presets of that release: `berth config providers`." in typed()
 
 
 def test_a_plugin_says_which_service_calls_it_and_what_wakes_its_pods():
-    (taints,) = (one for one in json.loads(typed("-o", "json")) if one["name"] == "TaintToleration")
+    (taints,) = (
+        one for one in json.loads(typed("-o", "json")) if (one["name"], one["release"]) == ("TaintToleration", "1.36")
+    )
     assert taints == {
         "name": "TaintToleration",
+        "release": "1.36",
         "points": {"filter": ["scorer", "binder"], "score": ["scorer"], "events": ["watcher"]},
         "wakes_on": {"Node": ["add", "taint"], "Pod": ["tolerations"]},
         "takes_arguments": False,

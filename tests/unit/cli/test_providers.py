@@ -72,6 +72,15 @@ def test_a_person_reads_one_plugin_a_line():
     assert ["NodePreferAvoidPods", "10000"] in lines
 
 
+def test_one_can_be_asked_for_by_name():
+    assert list(json.loads(typed("config", "providers", "DefaultProvider", "-o", "json").stdout)) == ["DefaultProvider"]
+    done = typed("config", "providers", "Default")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"berth: algorithmProvider: want one of {', '.join(PRESETS)}, got 'Default'\n",
+    )
+
+
 def test_an_unknown_gate_is_answered_by_those_that_there_are():
     done = typed("config", "providers", "--feature-gates", "AllAlpha=true")
     assert (done.exit_code, done.stderr) == (
@@ -95,7 +104,8 @@ def test_what_is_shown_of_a_provider_names_its_plugins_and_how_to_read_it_again(
     (profile,) = json.loads(done.stdout)["profiles"]
     assert "EBSLimits" in names(profile["plugins"]["filter"]["enabled"])
     assert done.stderr.splitlines()[-1] == (
-        "berth: a file cannot name all of this: read it again with --algorithm-provider=DefaultProvider"
+        "berth: plugins here are those of an older release: a file with them is read with "
+        "--algorithm-provider=DefaultProvider"
     )
 
 

@@ -43,7 +43,16 @@ def test_what_an_alias_repeats_is_told_of_once_and_merging_is_no_repetition():
     assert problems("a: &a {x: 1}\nb: {<<: *a, x: 2}\n") == []
 
 
-@pytest.mark.parametrize("text", ["a: 1\n---\nb: 2\n", "a: [", "? [a]\n: 1\n", "[" * 5000])
+@pytest.mark.parametrize("text", ["a: [", "? [a]\n: 1\n", "[" * 5000])
 def test_what_cannot_be_read_is_said_to_be_no_yaml(text):
     (problem,) = problems(text)
     assert problem.startswith("not YAML: ")
+
+
+def test_a_file_of_several_documents_is_said_to_be_one():
+    sentence = (
+        "want one KubeSchedulerConfiguration, got several documents (what stands between lines of ---): keep one in "
+        "this file"
+    )
+    assert problems("a: 1\n---\nb: 2\n") == [sentence]
+    assert problems("---\na: 1\n") == []

@@ -160,6 +160,17 @@ profiles:
     )
 
 
+def test_every_known_plugin_is_named_once_however_many_names_are_unknown():
+    first, second = problems("profiles: [{plugins: {filter: {enabled: [{name: Nope}], disabled: [{name: Fat}]}}}]")
+    assert first.endswith("unknown plugin 'Nope', known are Bind, Fit, Label, OtherSort, Sort, Taint")
+    assert second.endswith("unknown plugin 'Fat'")
+
+
+def test_only_a_name_that_is_near_is_offered():
+    (problem,) = problems("profiles: [{plugins: {filter: {enabled: [{name: Lately}]}}}]")
+    assert "did you mean" not in problem
+
+
 def test_a_plugins_own_validation_is_heard():
     assert problems("profiles: [{pluginConfig: [{name: Fit, args: {limit: 12}}]}]") == (
         "profiles[0].pluginConfig[0].args.limit: want less than 10, got 12",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from berth.cli import run as running
-from berth.cli.config import Gates, Provider, configured_for_services, kubeconfig_of
+from berth.cli.config import Gates, Provider, configured, configured_for_services, kubeconfig_of
 from berth.cli.config import app as config_app
 from berth.cli.console import note, say
 from berth.cli.embedded import ANY_PORT, DEFAULT_PORT
@@ -92,14 +92,24 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     pods: Annotated[int, typer.Option(help="How many pods.", min=1)] = 1000,
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 100,
     scorers: Annotated[int, typer.Option(help="How many scorers.", min=1, max=256)] = 2,
     deadline: Annotated[float, typer.Option(help="Seconds after which to give up.", min=1)] = 300,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
 ) -> None:
     """See it work: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
-    options = running.RunOptions(pods=pods, nodes=nodes, scorers=scorers, deadline=timedelta(seconds=deadline))
+    configured(None, algorithm_provider, feature_gates)
+    options = running.RunOptions(
+        pods=pods,
+        nodes=nodes,
+        scorers=scorers,
+        deadline=timedelta(seconds=deadline),
+        algorithm_provider=algorithm_provider,
+        feature_gates=feature_gates,
+    )
     if not finish(running.run(options)):
         raise typer.Exit(Exit.NO)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 import yaml
@@ -23,7 +23,19 @@ from berth.service.start import problems_in_services
 
 app = typer.Typer(help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A KubeSchedulerConfiguration.", show_default=False)]
+STANDARD_INPUT: Final = Path("/dev/stdin")
+
+
+def _named(text: str) -> Path:
+    return STANDARD_INPUT if text == "-" else Path(text)
+
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=_named, show_default=False
+    ),
+]
 Provider = Annotated[
     str | None,
     typer.Option(
@@ -75,12 +87,20 @@ def show(
     """Print what a file becomes with every default, presets expanded: a file that means the same."""
     configuration = configured(file, algorithm_provider, feature_gates)
     document = as_document(configuration)
-    if configuration.release != CURRENT:
-        note(f"a file cannot name all of this: read it again with --algorithm-provider={algorithm_provider}")
+    hint = "" if configuration.release == CURRENT else _read_again_with(algorithm_provider, feature_gates)
+    if hint:
+        note(hint)
     if form is Form.JSON:
         say(json.dumps(document, indent=2))
     else:
-        say(yaml.safe_dump(document, sort_keys=False).rstrip())
+        comment = f"# {hint}\n" if hint else ""
+        say(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
+
+
+def _read_again_with(provider: str | None, gates: str | None) -> str:
+    """A file alone cannot name plugins that are gone from v1."""
+    flags = f"--algorithm-provider={provider}{f' --feature-gates={gates}' if gates else ''}"
+    return f"plugins here are those of an older release: a file with them is read with {flags}"
 
 
 def configured_for_services(

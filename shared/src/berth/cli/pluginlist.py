@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -14,6 +14,8 @@ from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.points import POINT_TYPES, REFUSING, RUNS_IN, services_of
 from berth.plugins.factory import PluginFactory
+from berth.plugins.presets import CURRENT
+from berth.plugins.v1_18.providers import RELEASE as OLDER
 from berth.service.configuration import known_plugins
 from berth.service.third_party import PluginBuildError
 
@@ -23,11 +25,13 @@ _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A plugin for programs.
 
+    ``release``: the release of Kubernetes that it is of; an older one is to be had with --algorithm-provider alone.
     ``points``: the services that call it, by extension point. ``wakes_on``: what may help a pod that it refused, by
     resource, ``*`` for everything that happens; None when that hangs on arguments that have to be written.
     """
 
     name: str
+    release: str
     points: Mapping[str, tuple[str, ...]]
     wakes_on: Mapping[str, tuple[str, ...]] | None
     takes_arguments: bool
@@ -35,18 +39,27 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 def plugins(output: Output = Form.TABLE) -> None:
     """Print every plugin, its extension points, the services that call it, and the events that wake pods it refused."""
-    listed = [listed_as(factory) for name, factory in known_plugins().items() if factory.name == name]
+    listed = list(_every())
     if output is Form.JSON:
         say_json(listed)
         return
-    table = columns("PLUGIN", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
+    table = columns("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
     for one in listed:
         services = dict.fromkeys(service for services in one.points.values() for service in services)
-        table.add_row(*map(plain, (one.name, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
-    show(table)
+        release = "" if one.release == CURRENT else one.release
+        table.add_row(*map(plain, (one.name, release, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
+    show(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
 
 
-def listed_as(factory: PluginFactory) -> Listed:
+def _every() -> Iterator[Listed]:
+    """Today's, then those that were others in the older release, or are gone."""
+    today = known_plugins()
+    yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
+    before = known_plugins(release=OLDER)
+    yield from (listed_as(factory, OLDER) for name, factory in before.items() if today.get(name) is not factory)
+
+
+def listed_as(factory: PluginFactory, release: str = CURRENT) -> Listed:
     """What there is to say of a plugin without a configuration."""
     plugin = _made(factory)
     points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
@@ -54,6 +67,7 @@ def listed_as(factory: PluginFactory) -> Listed:
         points["events"] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
     return Listed(
         name=factory.name,
+        release=release,
         points=points,
         wakes_on=None if plugin is None else _by_resource(plugin),
         takes_arguments=factory.args_type is not None,

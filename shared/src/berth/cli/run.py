@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -24,6 +23,7 @@ from berth.cli.console import columns, page, plain, say, show
 from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of, node_of
 from berth.cli.overview import natural
 from berth.cli.pipeline import Pipeline, PipelineOptions, pipeline
+from berth.cli.programs import ServiceOptions
 from berth.cli.reachable import open_bus
 from berth.cli.scores import Weights, best_nodes
 from berth.cli.shown import short_identity
@@ -31,6 +31,7 @@ from berth.cli.tally import Tally
 from berth.cli.traffic import first_samples, where_pods_went
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Credentials, source_for
+from berth.plugins.presets import DEFAULT_NAME
 from berth.service.configuration import profiles_of, read_configuration
 from berth.sim.workload import make_pod
 
@@ -51,6 +52,10 @@ class RunOptions:
     verbosity: int = 0
     deadline: timedelta = timedelta(minutes=5)
     """When to give up and say how far it came."""
+    algorithm_provider: str | None = None
+    """Name of the preset that the profile starts from, as it was typed; NetworkTraffic comes on top."""
+    feature_gates: str | None = None
+    """Its gates, as they were typed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +85,8 @@ async def run(options: RunOptions) -> bool:
         nodes=options.nodes,
         scorers=options.scorers,
         weighs_traffic=True,
+        algorithm_provider=options.algorithm_provider,
+        feature_gates=options.feature_gates,
         verbosity=options.verbosity,
         keep_services_quiet=True,
     )
@@ -127,7 +134,7 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
             bound = await _bound(client)
     finally:
         await session.close()
-    _explain(observed, running.options.config)
+    _explain(observed, running.options)
     say("")
     say(where_pods_went(traffic, observed.tally.nodes))
     _summarise(observed, options, bound, took)
@@ -214,15 +221,16 @@ def _stages(tally: Tally) -> Table:
     return table
 
 
-def _explain(observed: Observed, config: Path | None) -> None:
+def _explain(observed: Observed, told: ServiceOptions) -> None:
     show("", f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", by_subject(observed.steps))
     if candidates := candidates_of(observed.steps):
-        show("", best_nodes(candidates, weights=_weights(config), chosen=node_of(observed.steps)))
+        show("", best_nodes(candidates, weights=_weights(told), chosen=node_of(observed.steps)))
 
 
-def _weights(config: Path | None) -> Weights:
+def _weights(told: ServiceOptions) -> Weights:
     """Those of the one profile that there is."""
-    (profile,) = profiles_of(read_configuration(config)).values()
+    provider, gates = told.algorithm_provider or DEFAULT_NAME, told.feature_gates or ""
+    (profile,) = profiles_of(read_configuration(told.config, provider=provider, gates=gates)).values()
     return profile.weights
 
 

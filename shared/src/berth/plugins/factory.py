@@ -31,7 +31,8 @@ class PluginFactory:
         build: makes an instance for one profile, from valid arguments (None when it takes none).
         args_type: the type of its arguments, each field with its default; None when it takes none.
         validate: (arguments, path) -> every problem as ``path: want expectation, got value``.
-        only_in_presets: whether no file can name it: it is gone from v1, and in the lists of an older release.
+        only_in_presets: whether it is gone from v1, and in the lists of an older release: a file may name it only
+            where the preset has it.
     """
 
     name: str

@@ -19,6 +19,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
+_NEAR: Final = 0.75
+"""Of 1, how alike two names are of which one may be a slip of the other: less is a guess."""
 _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
@@ -131,7 +133,7 @@ def join(path: str, name: object) -> str:
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
     """What a typing error may have been meant to be, to be put behind a sentence; empty when nothing is near."""
-    close = difflib.get_close_matches(str(name), known, n=1)
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=_NEAR)
     return f", did you mean {close[0]!r}?" if close else ""
 
 

@@ -7,18 +7,24 @@ such a file too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import yaml
 
 from berth.api.config.decode import Problems, join
 from berth.api.config.types import KIND
 
+SEVERAL: Final = f"want one {KIND}, got several documents (what stands between lines of ---): keep one in this file"
+
 
 def parse(text: str, problems: Problems) -> dict[str, object] | None:
     """The file's mapping; ``None`` when the text is none."""
     loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
+        node = loader.get_node() if loader.check_node() else None
+        if loader.check_node():
+            problems.append(SEVERAL)
+            return None
         repeated = list(_repeated(node, "", set()))  # before construction, which writes merged keys into the nodes
         document = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, RecursionError) as exc:

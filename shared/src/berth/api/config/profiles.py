@@ -10,10 +10,11 @@ import msgspec
 
 from berth.api.config.aliases import with_own_names
 from berth.api.config.configuration import EVERY_NODE, ProfileConfiguration
-from berth.api.config.decode import Problems, did_you_mean, read_struct
+from berth.api.config.decode import Problems, read_struct
+from berth.api.config.names import MULTI_POINT, PluginNames
 from berth.api.config.plugins import EVERYTHING, PluginLists, expand
-from berth.api.config.types import API_VERSION, FileProfile, Plugins, Point
-from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
+from berth.api.config.types import API_VERSION, FileProfile, Plugins, PluginSet, Point
+from berth.api.config.versions import NOT_HERE
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
 SAME_QUEUE: Final = "the same as in profiles[0], they share one queue"
@@ -35,7 +36,7 @@ class KnownPlugin(Protocol):
 
     @property
     def only_in_presets(self) -> bool:
-        """Whether no file can name it: it is gone from v1, and in the lists of an older release."""
+        """Whether it is gone from v1: a file may name it where the preset it starts from has it, and nowhere else."""
         ...
 
     @property
@@ -64,31 +65,38 @@ def complete_profiles(
             for index, profile in enumerate(profiles)
             if profile.scheduler_name is None
         )
-    made = tuple(_profile(profile, f"profiles[{index}]", plugged, problems) for index, profile in enumerate(profiles))
+    names = PluginNames(known=plugged.known, preset=plugged.preset)
+    made = tuple(
+        _profile(profile, f"profiles[{index}]", plugged, names, problems) for index, profile in enumerate(profiles)
+    )
     _check_together(made, problems)
     return made
 
 
-def _profile(given: FileProfile, path: str, plugged: Plugged, problems: Problems) -> ProfileConfiguration:
+def _profile(
+    given: FileProfile, path: str, plugged: Plugged, names: PluginNames, problems: Problems
+) -> ProfileConfiguration:
     known = plugged.known
     given = with_own_names(given, known)
     if given.scheduler_name == "":
         problems.add(f"{path}.schedulerName", "a name", "")
     problems.check_range(f"{path}.percentageOfNodesToScore", given.percentage_of_nodes_to_score, 0, 100)
-    _check_names(given.plugins, f"{path}.plugins", known, problems)
+    _check_names(given.plugins, f"{path}.plugins", known, names, problems)
     percentage = given.percentage_of_nodes_to_score
     lists = expand(plugged.preset, given.plugins, {name: plugin.points for name, plugin in known.items()})
     _check_lists(lists, f"{path}.plugins", problems)
     return ProfileConfiguration(
         scheduler_name=given.scheduler_name or DEFAULT_SCHEDULER_NAME,
         plugins=lists,
-        args=_args(given, f"{path}.pluginConfig", lists, known, problems),
+        args=_args(given, f"{path}.pluginConfig", lists, plugged.known, names, problems),
         percentage_of_nodes_to_score=plugged.percentage_of_nodes_to_score if percentage is None else percentage,
     )
 
 
-def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
-    sets = {**{str(point): plugins.at(point) for point in Point}, "multiPoint": plugins.multi_point}
+def _check_names(
+    plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], names: PluginNames, problems: Problems
+) -> None:
+    sets = {**{str(point): plugins.at(point) for point in Point}, MULTI_POINT: plugins.multi_point}
     for place, of_groups in (
         ("placementGenerate", plugins.placement_generate),
         ("placementScore", plugins.placement_score),
@@ -97,34 +105,25 @@ def _check_names(plugins: Plugins, path: str, known: Mapping[str, KnownPlugin], 
             problems.append(f"{path}.{place}: not supported; pods are placed one by one here, groups have no plugins")
     for place, chosen in sets.items():
         for index, ref in enumerate(chosen.enabled or ()):
-            _check_enabled(ref.name, place, f"{path}.{place}.enabled[{index}].name", known, problems)
-            problems.check_range(f"{path}.{place}.enabled[{index}].weight", ref.weight, 0, _MAX_WEIGHT)
-        names = [ref.name for ref in chosen.enabled or ()]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            problems.append(f"{path}.{place}.enabled: {name!r} stands there more than once")
-        for index, ref in enumerate(chosen.disabled or ()):
-            if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
-                problems.append(_unknown(f"{path}.{place}.disabled[{index}].name", ref.name, known))
+            where = f"{path}.{place}.enabled[{index}]"
+            if not names.allows(ref.name, place):
+                problems.append(names.refusal(f"{where}.name", ref.name))
+            elif place != MULTI_POINT and Point(place) not in known[ref.name].points:
+                offered = ", ".join(known[ref.name].points)
+                problems.append(f"{where}.name: plugin {ref.name!r} has no {place}; it has {offered}")
+            problems.check_range(f"{where}.weight", ref.weight, 0, _MAX_WEIGHT)
+        _check_disabled_and_repeated(chosen, f"{path}.{place}", known, names, problems)
 
 
-def _check_enabled(name: str, place: str, path: str, known: Mapping[str, KnownPlugin], problems: Problems) -> None:
-    if not _can_be_named(name, known):
-        problems.append(_unknown(path, name, known))
-    elif place != "multiPoint" and Point(place) not in known[name].points:
-        offered = ", ".join(known[name].points)
-        problems.append(f"{path}: plugin {name!r} has no {place}; it has {offered}")
-
-
-def _can_be_named(name: str, known: Mapping[str, KnownPlugin]) -> bool:
-    return name in known and not known[name].only_in_presets
-
-
-def _unknown(path: str, name: str, known: Mapping[str, KnownPlugin]) -> str:
-    if name in GONE_PLUGINS:
-        return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
-    offered = [other for other in sorted(known) if _can_be_named(other, known)]
-    near, names = did_you_mean(name, offered), ", ".join(offered)
-    return f"{path}: unknown plugin {name!r}{f'{near} Known are' if near else ', known are'} {names}"
+def _check_disabled_and_repeated(
+    chosen: PluginSet, path: str, known: Mapping[str, KnownPlugin], names: PluginNames, problems: Problems
+) -> None:
+    enabled = [ref.name for ref in chosen.enabled or ()]
+    for name in sorted({name for name in enabled if enabled.count(name) > 1}):
+        problems.append(f"{path}.enabled: {name!r} stands there more than once")
+    for index, ref in enumerate(chosen.disabled or ()):
+        if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
+            problems.append(names.refusal(f"{path}.disabled[{index}].name", ref.name))
 
 
 def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
@@ -135,16 +134,21 @@ def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
         problems.append(f"{path}.bind: want at least one plugin, got none")
 
 
-def _args(
-    given: FileProfile, path: str, lists: PluginLists, known: Mapping[str, KnownPlugin], problems: Problems
+def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked against
+    given: FileProfile,
+    path: str,
+    lists: PluginLists,
+    known: Mapping[str, KnownPlugin],
+    names: PluginNames,
+    problems: Problems,
 ) -> Mapping[str, object]:
     made: dict[str, object] = {}
     for index, config in enumerate(given.plugin_config or ()):
         place = f"{path}[{index}]"
         if config.name in made:
             problems.append(f"{place}.name: {config.name!r} stands there more than once")
-        elif not _can_be_named(config.name, known):
-            problems.append(_unknown(f"{place}.name", config.name, known))
+        elif not names.allows(config.name):
+            problems.append(names.refusal(f"{place}.name", config.name))
         else:
             made[config.name] = _read_args(
                 config.args or {}, config.name, f"{place}.args", known[config.name], problems
