@@ -58,9 +58,9 @@ async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_
         await cluster_outside.add_pods(1, "late", cpu="500m", scheduler="nodelabelfilter")
         condition = await eventually(lambda: cluster_outside.condition("late-0"), "a condition on the pod")
         assert condition["reason"] == "Unschedulable"
-        assert condition["message"] == (
-            "0/5 nodes are available: 2 node(s) didn't have label cpu=true, 3 Insufficient cpu."
-        )
+        refusal, _, preemption = condition["message"].partition(" preemption: ")
+        assert refusal == "0/5 nodes are available: 2 node(s) didn't have label cpu=true, 3 Insufficient cpu."
+        assert preemption.startswith("0/5 nodes are available: ")
         (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event on the pod")
         assert "node(s) didn't have label cpu=true" in event["note"]
         assert "node(s) didn't have label cpu=true" in berth.said
