@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from berth.api.meta import ObjectMeta, Trimmed
+from berth.api.meta import Int32, ObjectMeta, Trimmed
 from berth.api.workloads import SelectorSpec
 
 
 class BudgetStatus(Trimmed, frozen=True, kw_only=True):
     """What the budget allows now. ``disrupted_pods``: by name, since when their eviction is under way."""
 
-    disruptions_allowed: int = 0
+    disruptions_allowed: Int32 = 0
     disrupted_pods: dict[str, str] | None = None
 
 

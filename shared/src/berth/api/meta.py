@@ -5,7 +5,14 @@ Decoding a full object into these types is the trimming.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""A number as wide as the API has it there; a wider one is no object of Kubernetes and is not decoded."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""The same, of twice the width."""
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.api.meta import ObjectMeta, Trimmed
+from berth.api.meta import Int64, ObjectMeta, Trimmed
 
 
 class Taint(Trimmed, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class ContainerImage(Trimmed, frozen=True, kw_only=True):
     """An image that lies on the node, under all its names."""
 
     names: list[str] | None = None
-    size_bytes: int = 0
+    size_bytes: Int64 = 0
 
 
 class NodeAddress(Trimmed, frozen=True, kw_only=True):

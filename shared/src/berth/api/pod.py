@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
+from berth.api.meta import Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
 from berth.api.volumesources import (
     ISCSI,
     RBD,
@@ -23,8 +23,8 @@ Quantities = dict[str, str | int | float]
 class ContainerPort(Trimmed, frozen=True, kw_only=True):
     """A port of a container; only those with a host port matter to scheduling."""
 
-    container_port: int = 0
-    host_port: int = 0
+    container_port: Int32 = 0
+    host_port: Int32 = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
@@ -71,7 +71,7 @@ class NodeSelector(Trimmed, frozen=True, kw_only=True):
 class PreferredNodeTerm(Trimmed, frozen=True, kw_only=True):
     """A node preference of weight 1..100."""
 
-    weight: int
+    weight: Int32
     preference: NodeSelectorTerm
 
 
@@ -96,7 +96,7 @@ class PodAffinityTerm(Trimmed, frozen=True, kw_only=True):
 class WeightedPodAffinityTerm(Trimmed, frozen=True, kw_only=True):
     """A pod preference of weight 1..100."""
 
-    weight: int
+    weight: Int32
     pod_affinity_term: PodAffinityTerm
 
 
@@ -118,11 +118,11 @@ class Affinity(Trimmed, frozen=True, kw_only=True):
 class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
     """How evenly pods of a selector are to lie over a topology."""
 
-    max_skew: int
+    max_skew: Int32
     topology_key: str
     when_unsatisfiable: str
     label_selector: LabelSelector | None = None
-    min_domains: int | None = None
+    min_domains: Int32 | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
     match_label_keys: list[str] | None = None
@@ -175,7 +175,7 @@ class PodSpec(Trimmed, frozen=True, kw_only=True):
 
     scheduler_name: str = "default-scheduler"
     node_name: str = ""
-    priority: int | None = None
+    priority: Int32 | None = None
     priority_class_name: str = ""
     preemption_policy: str | None = None
     containers: list[Container] | None = None
@@ -190,7 +190,7 @@ class PodSpec(Trimmed, frozen=True, kw_only=True):
     resource_claims: list[PodResourceClaim] | None = None
     volumes: list[Volume] | None = None
     host_network: bool = False
-    termination_grace_period_seconds: int | None = None
+    termination_grace_period_seconds: Int64 | None = None
 
 
 class PodCondition(Trimmed, frozen=True, kw_only=True):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from berth.api.meta import ObjectMeta, Trimmed
+from berth.api.meta import Int32, ObjectMeta, Trimmed
 
 
 class PriorityClass(Trimmed, frozen=True, kw_only=True):
     """A name for a priority. ``global_default``: pods that name no class get this one."""
 
     metadata: ObjectMeta
-    value: int = 0
+    value: Int32 = 0
     global_default: bool = False
     preemption_policy: str | None = None
 

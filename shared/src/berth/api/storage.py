@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from berth.api.meta import LabelSelector, ObjectMeta, Trimmed
+from berth.api.meta import Int32, LabelSelector, ObjectMeta, Trimmed
 
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 """The binding mode in which a claim gets its volume only when the scheduler has chosen a node."""
@@ -37,7 +37,7 @@ class StorageClass(Trimmed, frozen=True, kw_only=True):
 class VolumeCount(Trimmed, frozen=True, kw_only=True):
     """How many volumes of a driver a node may have; absent is any number."""
 
-    count: int | None = None
+    count: Int32 | None = None
 
 
 class CSINodeDriver(Trimmed, frozen=True, kw_only=True):
