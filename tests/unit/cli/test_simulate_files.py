@@ -86,7 +86,8 @@ def test_every_form_of_several_objects_is_read(ask, text):
 
 
 def test_times_in_yaml_are_text_as_in_json(ask):
-    text = "kind: Pod\nmetadata: {name: a, creationTimestamp: 2026-11-21T07:48:59Z}\nspec: {schedulerName: berth}\n"
+    metadata, spec = "{name: a, creationTimestamp: 2026-11-21T07:48:59Z}", "{schedulerName: berth, containers: [{}]}"
+    text = f"kind: Pod\nmetadata: {metadata}\nspec: {spec}\n"
     (asked,) = ask(pods=text).pods
     assert asked.metadata.creation_timestamp == "2026-11-21T07:48:59Z"
 
@@ -126,7 +127,7 @@ def test_what_is_left_out_is_counted(ask):
     question = ask(cluster=list_of(node(), knative, config_map, config_map), pods=list_of(pod(), node()))
     assert question.notes == (
         "--cluster: left out 3 objects, no cycle reads them: 2 ConfigMap, 1 Service.serving.knative.dev",
-        "--pods: left out 1 object, only pods are read there: 1 Node",
+        "--pods: left out 1 object, neither pods nor what a cycle reads of a release: 1 Node",
     )
 
 
@@ -143,12 +144,11 @@ def test_a_pod_gets_the_priority_of_its_class(ask):
     pods = [
         pod("a", priorityClassName="high"),
         pod("b"),
-        pod("c", priority=7),
         pod("d", priorityClassName="system-node-critical"),
     ]
     asked = ask(cluster=list_of(node(), *classes), pods=list_of(*pods)).pods
-    assert [one.spec.priority for one in asked] == [1000, 5, 7, 2_000_001_000]
-    assert [one.spec.preemption_policy for one in asked[:2]] == ["Never", None]
+    assert [one.spec.priority for one in asked] == [1000, 5, 2_000_001_000]
+    assert [one.spec.preemption_policy for one in asked[:2]] == ["Never", "PreemptLowerPriority"]
 
 
 def test_limits_are_requests_where_none_are_named(ask):
@@ -214,7 +214,7 @@ TAKE_OUT = "take it out where the pod is a copy"
         ),
         pytest.param(
             yaml.safe_dump(list_of(pod(), pod("b", priority="high"))),
-            ": items[1] (Pod): spec.priority: want int | null, got str",
+            ": items[1] (Pod): spec.priority: want a whole number, -2147483648..2147483647, got 'high'",
             id="a field of another type",
         ),
         pytest.param(
@@ -254,7 +254,7 @@ TAKE_OUT = "take it out where the pod is a copy"
         ),
         pytest.param(
             json.dumps(pod(priorityClassName="none")),
-            " (Pod default/web): spec.priorityClassName: no PriorityClass 'none' in --cluster: add it there",
+            " (Pod default/web): spec.priorityClassName: no PriorityClass 'none' in the files: add it to --cluster",
             id="a class that is not there",
         ),
         pytest.param(

@@ -22,7 +22,6 @@ from harness.oracle import clusters, list_of, objects_of
         pytest.param("a: &a {x: 1}\nb: *a\nc: [*a, &b text, *b]\n", id="aliases"),
         pytest.param("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {z: 1, <<: [{y: 5}, *a]}\n", id="merged mappings"),
         pytest.param("1: a\ntrue: b\n~: c\n", id="keys that are no text"),
-        pytest.param("a: 1\na: 2\n", id="a key twice"),
         pytest.param("---\n---\na\n...\n---\nb: c\n", id="documents"),
         pytest.param("# nothing\n", id="a comment"),
         pytest.param("", id="nothing"),
@@ -34,6 +33,11 @@ def test_values_are_those_of_the_safe_loader(text):
 
 def test_an_equals_sign_is_text():
     assert list(yaml_values("[=, a=b]")) == [["=", "a=b"]]
+
+
+def test_a_key_twice_in_a_mapping_is_refused_with_its_line():
+    with pytest.raises(yaml.YAMLError, match="found the key 'cpu' twice"):
+        list(yaml_values("a:\n  cpu: 1\n  cpu: 2\n"))
 
 
 def test_whole_clusters_are_read_alike():

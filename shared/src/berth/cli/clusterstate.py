@@ -14,6 +14,8 @@ from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished, is_gone_while_unbound
 from berth.api.priorityclass import PriorityClass
+from berth.cli.creation.limitranges import LimitRange
+from berth.cli.creation.runtimeclasses import RuntimeClass
 from berth.cli.objects import KubernetesObject
 from berth.cluster.snapshot import Snapshot
 
@@ -43,7 +45,7 @@ def _set(snapshot: Snapshot, thing: KubernetesObject) -> None:
         snapshot.set_node(thing)
     elif isinstance(thing, Namespace):
         snapshot.set_namespace(_labelled(thing))
-    elif not isinstance(thing, Pod | PriorityClass):
+    elif not isinstance(thing, Pod | PriorityClass | LimitRange | RuntimeClass):
         further = _BY_KIND[type(thing).__name__]
         snapshot.objects(further.struct).set(further.key_of(name=thing.metadata.name, uid=thing.metadata.uid), thing)
 

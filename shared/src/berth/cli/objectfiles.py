@@ -39,12 +39,16 @@ _decoder: Final = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One object. ``where`` names its file and its place there; ``raw`` is its JSON."""
+    """One object. ``where`` names its file and its place there; ``raw`` is its JSON.
+
+    ``is_made``: it stands in no file, but is what a controller would make of what does.
+    """
 
     where: str
     api_version: str
     kind: str
     raw: bytes
+    is_made: bool = False
 
 
 def documents(name: str, data: bytes, problems: list[str]) -> Iterator[Document]:

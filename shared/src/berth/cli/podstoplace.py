@@ -23,6 +23,15 @@ def pods_to_place(
     return pods
 
 
+def pending(pods: Iterable[Found[Pod]], *, schedulers: Collection[str]) -> list[Found[Pod]]:
+    """Those of a cluster that wait for one of these schedulers."""
+    return [one for one in pods if one.thing.spec.scheduler_name in schedulers and _waits(one.thing)]
+
+
+def _waits(pod: Pod) -> bool:
+    return not pod.spec.node_name and not is_finished(pod) and not pod.metadata.deletion_timestamp
+
+
 def _obstacles(pod: Pod) -> Iterator[str]:
     """Why nobody would schedule the pod."""
     if pod.spec.node_name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -51,22 +52,36 @@ Cluster = Annotated[
     ),
 ]
 Pods = Annotated[
-    list[str],
-    typer.Option("--pods", metavar="FILE...", help="The pods to place; - is standard input.", show_default=False),
+    list[str] | None,
+    typer.Option(
+        "--pods",
+        metavar="FILE...",
+        help="The pods to place, and workloads whose pods are to be placed; - is standard input.",
+        show_default=False,
+    ),
 ]
+Pending = Annotated[bool, typer.Option("--pending", help="Place the pods of the cluster that wait.")]
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="A KubeSchedulerConfiguration (v1).", show_default=False)
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="BERTH_CONFIG",
+        help="A KubeSchedulerConfiguration (v1).",
+        show_default=False,
+    ),
 ]
 Independent = Annotated[
     bool, typer.Option("--independent", help="Ask each pod alone; without it each sees the earlier.")
 ]
-MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod gets no node.")]
+MustFit = Annotated[bool, typer.Option("--must-fit", help="End with 1 when a pod gets no node, or there is none.")]
 
 
 def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     *,
     cluster: Cluster,
-    pods: Pods,
+    pods: Pods = None,
+    pending: Pending = False,
     config: Config = None,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
@@ -75,35 +90,44 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     output: Output = Form.TABLE,
 ) -> None:
     """Say where pods would go, with every plugin's score and every node's refusal: no bus and no cluster is needed."""
+    if not pods and not pending:
+        note("nothing to place: name files with --pods, or take those of the cluster that wait with --pending")
+        raise typer.Exit(Exit.USAGE)
     configuration = configured(config, algorithm_provider, feature_gates)
-    if not finish(_simulate(configuration, cluster, pods, output, independent=independent, must_fit=must_fit)):
+    files = _Files(cluster=cluster, pods=pods or (), also_pending=pending)
+    if not finish(_simulate(configuration, files, output, independent=independent, must_fit=must_fit)):
         raise typer.Exit(Exit.NO)
 
 
-async def _simulate(  # noqa: PLR0913 - what was asked for
-    configuration: KubeSchedulerConfiguration,
-    cluster: Sequence[str],
-    pods: Sequence[str],
-    form: Form,
-    *,
-    independent: bool,
-    must_fit: bool,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """What is asked about, by the names of files."""
+
+    cluster: Sequence[str]
+    pods: Sequence[str]
+    also_pending: bool
+
+
+async def _simulate(
+    configuration: KubeSchedulerConfiguration, files: _Files, form: Form, *, independent: bool, must_fit: bool
 ) -> bool:
     """Whether every pod was answered, and got a node where that was asked for."""
     profiles = profiles_of(configuration)
-    question = _question(cluster, pods, profiles)
+    question = _question(files, profiles)
     for sentence in question.notes:
         note(sentence)
     simulation = Simulation(snapshot=question.snapshot, profiles=profiles)
     sums = _shown(_decisions(simulation, question, independent=independent), form)
     for pod, problem in simulation.failed.items():
         note(f"{pod}: {problem}")
-    return not simulation.failed and not (must_fit and sums.placed < sums.pods)
+    if not sums.pods:
+        note("no pods to place")
+    return not simulation.failed and not (must_fit and (sums.placed < sums.pods or not sums.pods))
 
 
-def _question(cluster: Sequence[str], pods: Sequence[str], profiles: Mapping[str, Profile]) -> Question:
+def _question(files: _Files, profiles: Mapping[str, Profile]) -> Question:
     try:
-        return read_question(cluster, pods, profiles)
+        return read_question(files.cluster, files.pods, profiles, also_pending=files.also_pending)
     except InputError as error:
         for problem in error.problems:
             note(problem)

@@ -7,35 +7,42 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.priorityclass import PriorityClass
-from berth.cli.admitted import Admission, UnknownPriorityClassError
 from berth.cli.clusterstate import State, snapshot_of
+from berth.cli.created import Creation, created
 from berth.cli.objectfiles import Document, documents
 from berth.cli.objects import Found, Identity, KubernetesObject, ObjectReader, as_pod
-from berth.cli.podstoplace import namesakes, pods_to_place
+from berth.cli.podstoplace import namesakes, pending, pods_to_place
+from berth.cli.workloadpods import with_pods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.profile import Profile
 from berth.service.exits import UsageError
 
 STDIN: Final = "-"
 _SHOWN: Final = 5
 """How many kinds that nobody reads are named."""
-Objects = Mapping[Identity, Found[KubernetesObject]]
-Pods = Mapping[Identity, Found[Pod]]
+_NOT_APPLIED: Final[Mapping[str, str]] = {
+    "ResourceQuota": "a ResourceQuota may refuse pods",
+    "MutatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may change pods",
+    "ValidatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may refuse pods",
+    "MutatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may change pods",
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may refuse pods",
+}
+"""What the API server does to new pods that cannot be done here, by the kind that says so."""
+Objects = dict[Identity, Found[KubernetesObject]]
 
 
 class InputError(UsageError):
     """What is wrong with the files, a sentence each."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        super().__init__("; ".join(self.problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,36 +54,70 @@ class Question:
     notes: tuple[str, ...]
 
 
-def read_question(cluster: Sequence[str], pods: Sequence[str], profiles: Mapping[str, Profile]) -> Question:
-    """Read the files, ``-`` being standard input.
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """What was read; ``added`` are the objects that come with the pods, such as their claims."""
+
+    objects: Objects
+    added: Objects
+    asked: list[Found[Pod]]
+    problems: list[str]
+    notes: list[str]
+    why_not_placed: str = "--pods does not name them"
+
+
+def read_question(
+    cluster: Sequence[str], pods: Sequence[str], schedulers: Collection[str], *, also_pending: bool = False
+) -> Question:
+    """Read the files, ``-`` being standard input. ``also_pending``: pods of the cluster that wait are asked about too.
 
     Raises:
         InputError: everything that is wrong with them.
     """
     if [*cluster, *pods].count(STDIN) > 1:
         raise InputError([f"{STDIN}: standard input can be read once: name it for one of --cluster and --pods"])
+    reading = _read(cluster, pods)
+    if also_pending:
+        named = {one.identity for one in reading.asked}
+        reading.why_not_placed = "no profile is theirs"
+        waiting = pending(_pods(reading.objects.values()), schedulers=schedulers)
+        reading.asked += [one for one in waiting if one.identity not in named]
+    wanted = pods_to_place(reading.asked, schedulers=schedulers, problems=reading.problems)
+    reading.problems.extend(namesakes((*_pods(reading.objects.values()), *wanted.values())))
+    return _question(reading, wanted)
+
+
+def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Reading:
     problems: list[str] = []
     there, asked = ObjectReader(problems=problems), ObjectReader(problems=problems)
     objects = _once(there.read(_documents(cluster, problems)), problems)
-    found = list(asked.read(_documents(pods, problems)))
-    wanted = pods_to_place(_pods(found), schedulers=profiles.keys(), problems=problems)
-    problems.extend(namesakes((*_pods(objects.values()), *wanted.values())))
-    notes = [*_left_out("--cluster", "no cycle reads them", there.others)]
-    others = asked.others + Counter(one.kind for one in found if as_pod(one) is None)
-    notes += _left_out("--pods", "only pods are read there", others)
-    return _question(objects, wanted, problems, notes)
+    found = list(asked.read(with_pods(_documents(pods, problems), problems)))
+    nodes = Counter(one.kind for one in found if isinstance(one.thing, Node))
+    added = _once((one for one in found if not isinstance(one.thing, Node | Pod)), problems)
+    notes = [
+        *_left_out("--cluster", "no cycle reads them", there.others),
+        *_left_out("--pods", "neither pods nor what a cycle reads of a release", asked.others + nodes),
+        *_not_applied(there.others + asked.others),
+    ]
+    return _Reading(objects=objects, added=added, asked=list(_pods(found)), problems=problems, notes=notes)
 
 
-def _question(objects: Objects, wanted: Pods, problems: list[str], notes: list[str]) -> Question:
-    admission = Admission(one.thing for one in objects.values() if isinstance(one.thing, PriorityClass))
-    pods = tuple(_admitted(admission, wanted.values(), problems))
-    there = [one for identity, one in objects.items() if identity not in wanted]
-    state = snapshot_of(_admitted(admission, _pods(there), problems), (one.thing for one in there))
-    problems.extend(_unreadable(wanted, state.snapshot))
+def _question(reading: _Reading, wanted: Mapping[Identity, Found[Pod]]) -> Question:
+    problems, objects = reading.problems, reading.objects
+    stays = reading.added.keys() & objects.keys()
+    everything = {**reading.added, **objects}
+    there = [one for identity, one in everything.items() if identity not in wanted]
+    creation = created(there, wanted.values())
+    problems.extend(creation.problems)
+    state = snapshot_of(creation.there, creation.others)
+    if not problems:
+        problems.extend(_unreadable(wanted.values(), creation, state.snapshot))
     if problems:
         raise InputError(problems)
-    notes += _of_cluster(state, (one for identity in wanted if (one := objects.get(identity)) is not None))
-    return Question(snapshot=state.snapshot, pods=pods, notes=tuple(notes))
+    notes = [*reading.notes, *creation.notes, *_as_they_are(stays)]
+    asked = [one for identity in wanted if (one := objects.get(identity)) is not None]
+    notes += _of_cluster(state, asked, why=reading.why_not_placed)
+    return Question(snapshot=state.snapshot, pods=creation.wanted, notes=tuple(notes))
 
 
 def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
@@ -91,7 +132,7 @@ def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
 
 def _once(found: Iterable[Found[KubernetesObject]], problems: list[str]) -> Objects:
     """Each object once: the same in two files is fine, two states of it are not."""
-    by_identity: dict[Identity, Found[KubernetesObject]] = {}
+    by_identity: Objects = {}
     for one in found:
         before = by_identity.setdefault(one.identity, one)
         if before.thing != one.thing:
@@ -103,17 +144,9 @@ def _pods(found: Iterable[Found[KubernetesObject]]) -> Iterator[Found[Pod]]:
     return (pod for one in found if (pod := as_pod(one)) is not None)
 
 
-def _admitted(admission: Admission, pods: Iterable[Found[Pod]], problems: list[str]) -> Iterator[Pod]:
-    for one in pods:
-        try:
-            yield admission.admitted(one.thing)
-        except UnknownPriorityClassError as error:
-            problems.append(f"{one.where}: {error}")
-
-
-def _unreadable(wanted: Pods, snapshot: Snapshot) -> Iterator[str]:
-    for one in wanted.values():
-        yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(one.thing).requests.problems)
+def _unreadable(wanted: Iterable[Found[Pod]], creation: Creation, snapshot: Snapshot) -> Iterator[str]:
+    for one, pod in zip(wanted, creation.wanted, strict=True):
+        yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(pod).requests.problems)
 
 
 def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
@@ -123,12 +156,23 @@ def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
         yield f"{flag}: left out {_counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
 
 
-def _of_cluster(state: State, replaced: Iterable[Found[KubernetesObject]]) -> Iterator[str]:
+def _not_applied(others: Counter[str]) -> Iterator[str]:
+    """Of what the API server would do, when that is in the files and cannot be done."""
+    for kind, what in _NOT_APPLIED.items():
+        if kind in others:
+            yield f"answers may differ for pods that nobody created yet, because {what}: that is not applied here"
+
+
+def _as_they_are(both: Collection[Identity]) -> Iterator[str]:
+    if both:
+        yield f"--pods: {_counted(len(both), 'object')} in --cluster too: taken as there"
+
+
+def _of_cluster(state: State, asked: Sequence[Found[KubernetesObject]], *, why: str) -> Iterator[str]:
     """What of the cluster's files does not count as it stands there."""
     if state.waiting:
-        waiting = _counted(state.waiting, "pod")
-        yield f"--cluster: {waiting} on no node: not placed, since --pods does not name them"
-    bound = sum(pod.thing.spec.node_name != "" for pod in _pods(replaced))
+        yield f"--cluster: {_counted(state.waiting, 'pod')} on no node: not placed, since {why}"
+    bound = sum(pod.thing.spec.node_name != "" for pod in _pods(asked))
     if bound:
         yield f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there"
     yield from (f"--cluster: {odd}" for odd in state.snapshot.oddities)
