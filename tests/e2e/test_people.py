@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 COMMAND_SECONDS = 60.0
 NODES = 4
+CRITICAL = {"priorityClassName": "system-cluster-critical"}
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,46 @@ async def test_why_now_reads_a_sleeping_pod_from_the_cluster_and_tells_every_nod
     alone = berth("why", pod, "--now", nats=simulated.nats)
     assert alone.returncode == 1
     assert "name the cluster with --kubeconfig" in alone.stderr
+
+
+async def test_why_now_under_another_configuration_than_the_services_says_so(simulated: BerthUp, seen: Outside):
+    pod = await refused(seen, "elsewhere")
+    cluster = ("--kubeconfig", simulated.kubeconfig)
+    assert berth("why", pod, "--now", *cluster, nats=simulated.nats).stderr == ""
+    answer = berth("why", pod, "--now", *cluster, "--algorithm-provider=FromScratch", nats=simulated.nats)
+    assert answer.returncode == 0
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("berth: ranked under configuration ")
+    assert line.endswith("name theirs with --config, --algorithm-provider and --feature-gates")
+
+
+async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: BerthUp, seen: Outside):
+    gates = {"schedulingGates": [{"name": "example.com/quota"}], "nodeSelector": {}}
+    await seen.create([seen.pod("gated", spec=gates)])
+    pod, cluster = f"{seen.namespace}/gated", ("--kubeconfig", simulated.kubeconfig)
+    words = "waiting for scheduling gates: [example.com/quota]"
+    text = told(berth("why", pod, *cluster, nats=simulated.nats))
+    assert text == f"{pod} is gated, nobody looks for a node: SchedulingGates: {words}\n"
+    said = json.loads(told(berth("why", pod, *cluster, "-o", "json", nats=simulated.nats)))
+    assert (said["outcome"], said["message"], said["blockers"]) == ("gated", words, ["SchedulingGates"])
+    now = told(berth("why", pod, "--now", *cluster, nats=simulated.nats))
+    assert now.startswith(
+        f"{pod} is gated, nobody looks for a node (SchedulingGates: {words}); without that, ranked now"
+    )
+    alone = berth("why", pod, nats=simulated.nats)
+    assert alone.returncode == 1
+    assert "Is it gated? Then name the cluster with --kubeconfig" in alone.stderr
+
+
+async def test_why_says_whom_a_pods_room_cost_and_for_whom_a_pod_had_to_go(simulated: BerthUp, seen: Outside):
+    (node,) = await seen.add_nodes(1, cpu="1")
+    await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
+    await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
+    vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
+    assert f": evicted {low}\n" in told(berth("why", vip, nats=simulated.nats))
+    said = json.loads(told(berth("why", vip, "-o", "json", nats=simulated.nats)))
+    assert (said["outcome"], said["preemption"]["node"]) == ("bound", node)
+    assert told(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
 
 
 async def test_trace_tells_the_whole_way_of_a_pod_that_is_bound_already(simulated: BerthUp, seen: Outside):

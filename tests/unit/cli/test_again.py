@@ -19,6 +19,7 @@ from berth.cli.podspec import find_pod
 from berth.cli.top import newest, node_lines
 from berth.cluster.snapshot import Snapshot
 from berth.framework.everynode import rank_every_node
+from berth.framework.status import Code, Status
 from berth.service.configuration import profiles_of, read_configuration
 from harness.printed import printed, words
 
@@ -48,16 +49,15 @@ NODES = [
 ]
 
 
-def again(of=None, nodes=NODES):
+def again(of=None, nodes=NODES, **said):
     snapshot = Snapshot()
     for one in nodes:
         snapshot.set_node(one)
     asked = of or pod()
     attempt = Attempt(uid=asked.uid, term=1, n=1)
     every = rank_every_node(asked, snapshot, PROFILE, attempt=attempt)
-    return Again(
-        pod=asked, stands_on="", found_in="PENDING", weights=PROFILE.weights, every=every, view_age_seconds=0.5
-    )
+    known = {"stands_on": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **said}
+    return Again(pod=asked, every=every, **known)
 
 
 def test_every_node_has_its_scores_or_who_refused_it():
@@ -73,10 +73,29 @@ def test_every_node_has_its_scores_or_who_refused_it():
 def test_people_read_where_it_would_go_and_a_line_for_every_node():
     lines = printed(*told(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
-    assert lines[1] == "  2 of 5 nodes are possible; the mirror is 500.0 ms old; the pod is from PENDING"
+    assert (
+        lines[1]
+        == "  2 of 5 nodes are possible; the mirror is current (confirmed 500.0 ms ago); the pod is from PENDING"
+    )
     rows = words(lines)
     assert ["full", "NodeResourcesFit", "Insufficient", "cpu"] in rows
     assert any(row[:2] == ["1", "roomy"] for row in rows)
+
+
+def test_a_mirror_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
+    assert "the mirror is current (confirmed 27.5 s ago)" in printed(*told(again(view_age_seconds=27.5)), width=160)[1]
+    assert "the mirror is 47.0 s old" in printed(*told(again(view_age_seconds=47.0)), width=160)[1]
+
+
+def test_a_gated_pod_is_said_to_be_before_where_it_would_go():
+    gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
+    said = again(gated=gates)
+    assert printed(*told(said), width=200)[0] == (
+        "default/web-0 is gated, nobody looks for a node (SchedulingGates: waiting for scheduling gates: [a]); without "
+        "that, ranked now it would go to roomy"
+    )
+    assert as_json(said)["gated"] == {"plugin": "SchedulingGates", "reasons": ("waiting for scheduling gates: [a]",)}
+    assert as_json(again())["gated"] is None
 
 
 def test_a_pod_that_fits_nowhere_is_told_with_counts_first():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, encode
+from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, Reason, encode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.memory import MemoryBus
@@ -127,6 +127,27 @@ def test_the_node_is_that_of_the_last_binding():
 
 def test_what_cannot_be_read_is_shown_as_it_is():
     assert said(step("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "sentence"),
+    [
+        (Reason.NO_CANDIDATE, "", "none of the best nodes had room any more when it was to be bound"),
+        (
+            Reason.VOLUMES,
+            "pv 'a' is b's",
+            "a volume or a claim that it was to have was changed meanwhile: pv 'a' is b's",
+        ),
+        (
+            Reason.VICTIMS,
+            "the same in the binder's words",
+            "the pods on that node have changed since it was ranked: others would have to be evicted, or none",
+        ),
+    ],
+)
+def test_a_conflict_is_told_as_a_person_says_it(reason: Reason, message: str, sentence: str):
+    data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
+    assert said(step("decision", data, 0)).plain == f"conflict: {sentence}"
 
 
 @pytest.mark.parametrize("text", ["[red]x[/red]", "[/]"])

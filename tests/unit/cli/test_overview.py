@@ -52,7 +52,9 @@ def test_a_queue_is_told_with_what_its_consumer_has_of_it_and_how_long_the_oldes
 
 
 def test_the_rate_and_the_lag_of_the_kind_that_is_farthest_behind_are_told():
-    assert "decisions of the last 10 s: bound 200, conflict 3 (20 pods/s); mirror 3.0 s behind" in lines()
+    assert (
+        "decisions of the last 10 s: bound 200, conflict 3 (20 pods/s); mirror current (confirmed 3.0 s ago)" in lines()
+    )
 
 
 def test_a_mirror_that_nobody_writes_is_said_to_be_none():

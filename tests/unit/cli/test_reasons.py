@@ -1,11 +1,14 @@
 """Why a pod is on its node or on none, told from its Decision."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
+from berth.cli.podname import PodName
+from berth.cli.preemptions import Eviction
 from berth.cli.reasons import Decided, as_json, told
 from harness.printed import printed, words
 
@@ -61,7 +64,7 @@ def test_a_bound_pod_is_told_with_times_and_the_age_of_the_view():
     assert first == "default/web-0 is on node-a"
     assert when.startswith("  decided 12.0 s ago at ")
     assert when.endswith("ranked 3.0 ms after it was asked for, decided 7.0 ms later, attempt 2 by scorer-2")
-    assert looked_at == "  9 of 10 nodes were possible, on a view of the cluster 400.0 ms old"
+    assert looked_at == "  9 of 10 nodes were possible, on a current view of the cluster (confirmed 400.0 ms before)"
 
 
 def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
@@ -110,12 +113,43 @@ def test_a_waiting_pod_is_told_with_who_refused_how_many_nodes_and_some_of_them(
     assert said[-1].startswith("refused by NodeResourcesFit, TaintToleration: tried again when")
 
 
-def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where():
-    victims = [Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")]
-    preemption = Preemption(node="node-b", victims=victims)
-    shown = lines(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b", preemption=preemption), width=200)
+def test_a_view_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
+    assert lines(decided(view_age_seconds=47.0))[2].endswith("on a view of the cluster 47.0 s old")
+
+
+ROOM = Eviction(
+    pod=PodName(namespace="default", name="web-0"),
+    uid="u",
+    preemption=Preemption(
+        node="node-b",
+        victims=[Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")],
+    ),
+    at=AT - timedelta(seconds=3),
+)
+
+
+def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where_also_when_it_is_bound():
+    waits = replace(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b"), room_made=ROOM)
+    shown = lines(waits, width=200)
     assert shown[0].startswith("default/web-0 waits for room that is being made on node-b: 0/10 nodes are available")
-    assert shown[-1] == "evicted for it: batch/job-1, batch/job-2"
+    assert shown[-1] == "room was made for it on node-b 15.0 s ago: evicted batch/job-1, batch/job-2"
+    assert lines(replace(decided(), room_made=ROOM), width=200)[-1] == shown[-1]
+    said = as_json(waits, WEIGHTS)["preemption"]
+    assert (said["node"], [victim.name for victim in said["victims"]]) == ("node-b", ["job-1", "job-2"])
+    assert as_json(decided(), WEIGHTS)["preemption"] is None
+
+
+def test_a_pod_that_was_evicted_is_told_with_for_whom():
+    low = decided(pod="job-1", namespace="batch", uid="v")
+    evicted = replace(low, evicted=ROOM)
+    assert lines(evicted)[0] == "batch/job-1 was evicted from node-b for default/web-0 15.0 s ago"
+    assert as_json(evicted, WEIGHTS)["evicted_for"] == {
+        "pod": "default/web-0",
+        "uid": "u",
+        "node": "node-b",
+        "at": ROOM.at,
+    }
+    assert as_json(low, WEIGHTS)["evicted_for"] is None
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

@@ -11,11 +11,12 @@ from rich.table import Table
 from berth.api.messages import Rejection
 from berth.api.pod import Pod
 from berth.cli.console import below, columns, plain
+from berth.cli.gated import held_back
 from berth.cli.reasons import rejections_table
 from berth.cli.scores import Weights, best_nodes, candidate_json, details
-from berth.cli.shown import duration
+from berth.cli.shown import duration, is_current
 from berth.framework.everynode import EveryNode
-from berth.framework.status import Status
+from berth.framework.status import SUCCESS, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,9 @@ class Again:
     """What a cycle says now.
 
     ``stands_on`` is the node on which the mirror shows the pod. ``found_in`` is where the pod was found;
-    ``view_age_seconds`` is how far the mirror is behind, ``None`` when it does not say; ``on_the_way`` is how many pods
-    are ranked and not yet bound: they are not counted here.
+    ``view_age_seconds`` is how long ago the mirror was confirmed, ``None`` when it does not say; ``on_the_way`` is how
+    many pods are ranked and not yet bound: they are not counted here. ``gated`` is what PreEnqueue says; ``config`` and
+    ``services_config`` are digests: of the configuration used here, and of that in which the services decide.
     """
 
     pod: Pod
@@ -34,6 +36,9 @@ class Again:
     every: EveryNode
     view_age_seconds: float | None
     on_the_way: int = 0
+    gated: Status = SUCCESS
+    config: str = ""
+    services_config: str = ""
 
 
 def told(again: Again) -> Iterator[RenderableType]:
@@ -56,6 +61,8 @@ def told(again: Again) -> Iterator[RenderableType]:
 def _now(again: Again) -> str:
     ranking = again.every.ranking
     stands = f"is on {again.stands_on}; " if again.stands_on else "is on no node; "
+    if not again.gated.is_success:
+        stands = f"is gated, nobody looks for a node ({held_back(again.gated)}); without that, "
     if ranking.error:
         return f"{stands}ranked now it would fail"
     if not ranking.candidates:
@@ -65,10 +72,14 @@ def _now(again: Again) -> str:
 
 def _view(again: Again) -> str:
     ranking, age = again.every.ranking, again.view_age_seconds
-    view = "no watermark says how old the mirror is" if age is None else f"the mirror is {duration(age)} old"
+    view = "no watermark says how old the mirror is" if age is None else f"the mirror is {_how_old(age)}"
     others = f", {again.on_the_way} pods on their way are not counted" if again.on_the_way else ""
     possible = f"{ranking.feasible} of {ranking.evaluated} nodes are possible"
     return f"{possible}; {view}{others}; the pod is from {again.found_in}"
+
+
+def _how_old(age: float) -> str:
+    return f"current (confirmed {duration(age)} ago)" if is_current(age) else f"{duration(age)} old"
 
 
 def counted(refused: Mapping[str, Status]) -> list[Rejection]:
@@ -108,6 +119,9 @@ def as_json(again: Again) -> dict[str, object]:
         "refused": list(_refused_json(again.every.detail.refused)),
         "message": ranking.message,
         "error": ranking.error,
+        "gated": None if again.gated.is_success else {"plugin": again.gated.plugin, "reasons": again.gated.reasons},
+        "config": again.config,
+        "services_config": again.services_config,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from berth.api.messages import (
     Outcome,
     Pending,
     Ranked,
+    Reason,
     decode,
     decoder,
 )
@@ -37,6 +39,17 @@ OUTCOME_STYLES: Mapping[Outcome, str] = {
     Outcome.CONFLICT: "yellow",
     Outcome.ERROR: "red",
 }
+_REASONS: Mapping[Reason, str] = {
+    Reason.STALE: "other pods had come to every one of the best nodes since they were ranked",
+    Reason.NO_CANDIDATE: "none of the best nodes had room any more when it was to be bound",
+    Reason.CHANGED: "it was changed since it was ranked, or was gated",
+    Reason.PROPOSALS: "the room is promised to pods that are not bound yet",
+    Reason.VICTIMS: "the pods on that node have changed since it was ranked: others would have to be evicted, or none",
+    Reason.VOLUMES: "a volume or a claim that it was to have was changed meanwhile",
+}
+"""Of a conflict."""
+_ALL_THERE_IS_TO_SAY: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
+"""Where the binder's message is the same in its own words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +188,24 @@ def said(step: Step) -> Text:
             return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
         case Decision() as decision:
             words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
-            for part in filter(None, (decision.node, decision.reason, decision.message)):
-                words.append(f" {part}", style="")
+            if decision.node:
+                words.append(f" {decision.node}", style="")
+            if why := why_in_words(decision):
+                words.append(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}", style="")
             return words
         case DeadLetter() as letter:
             return plain(f"put aside by the {letter.service}: {letter.reason}", "red")
         case _:
             return plain(f"cannot be read: {step.data[:_LONGEST_LINE]!r}", "red")
+
+
+def why_in_words(decision: Decision) -> str:
+    """Why an attempt ended as it did: its reason as a person says it, and its message."""
+    if decision.reason not in set(Reason):
+        return ": ".join(filter(None, (decision.reason, decision.message)))
+    reason = Reason(decision.reason)
+    message = "" if reason in _ALL_THERE_IS_TO_SAY else decision.message
+    return ": ".join(filter(None, (_REASONS[reason], message)))
 
 
 def candidates_of(steps: list[Step]) -> list[Candidate]:

@@ -13,12 +13,10 @@ from rich.text import Text
 
 from berth.bus.port import Present, StreamState
 from berth.cli.console import columns, plain
-from berth.cli.shown import amount_of_bytes, duration, per_second, short_identity
+from berth.cli.shown import amount_of_bytes, duration, is_current, per_second, short_identity
 
 SLOW = timedelta(seconds=5)
 """A message that waits for longer than this is shown in another colour: a pod's way takes milliseconds."""
-STALE = timedelta(seconds=60)
-"""The same for the mirror, of which the quietest kind is known to be current every half minute."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -96,7 +94,9 @@ def _flow(overview: Overview) -> Text:
     age = overview.age(min(overview.watermarks.values(), default=None))
     if age is None:
         return line.append("without a watermark: no watcher has written yet", style="yellow")
-    return line.append(f"{duration(age)} behind", style="yellow" if age > STALE.total_seconds() else "")
+    if is_current(age):
+        return line.append(f"current (confirmed {duration(age)} ago)")
+    return line.append(f"{duration(age)} behind", style="yellow")
 
 
 def services(overview: Overview) -> Table:

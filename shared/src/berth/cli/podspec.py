@@ -11,6 +11,7 @@ from berth.api.errors import DecodeError
 from berth.api.identity import Attempt, Term, Uid
 from berth.api.messages import Decision, Pending, Ranked, decode, decoder
 from berth.api.pod import Pod
+from berth.api.subjects import PREFIX, escape_token
 from berth.bus.port import Session
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth.cli.asking import NoSuchThingError
@@ -44,17 +45,18 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
         KubeconfigError, TemporaryError: the API server cannot be asked.
     """
     if kubeconfig is not None:
-        return Found(pod=await _at_the_api(session, name, kubeconfig), where="the API server")
+        return Found(pod=await pod_at_the_api(session, name, kubeconfig), where="the API server")
     found = await _on_the_way(session, name) or _in_the_mirror(snapshot, name)
     if found is None:
         raise NoSuchThingError(
             f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (a pod that sleeps until "
-            "something changes is in the watcher only): name the cluster with --kubeconfig"
+            "something changes, or is gated, is in the watcher only): name the cluster with --kubeconfig"
         )
     return found
 
 
-async def _at_the_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
+async def pod_at_the_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
+    """The pod as the API server has it. Raises as :func:`find_pod`."""
     async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
         served = await read_served_cluster(session)
         if served and served != await read_cluster_id(client):
@@ -93,3 +95,12 @@ async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
     if attempt is not None and attempt.uid == pod.uid:
         return attempt
     return Attempt(uid=Uid(pod.uid), term=Term(0), n=0)
+
+
+async def digest_in_use(session: Session, pod: Pod) -> str:
+    """The digest of the configuration under which the pod's profile was decided by last; empty when nobody was."""
+    stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
+    try:
+        return decode(stored.data, _DECISION).config if stored is not None else ""
+    except DecodeError:
+        return ""

@@ -12,20 +12,13 @@ from rich.text import Text
 
 from berth.api.errors import DecodeError
 from berth.api.identity import Attempt
-from berth.api.messages import Candidate, Decision, Outcome, Reason, Rejection
+from berth.api.messages import Candidate, Decision, Outcome, Rejection
 from berth.cli.console import below, columns, plain
-from berth.cli.journey import OUTCOME_STYLES
+from berth.cli.journey import OUTCOME_STYLES, why_in_words
+from berth.cli.preemptions import Eviction
 from berth.cli.scores import Weights, best_nodes, candidate_json, details
-from berth.cli.shown import ago, clock, duration, short_identity
+from berth.cli.shown import ago, clock, duration, is_current, short_identity
 
-_REASONS = {
-    Reason.STALE: "other pods had come to every one of the best nodes since they were ranked",
-    Reason.NO_CANDIDATE: "none of the best nodes had room any more when it was to be bound",
-    Reason.CHANGED: "it was changed meanwhile",
-    Reason.PROPOSALS: "the room is promised to pods that are not bound yet",
-    Reason.VICTIMS: "other pods would have to be evicted by now than when it was ranked",
-    Reason.VOLUMES: "a volume or a claim that it was to have was changed meanwhile",
-}
 _BECAME = {
     Outcome.BOUND: "is on {node}",
     Outcome.UNSCHEDULABLE: "waits, no node is possible",
@@ -39,11 +32,16 @@ _BECAME = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """A Decision as it stands in its stream. Both times are of NATS's clock."""
+    """A Decision as it stands in its stream. Both times are of NATS's clock.
+
+    ``room_made`` is the last time that others were evicted for the pod; ``evicted`` is for whom it was itself.
+    """
 
     decision: Decision
     at: datetime
     now: datetime
+    room_made: Eviction | None = None
+    evicted: Eviction | None = None
 
 
 def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
@@ -60,9 +58,8 @@ def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
         yield plain(_choice(decision))
     if decision.rejections:
         yield rejections_table(decision.rejections)
-    if decision.preemption is not None and decision.preemption.victims:
-        names = (f"{victim.namespace}/{victim.name}" for victim in decision.preemption.victims)
-        yield plain(f"evicted for it: {', '.join(names)}")
+    if decided.room_made is not None:
+        yield plain(_room_made(decided, decided.room_made))
     if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
         yield plain(f"refused by {', '.join(decision.blockers)}: tried again when something changes that may help them")
 
@@ -71,12 +68,27 @@ def headline(decided: Decided) -> Text:
     """What became of the pod, in a sentence."""
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
-    return line.append(_became(decision), style=OUTCOME_STYLES.get(decision.outcome, "") or "not bold")
+    return line.append(
+        _evicted(decided) or _became(decision), style=OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
+    )
+
+
+def _evicted(decided: Decided) -> str:
+    found = decided.evicted
+    return (
+        ""
+        if found is None
+        else f"was evicted from {found.preemption.node} for {found.pod} {ago(found.at, decided.now)}"
+    )
+
+
+def _room_made(decided: Decided, made: Eviction) -> str:
+    names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in made.preemption.victims)
+    return f"room was made for it on {made.preemption.node} {ago(made.at, decided.now)}: evicted {names}"
 
 
 def _became(decision: Decision) -> str:
-    why = _REASONS.get(Reason(decision.reason), "") if decision.reason in set(Reason) else decision.reason
-    said = ": ".join(filter(None, (why, decision.message)))
+    said = why_in_words(decision)
     words = _BECAME[decision.outcome].format(node=decision.node)
     return f"{words}: {said}" if said else words
 
@@ -110,8 +122,14 @@ def _number(attempt: str) -> str:
 
 def _looked_at(decision: Decision) -> str:
     age = decision.view_age_seconds
-    view = "" if age is None else f", on a view of the cluster {duration(age)} old"
+    view = "" if age is None else f", on {_view(age)}"
     return f"{decision.feasible} of {decision.evaluated} nodes were possible{view}"
+
+
+def _view(age: float) -> str:
+    if is_current(age):
+        return f"a current view of the cluster (confirmed {duration(age)} before)"
+    return f"a view of the cluster {duration(age)} old"
 
 
 def _choice(decision: Decision) -> str:
@@ -176,4 +194,20 @@ def as_json(decided: Decided, weights: Weights) -> dict[str, object]:
         "candidates": [candidate_json(candidate, weights) for candidate in decision.candidates],
         "rejections": decision.rejections,
         "blockers": decision.blockers,
+        "preemption": None if decided.room_made is None else _room_json(decided.room_made),
+        "evicted_for": None if decided.evicted is None else _evicted_json(decided.evicted),
     }
+
+
+def _room_json(made: Eviction) -> dict[str, object]:
+    preemption = made.preemption
+    return {
+        "node": preemption.node,
+        "victims": preemption.victims,
+        "violations": preemption.violations,
+        "at": made.at,
+    }
+
+
+def _evicted_json(evicted: Eviction) -> dict[str, object]:
+    return {"pod": str(evicted.pod), "uid": evicted.uid, "node": evicted.preemption.node, "at": evicted.at}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+CONFIRMED_WITHIN: Final = timedelta(seconds=35)
+"""How long ago the quietest kind may have been confirmed where all is well: what changes is told at once, and where
+nothing does, every watch says so once in 20 to 30 s; then that takes its way."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IDENTITY: Final = re.compile(f"(?P<host>.+)_{_UUID}(?:_(?P<name>.+))?")
 _UID_SHOWN: Final = 4
@@ -44,6 +47,11 @@ def duration(seconds: float) -> str:
 def ago(then: datetime, now: datetime) -> str:
     """How long ago something was; what clocks disagree about is now."""
     return f"{duration(max(0.0, (now - then).total_seconds()))} ago"
+
+
+def is_current(age: float) -> bool:
+    """Whether a view that was last confirmed so many seconds ago may well be the newest state."""
+    return age <= CONFIRMED_WITHIN.total_seconds()
 
 
 def clock(at: datetime) -> str:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration
-from berth.api.messages import Decision, decode, decoder
+from berth.api.messages import Decision
 from berth.bus.port import Session
-from berth.bus.topology import DECISIONS, PENDING, RANKED
-from berth.cli import again, reasons
+from berth.bus.topology import DECISIONS, RANKED
+from berth.cli import again, gated, reasons
 from berth.cli.again import Again
-from berth.cli.asking import Form, NatsUrl, NoSuchThingError, Output, asking
+from berth.cli.asking import Form, NatsUrl, Output, asking
 from berth.cli.config import Gates, Provider, configured
-from berth.cli.console import say_json, show
+from berth.cli.console import note, say_json, show
 from berth.cli.ending import finish
+from berth.cli.lastdecision import last_decision
 from berth.cli.mirrored import Mirror, mirror
 from berth.cli.podname import PodName, parse_pod
-from berth.cli.podspec import find_pod, last_attempt
-from berth.cli.reasons import Decided
+from berth.cli.podspec import digest_in_use, find_pod, last_attempt, pod_at_the_api
 from berth.cli.scores import Weights
-from berth.cli.shown import ago
 from berth.framework.everynode import rank_every_node
 from berth.framework.profile import Profile
+from berth.framework.status import SUCCESS
 from berth.service.configuration import profiles_of
 from berth.service.exits import UsageError
 
@@ -38,8 +38,14 @@ Config = Annotated[
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="With --now: where the pod is read.", show_default=False),
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Where the pod is read: one that waits without a message is nowhere else.",
+        show_default=False,
+    ),
 ]
+HOW_TO_NAME_IT: Final = "name theirs with --config, --algorithm-provider and --feature-gates"
 
 
 def why(  # noqa: PLR0913 - one parameter a flag, given by name
@@ -55,15 +61,17 @@ def why(  # noqa: PLR0913 - one parameter a flag, given by name
 ) -> None:
     """Say why a pod is on its node, or why it is on none: every plugin, every reason, and how old the data was."""
     configuration = configured(config, algorithm_provider, feature_gates)
-    if now:
-        finish(_now(pod, configuration, kubeconfig, output, nats))
-    else:
-        finish(_why(pod, configuration, output, nats))
+    ask = _now if now else _why
+    finish(ask(pod, configuration, kubeconfig, output, nats))
 
 
-async def _why(pod: str, configuration: KubeSchedulerConfiguration, form: Form, nats: str | None) -> None:
+async def _why(
+    pod: str, configuration: KubeSchedulerConfiguration, kubeconfig: Path | None, form: Form, nats: str | None
+) -> None:
     name = parse_pod(pod)
     async with asking(nats, name="why") as session:
+        if kubeconfig is not None and await _is_gated(session, name, configuration, kubeconfig, form):
+            return
         decided = await last_decision(session, name)
     weights = _weights(configuration, decided.decision)
     if form is Form.JSON:
@@ -71,30 +79,23 @@ async def _why(pod: str, configuration: KubeSchedulerConfiguration, form: Form, 
         return
     show(*reasons.told(decided, weights))
     if decided.decision.candidates and not weights:
-        show("points are score x weight; the weights are those of another configuration: name it with --config")
+        show(f"points are score x weight; the weights are those of another configuration: {HOW_TO_NAME_IT}")
 
 
-async def last_decision(session: Session, name: PodName) -> Decided:
-    """The pod's last Decision.
-
-    Raises:
-        NoSuchThingError: there is none; the text says where the pod is instead, as far as the bus knows.
-        DecodeError: it cannot be read.
-    """
-    stored = await session.last(DECISIONS, name.filter("decision"))
-    if stored is None:
-        raise NoSuchThingError(f"looking for a Decision on pod {str(name)!r}: {await _where_it_is(session, name)}")
-    now = (await session.state(DECISIONS)).now
-    return Decided(decision=decode(stored.data, decoder(Decision)), at=stored.time, now=now)
-
-
-async def _where_it_is(session: Session, name: PodName) -> str:
-    for stream, stage, waits in ((PENDING, "pending", "to be ranked"), (RANKED, "ranked", "to be bound")):
-        stored = await session.last(stream, name.filter(stage))
-        if stored is not None:
-            since = ago(stored.time, (await session.state(stream)).now)
-            return f"there is none yet: it waits {waits}, asked for {since}"
-    return "there is none, and nothing on the bus waits (Decisions are kept for an hour; is it a pod of berth's?)"
+async def _is_gated(
+    session: Session, name: PodName, configuration: KubeSchedulerConfiguration, kubeconfig: Path, form: Form
+) -> bool:
+    """Whether nobody looks for a node for the pod; then it has been told."""
+    found = await pod_at_the_api(session, name, kubeconfig)
+    profile = profiles_of(configuration).get(found.spec.scheduler_name)
+    status = SUCCESS if profile is None or found.spec.node_name else profile.pre_enqueue(found)
+    if status.is_success:
+        return False
+    if form is Form.JSON:
+        say_json(gated.as_json(found, status))
+    else:
+        show(gated.told(found, status))
+    return True
 
 
 def _weights(configuration: KubeSchedulerConfiguration, decision: Decision) -> Weights:
@@ -115,6 +116,7 @@ async def _now(
         # Every node is told of, also where a scorer would stop at a percentage of them.
         profile = replace(_profile(profiles, found.pod.spec.scheduler_name), percentage_of_nodes_to_score=EVERY_NODE)
         attempt = await last_attempt(session, name, found.pod)
+        services_config = await digest_in_use(session, found.pod)
         said = Again(
             pod=found.pod,
             stands_on=kept.snapshot.node_of(found.pod.uid) or "",
@@ -123,6 +125,14 @@ async def _now(
             every=rank_every_node(found.pod, kept.snapshot, profile, attempt=attempt),
             view_age_seconds=await _age(session, kept),
             on_the_way=(await session.state(RANKED)).messages,
+            gated=SUCCESS if found.pod.spec.node_name else profile.pre_enqueue(found.pod),
+            config=configuration.digest,
+            services_config=services_config,
+        )
+    if services_config not in {"", configuration.digest}:
+        note(
+            f"ranked under configuration {configuration.digest}, the services decide under {services_config}: "
+            f"{HOW_TO_NAME_IT}"
         )
     if form is Form.JSON:
         say_json(again.as_json(said))
@@ -138,7 +148,7 @@ def _profile(profiles: Mapping[str, Profile], scheduler: str) -> Profile:
 
 
 async def _age(session: Session, kept: Mirror) -> float | None:
-    """How far the mirror is behind, by NATS's own clock."""
+    """How long ago the mirror was confirmed, by NATS's own clock."""
     complete = kept.oldest_watermark()
     if complete is None:
         return None

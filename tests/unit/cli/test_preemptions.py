@@ -1,0 +1,91 @@
+"""For whom pods were evicted, read from the Decisions on the bus."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from berth.api.messages import Decision, Outcome, Preemption, Victim
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.pod import Pod, PodSpec
+from berth.bus.memory import MemoryBus
+from berth.bus.port import Session
+from berth.bus.stages import publish_decision
+from berth.cli.lastdecision import last_decision
+from berth.cli.podname import parse_pod
+from berth.cli.podspec import digest_in_use
+
+
+def decision(pod: str, outcome: Outcome, n: int = 1, **more: object) -> Decision:
+    return Decision(
+        config="c1",
+        attempt=f"uid-{pod}.1.{n}",
+        epoch=1,
+        outcome=outcome,
+        profile="berth",
+        namespace="default",
+        pod=pod,
+        uid=f"uid-{pod}",
+        **more,
+    )
+
+
+def evicting(*victims: str) -> Preemption:
+    named = [Victim(uid=f"uid-{name}", namespace="default", name=name) for name in victims]
+    return Preemption(node="node-1", victims=named)
+
+
+@pytest.fixture
+async def session() -> Session:
+    """A bus on which low-1 and low-2 were bound, then evicted for vip, which was bound; other stayed."""
+    session = await MemoryBus().connect(name="test")
+    await session.apply()
+    for name in ("low-1", "low-2", "other"):
+        await publish_decision(session, decision(name, Outcome.BOUND, node="node-1"))
+        await show(session, name)
+    for n, victims in ((1, ("low-1", "low-2")), (2, ())):
+        made = decision("vip", Outcome.PREEMPTING, n, node="node-1", preemption=evicting(*victims))
+        await publish_decision(session, made)
+    await publish_decision(session, decision("vip", Outcome.BOUND, 3, node="node-1"))
+    return session
+
+
+async def show(session: Session, name: str, **metadata: str) -> None:
+    """The mirror has the pod on its node."""
+    pod = Pod(metadata=ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **metadata))
+    entry = MirrorEntry(term=1, object=msgspec.Raw(msgspec.json.encode(pod)))
+    await session.put("cluster", f"pod.uid-{name}", encode_entry(entry))
+
+
+async def test_a_bound_pod_still_knows_whom_its_room_cost(session):
+    made = (await last_decision(session, parse_pod("vip"))).room_made
+    assert made is not None
+    assert [victim.name for victim in made.preemption.victims] == ["low-1", "low-2"]
+
+
+async def test_a_pod_that_has_gone_was_evicted_for_whoever_says_so(session):
+    await session.purge("cluster", "pod.uid-low-1")
+    evicted = (await last_decision(session, parse_pod("low-1"))).evicted
+    assert evicted is not None
+    assert (str(evicted.pod), evicted.preemption.node) == ("default/vip", "node-1")
+
+
+async def test_a_victim_that_is_still_going_was_evicted_too(session):
+    await show(session, "low-2", deletion_timestamp="2026-01-01T00:00:00Z")
+    assert (await last_decision(session, parse_pod("low-2"))).evicted is not None
+
+
+async def test_a_pod_that_is_on_its_node_or_was_deleted_by_somebody_else_was_not_evicted(session):
+    assert (await last_decision(session, parse_pod("other"))).evicted is None
+    await session.purge("cluster", "pod.uid-other")
+    assert (await last_decision(session, parse_pod("other"))).evicted is None
+
+
+async def test_the_configuration_in_use_is_that_of_the_profiles_last_decision(session):
+    def asking(scheduler: str) -> Pod:
+        return Pod(metadata=ObjectMeta(name="any", namespace="default"), spec=PodSpec(scheduler_name=scheduler))
+
+    await publish_decision(session, msgspec.structs.replace(decision("new", Outcome.BOUND), config="c2"))
+    assert await digest_in_use(session, asking("berth")) == "c2"
+    assert await digest_in_use(session, asking("another")) == ""
