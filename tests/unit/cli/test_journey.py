@@ -5,7 +5,18 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, Reason, encode
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Pending,
+    Preemption,
+    Ranked,
+    Reason,
+    Victim,
+    encode,
+)
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.memory import MemoryBus
@@ -148,6 +159,15 @@ def test_what_cannot_be_read_is_shown_as_it_is():
 def test_a_conflict_is_told_as_a_person_says_it(reason: Reason, message: str, sentence: str):
     data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
     assert said(step("decision", data, 0)).plain == f"conflict: {sentence}"
+
+
+def test_a_preemption_is_told_with_whom_it_cost():
+    victims = [Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")]
+    made = decided(Outcome.PREEMPTING, preemption=Preemption(node="node-7", victims=victims), message="0/1 nodes")
+    assert (
+        said(step("decision", encode(made), 0)).plain
+        == "preempting node-7 (evicted batch/job-1, batch/job-2) 0/1 nodes"
+    )
 
 
 @pytest.mark.parametrize("text", ["[red]x[/red]", "[/]"])

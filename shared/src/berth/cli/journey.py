@@ -190,6 +190,9 @@ def said(step: Step) -> Text:
             words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
             if decision.node:
                 words.append(f" {decision.node}", style="")
+            if decision.preemption is not None and decision.preemption.victims:
+                victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
+                words.append(f" (evicted {victims})", style="")
             if why := why_in_words(decision):
                 words.append(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}", style="")
             return words
