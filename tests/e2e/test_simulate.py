@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,12 @@ ROOT = Path(__file__).parents[2]
 BERTH = Path(sys.executable).parent / "berth"
 
 
-def simulate(*args, stdin="", cwd=None) -> subprocess.CompletedProcess[str]:
+def simulate(*args, stdin="", cwd=None, env=None) -> subprocess.CompletedProcess[str]:
     command = [str(BERTH), "simulate", *map(str, args)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd=cwd)
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd=cwd, env=environment
+    )
 
 
 def lines(done) -> list[dict]:
@@ -94,6 +98,45 @@ def test_must_fit_ends_with_1_when_a_pod_gets_no_node(tmp_path, cluster, files):
     assert (everything.returncode, everything.stderr) == (1, "")
     fitting = [case["pod"] for case in cluster["cases"] if case["feasible"]]
     assert lines(simulate(*options, "--pods", written(tmp_path / "fitting.json", fitting)))
+
+
+def test_must_fit_ends_with_1_when_there_is_no_pod_to_place(tmp_path, files):
+    (tmp_path / "nothing.yaml").write_text("kind: ConfigMap\napiVersion: v1\nmetadata: {name: settings}\n")
+    for asked in (["--pods", tmp_path / "nothing.yaml"], ["--pending"]):
+        done = simulate("--cluster", files[0], *asked, "--must-fit")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1] == "berth: no pods to place"
+
+
+def test_pending_asks_about_the_pods_of_the_cluster_that_wait(tmp_path, cluster, files):
+    whole = written(tmp_path / "whole.json", [*objects_of(cluster), *pods_of(cluster)])
+    options = "--config", PROFILES, "--independent", "-o", "json"
+    waiting = lines(simulate("--cluster", whole, "--pending", *options))
+    named = lines(simulate("--cluster", files[0], "--pods", files[1], *options))
+    assert [line["pod"] for line in waiting] == [line["pod"] for line in named]
+    assert [line["feasible"] for line in waiting] == [line["feasible"] for line in named]
+
+
+def test_the_configuration_may_stand_in_the_environment(files):
+    asked = "--cluster", files[0], "--pods", files[1], "--independent", "-o", "json"
+    assert lines(simulate(*asked, env={"BERTH_CONFIG": str(PROFILES)})) == lines(simulate(*asked, "--config", PROFILES))
+
+
+def test_a_release_is_held_against_the_room_that_there_is(tmp_path):
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    node["status"] = {"allocatable": {"cpu": "2", "memory": "8Gi", "pods": "110"}}
+    container = {"name": "main", "image": "web", "resources": {"limits": {"cpu": "500m"}}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"schedulerName": "berth", "containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+    release = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    there = written(tmp_path / "cluster.json", [node])
+    for replicas, code in ((4, 0), (5, 1)):
+        spec["replicas"] = replicas
+        done = simulate(
+            "--cluster", there, "--pods", written(tmp_path / "release.json", [release]), "--must-fit", "-o", "json"
+        )
+        bound = [json.loads(line)["bound"] for line in done.stdout.splitlines()]
+        assert (done.returncode, bound.count("n1"), done.stderr) == (code, 4, "")
 
 
 def test_bad_files_end_with_2_and_a_line_each(tmp_path, files):

@@ -7,6 +7,8 @@ import sys
 import pytest
 import yaml
 
+from berth.api.volumes import PersistentVolumeClaim
+from berth.api.workloads import ReplicaSet, Service
 from berth.cli.simulateinput import InputError, read_question
 from berth.service.configuration import profiles_of, read_configuration
 
@@ -151,6 +153,21 @@ def test_a_pod_gets_the_priority_of_its_class(ask):
     assert [one.spec.preemption_policy for one in asked[:2]] == ["Never", "PreemptLowerPriority"]
 
 
+def test_a_pod_that_was_created_stays_as_it_is(ask):
+    usual = priority_class("usual", 5, globalDefault=True)
+    resources = {"limits": {"cpu": "2"}}
+    spec = {"priority": 7, "containers": [{"name": "main", "resources": resources}], "tolerations": []}
+    (asked,) = ask(cluster=list_of(node(), usual), pods=pod(uid="u-1", **spec)).pods
+    assert (asked.spec.priority, asked.spec.tolerations, asked.spec.containers[0].resources.requests) == (7, [], None)
+
+
+def test_a_priority_that_no_class_gives_is_tried_and_said(ask):
+    question = ask(pods=pod(priority=7))
+    assert question.pods[0].spec.priority == 7
+    (said,) = question.notes
+    assert said.endswith("spec.priority: 7 counts here; the API server takes it from a PriorityClass only")
+
+
 def test_limits_are_requests_where_none_are_named(ask):
     resources = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
     (asked,) = ask(pods=pod(containers=[{"name": "main", "resources": resources}])).pods
@@ -161,6 +178,118 @@ def test_the_same_object_in_two_files_is_one(tmp_path):
     cluster = [put(tmp_path / "a", list_of(node(), node("n2"))), put(tmp_path / "b", node())]
     question = read_question(cluster, [put(tmp_path / "pods", pod())], PROFILES)
     assert question.snapshot.node_names() == ["n1", "n2"]
+
+
+def claim(name="data", **spec):
+    head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}}
+    return {**head, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}}
+
+
+def storage_class(name, *, created="", mode="WaitForFirstConsumer", is_default=True):
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if is_default else {}
+    metadata = {"name": name, "annotations": annotations, **({"creationTimestamp": created} if created else {})}
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata, "volumeBindingMode": mode}
+
+
+def claims_of(question):
+    found = question.snapshot.objects(PersistentVolumeClaim)
+    return {one.metadata.name: one for one in found.in_namespace("default")}
+
+
+def test_what_comes_with_the_pods_is_there_before_them(ask):
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"a": "b"}}}
+    classes = priority_class("high", 1000)
+    question = ask(pods=list_of(pod(priorityClassName="high"), service, classes, claim(storageClassName="fast")))
+    assert question.pods[0].spec.priority == 1000
+    assert len(question.snapshot.objects(Service)) == 1
+    assert claims_of(question)["data"].spec.storage_class_name == "fast"
+
+
+def test_what_the_cluster_has_already_stays_as_it_is_there(ask):
+    question = ask(
+        cluster=list_of(node(), claim(volumeName="disk")), pods=list_of(pod(), claim(storageClassName="fast"))
+    )
+    assert claims_of(question)["data"].spec.volume_name == "disk"
+    assert question.notes == ("--pods: 1 object in --cluster too: taken as there",)
+
+
+def test_a_claim_without_a_class_gets_the_newest_default(ask):
+    classes = (
+        storage_class("new", created="2026-02-01T00:00:00Z"),
+        storage_class("old", created="2026-01-01T00:00:00Z"),
+        storage_class("other", created="2026-03-01T00:00:00Z", is_default=False),
+    )
+    question = ask(cluster=list_of(node(), *classes), pods=list_of(pod(), claim(), claim("none", storageClassName="")))
+    found = claims_of(question)
+    assert (found["data"].spec.storage_class_name, found["none"].spec.storage_class_name) == ("new", "")
+
+
+def test_the_claim_of_an_ephemeral_volume_is_made_and_belongs_to_the_pod(ask):
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim()["spec"]}}}
+    question = ask(cluster=list_of(node(), storage_class("usual")), pods=pod(volumes=[volume]))
+    made = claims_of(question)["web-scratch"]
+    (owner,) = made.metadata.owner_references
+    assert (owner.uid, owner.controller, made.spec.storage_class_name) == (question.pods[0].uid, True, "usual")
+
+
+def test_a_claim_that_a_cluster_would_bind_at_once_is_told_of(ask):
+    at_once = storage_class("usual", mode="Immediate")
+    (said,) = ask(cluster=list_of(node(), at_once), pods=list_of(pod(), claim(), claim("more"))).notes
+    assert said.startswith("answers may differ for the pods of claim default/data and 1 more, because")
+
+
+def test_claims_of_a_class_that_waits_for_the_pod_are_nothing_to_tell_of(ask):
+    assert ask(cluster=list_of(node(), storage_class("usual")), pods=list_of(pod(), claim())).notes == ()
+
+
+def test_workloads_become_their_pods(ask):
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": POD["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    agents = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"}}
+    question = ask(pods=list_of(deployment, agents))
+    assert [one.key for one in question.pods] == ["default/web-0", "default/web-1"]
+    (owner,) = question.snapshot.objects(ReplicaSet).in_namespace("default")
+    assert {one.metadata.owner_references[0].uid for one in question.pods} == {owner.metadata.uid}
+    assert question.notes == (
+        "--pods: left out 1 object, neither pods nor what a cycle reads of a release: 1 DaemonSet.apps",
+        "--pods: no pods are made of 1 DaemonSet.apps: write pods of them where they are to count",
+    )
+
+
+def test_pods_of_one_template_are_told_of_once(problems):
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    strangers = STRANGER.replace("'x'", "'default-scheduler'")
+    assert problems(pods=deployment) == [
+        f"pods (Deployment default/web): spec.template and 2 more: {strangers}",
+        "pods (Deployment default/web): spec.template: spec.containers: want at least one",
+    ]
+
+
+def test_pods_that_wait_in_the_cluster_can_be_asked_about(tmp_path):
+    waiting = pod("waits"), pod("theirs", schedulerName="other"), pod("bound", nodeName="n1")
+    cluster = [put(tmp_path / "cluster", list_of(node(), *waiting))]
+    question = read_question(
+        cluster, [put(tmp_path / "pods", list_of(pod("new"), pod("waits")))], PROFILES, also_pending=True
+    )
+    assert [one.key for one in question.pods] == ["default/new", "default/waits"]
+    assert question.notes == ("--cluster: 1 pod on no node: not placed, since no profile is theirs",)
+    assert [one.key for one in read_question(cluster, [], PROFILES, also_pending=True).pods] == ["default/waits"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "what"),
+    [
+        ("ResourceQuota", "v1", "a ResourceQuota may refuse pods"),
+        ("MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "webhooks may change pods"),
+    ],
+)
+def test_what_the_api_server_would_do_and_nobody_does_here_is_said(ask, kind, version, what):
+    other = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}
+    *_, said = ask(cluster=list_of(node(), other)).notes
+    assert said == f"answers may differ for pods that nobody created yet, because {what}: that is not applied here"
 
 
 def test_a_dash_is_standard_input(monkeypatch, tmp_path):
@@ -253,6 +382,31 @@ TAKE_OUT = "take it out where the pod is a copy"
             id="a pod that is being deleted",
         ),
         pytest.param(
+            "kind: pods\napiVersion: v1\nmetadata: {name: a}",
+            ": kind: no kind is called 'pods', did you mean 'Pod'?",
+            id="a kind in other letters",
+        ),
+        pytest.param(
+            "kind: Pod\napiVersion: apps/v1\nmetadata: {name: a}",
+            ": apiVersion: want 'v1' for a Pod, got 'apps/v1'",
+            id="a version of another group",
+        ),
+        pytest.param(
+            "kind: PodDisruptionBudget\napiVersion: policy/v1beta1\nmetadata: {name: a}",
+            " (PodDisruptionBudget): apiVersion: want 'policy/v1', got 'policy/v1beta1'",
+            id="a version that is gone",
+        ),
+        pytest.param(
+            "kind: Pod\nmetadata: {name: a}\nspec:\n  priority: 1\n  priority: 2",
+            ": not YAML: found the key 'priority' twice: line 5 column 3",
+            id="a key twice",
+        ),
+        pytest.param(
+            json.dumps(pod("Web_1")),
+            " (Pod default/Web_1): metadata.name: want lower case letters, digits, '-' and '.', got 'Web_1'",
+            id="a name that is none",
+        ),
+        pytest.param(
             json.dumps(pod(priorityClassName="none")),
             " (Pod default/web): spec.priorityClassName: no PriorityClass 'none' in the files: add it to --cluster",
             id="a class that is not there",
@@ -273,6 +427,24 @@ def test_two_states_of_one_object_are_refused(problems):
     assert problems(cluster=list_of(node(), other)) == [
         "cluster: items[1] (Node n1): differs from cluster: items[0] (Node n1): keep the one that is to count"
     ]
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (
+            {**node(), "spec": {"taints": [{"key": "a b", "effect": "Never"}]}},
+            [
+                "spec.taints[0].key: want a key such as 'dedicated' or 'example.com/gpu', got 'a b'",
+                "spec.taints[0].effect: want NoSchedule, PreferNoSchedule, NoExecute, got 'Never'",
+            ],
+        ),
+        ({**node(), "status": {"allocatable": {"cpu": "-1"}}}, ["status.allocatable.cpu: want 0 or more, got '-1'"]),
+    ],
+    ids=["taints", "less than nothing"],
+)
+def test_a_node_that_no_api_server_would_take_is_refused(problems, thing, said):
+    assert problems(cluster=thing) == [f"cluster (Node n1): {one}" for one in said]
 
 
 def test_everything_wrong_is_said_at_once(problems):

@@ -11,7 +11,7 @@ import msgspec
 from berth.api.messages import MALFORMED
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.storage import StorageClass
+from berth.api.storage import WAIT_FOR_FIRST_CONSUMER, StorageClass
 from berth.api.volumes import PersistentVolumeClaim
 from berth.cli.creation.admission import Admission
 from berth.cli.creation.claims import claims_of_volumes, default_class, with_class
@@ -39,17 +39,20 @@ class Creation:
 
 def created(there: Sequence[Found[KubernetesObject]], wanted: Iterable[Found[Pod]]) -> Creation:
     """Everything as stored, and the claims that would be made for the pods."""
-    creating = _Creating(there)
-    return creating.done(there, wanted)
+    return _Creating(there).done(there, wanted)
 
 
 class _Creating:
+    """Takes the objects one by one. New claims are kept in two lists: those that files hold, those of pods' volumes."""
+
     def __init__(self, there: Sequence[Found[KubernetesObject]]) -> None:
         things = [one.thing for one in there]
         self._admission = Admission(things)
         self._default_class = default_class(one for one in things if isinstance(one, StorageClass))
         self._creation = Creation()
         self._claims: list[PersistentVolumeClaim] = []
+        self._of_pods: list[PersistentVolumeClaim] = []
+        self._noted: dict[str, list[str]] = {}
 
     def done(self, there: Sequence[Found[KubernetesObject]], wanted: Iterable[Found[Pod]]) -> Creation:
         creation = self._creation
@@ -57,16 +60,21 @@ class _Creating:
         creation.there = tuple(self._pod(pod) for one in there if (pod := as_pod(one)) is not None)
         creation.wanted = tuple(self._pod(one) for one in wanted)
         known = {_key(one) for one in creation.others if isinstance(one, PersistentVolumeClaim)}
-        creation.others += [claim for claim in self._claims if _key(claim) not in known]
+        made = [claim for claim in self._of_pods if _key(claim) not in known]
+        creation.others += made
+        creation.notes.extend(f"{_first_of(places)}: {note}" for note, places in self._noted.items())
+        creation.notes.extend(_of_claims([*self._claims, *made], creation.others))
         return creation
 
     def _other(self, one: Found[KubernetesObject]) -> KubernetesObject:
         if not one.manifest:
             return one.thing
         self._refuse(one, _refused(one.thing))
-        if isinstance(one.thing, PersistentVolumeClaim):
-            return with_class(one.thing, self._default_class)
-        return one.thing
+        if not isinstance(one.thing, PersistentVolumeClaim):
+            return one.thing
+        claim = with_class(one.thing, self._default_class)
+        self._claims.append(claim)
+        return claim
 
     def _pod(self, one: Found[Pod]) -> Pod:
         if not one.manifest:
@@ -76,8 +84,9 @@ class _Creating:
             return one.thing
         admitted = self._admission.admitted(one.thing, runtime=manifest.runtime_class_name)
         self._refuse(one, admitted.refusals)
-        self._creation.notes.extend(f"{one.where}: {note}" for note in admitted.notes)
-        self._claims += [with_class(claim, self._default_class) for claim in claims_of_volumes(one.thing, manifest)]
+        for note in admitted.notes:
+            self._noted.setdefault(note, []).append(one.where)
+        self._of_pods += [with_class(claim, self._default_class) for claim in claims_of_volumes(one.thing, manifest)]
         return admitted.pod
 
     def _manifest(self, one: Found[Pod]) -> ManifestSpec | None:
@@ -99,6 +108,27 @@ class _Creating:
 
 def _key(claim: PersistentVolumeClaim) -> tuple[str, str]:
     return claim.metadata.namespace, claim.metadata.name
+
+
+def _of_claims(new: Iterable[PersistentVolumeClaim], others: Iterable[KubernetesObject]) -> Iterator[str]:
+    """Of claims that a controller would bind while the pod waits; nobody does here."""
+    waiting = {
+        one.metadata.name
+        for one in others
+        if isinstance(one, StorageClass) and one.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+    }
+    at_once = [claim for claim in new if not claim.spec.volume_name and claim.class_name not in waiting]
+    if at_once:
+        claims = _first_of([f"{one.metadata.namespace}/{one.metadata.name}" for one in at_once])
+        yield (
+            f"answers may differ for the pods of claim {claims}, because on a cluster it gets "
+            f"its volume first: name a class with {WAIT_FOR_FIRST_CONSUMER}, or add the bound claim to --cluster"
+        )
+
+
+def _first_of(places: Sequence[str]) -> str:
+    """The first, and how many more there are: there may be thousands of them."""
+    return f"{places[0]} and {len(places) - 1} more" if len(places) > 1 else places[0]
 
 
 def _refused(thing: KubernetesObject) -> Iterator[str]:

@@ -58,14 +58,14 @@ class _Fitting:
         return value
 
     def _one_of(self, value: Any, of: inspect.UnionType, path: str) -> Any:
-        """Of several types: the one that the value has, or the first, against which it is told."""
+        """Of a type or nothing, or of the three that a quantity may have."""
         types = [one for one in of.types if not isinstance(one, inspect.NoneType)]
         if value is None:
             return None if len(types) < len(of.types) else _nothing(types[0]) or "0"
         if len(types) == 1:
             return self.value(value, types[0], path)
         if not any(_is_of(value, one) for one in types):
-            self.problems.append(f"{path}: want {' or '.join(map(_called, types))}, got {_shown(value)}")
+            self.problems.append(f"{path}: want a quantity such as 500m or 2Gi, got {_shown(value)}")
         return value
 
     def _struct(self, value: dict[str, Any], of: inspect.StructType, path: str) -> dict[str, Any]:

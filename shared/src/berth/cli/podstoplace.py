@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from berth.api.pod import Pod, is_finished
+from berth.cli.creation.defaults import scheduler_of
 from berth.cli.objects import Found, Identity
 
 
@@ -25,7 +26,7 @@ def pods_to_place(
 
 def pending(pods: Iterable[Found[Pod]], *, schedulers: Collection[str]) -> list[Found[Pod]]:
     """Those of a cluster that wait for one of these schedulers."""
-    return [one for one in pods if one.thing.spec.scheduler_name in schedulers and _waits(one.thing)]
+    return [one for one in pods if scheduler_of(one.thing) in schedulers and _waits(one.thing)]
 
 
 def _waits(pod: Pod) -> bool:
@@ -46,8 +47,9 @@ def _strangers(pods: Iterable[Found[Pod]], schedulers: Collection[str]) -> Itera
     """Whose pods no profile places, a line a scheduler: there may be thousands of them."""
     by_scheduler: dict[str, list[str]] = {}
     for one in pods:
-        if one.thing.spec.scheduler_name not in schedulers:
-            by_scheduler.setdefault(one.thing.spec.scheduler_name, []).append(one.where)
+        scheduler = scheduler_of(one.thing)
+        if scheduler not in schedulers:
+            by_scheduler.setdefault(scheduler, []).append(one.where)
     for scheduler, (first, *others) in by_scheduler.items():
         yield (
             f"{first}{f' and {len(others)} more' if others else ''}: spec.schedulerName: no profile has the name "

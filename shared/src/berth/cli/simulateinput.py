@@ -34,6 +34,7 @@ _NOT_APPLIED: Final[Mapping[str, str]] = {
     "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may refuse pods",
 }
 """What the API server does to new pods that cannot be done here, by the kind that says so."""
+_UNMADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
 Objects = dict[Identity, Found[KubernetesObject]]
 
 
@@ -97,6 +98,7 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Reading:
     notes = [
         *_left_out("--cluster", "no cycle reads them", there.others),
         *_left_out("--pods", "neither pods nor what a cycle reads of a release", asked.others + nodes),
+        *_without_pods(asked.others + Counter(one.kind for one in found)),
         *_not_applied(there.others + asked.others),
     ]
     return _Reading(objects=objects, added=added, asked=list(_pods(found)), problems=problems, notes=notes)
@@ -154,6 +156,13 @@ def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
         kinds = [f"{count} {kind}" for kind, count in others.most_common(_SHOWN)]
         more = ", ..." if len(others) > _SHOWN else ""
         yield f"{flag}: left out {_counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
+
+
+def _without_pods(kinds: Counter[str]) -> Iterator[str]:
+    """Of workloads in --pods whose pods are not made."""
+    unmade = [f"{kinds[kind]} {kind}" for kind in _UNMADE if kind in kinds]
+    if unmade:
+        yield f"--pods: no pods are made of {', '.join(unmade)}: write pods of them where they are to count"
 
 
 def _not_applied(others: Counter[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The values of YAML, from the parser's events. As PyYAML's safe loader gives them, in a tenth of its time.
 
-A key that stands twice in a mapping is refused here, as kubectl refuses it. The loader makes a tree of nodes first, which takes 40 seconds for the 50,000 pods of a cluster.
+A key that stands twice in a mapping is refused here, as kubectl refuses it.
+The loader makes a tree of nodes first, which takes 40 seconds for the 50,000 pods of a cluster.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from typing import Final
 
 import msgspec
 
-from berth.api.pod import Container, ContainerPort, PodSpec, Quantities, ResourceRequirements, Toleration
+from berth.api.pod import Container, ContainerPort, Pod, PodSpec, Quantities, ResourceRequirements, Toleration
 from berth.api.resources import CPU, MEMORY, Amounts
 from berth.api.taints import NO_EXECUTE
 from berth.cli.creation.amounts import containers_limit, containers_request, quantities
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
+_SCHEDULER: Final = "default-scheduler"
 GRACE_SECONDS: Final = 30
 _HUGE_PAGES: Final = "hugepages-"
 _TOLERATED: Final = tuple(
@@ -21,12 +21,17 @@ _TOLERATED: Final = tuple(
 """Which every pod puts up with, for five minutes: such nodes may still be chosen for it."""
 
 
+def scheduler_of(pod: Pod) -> str:
+    """The scheduler that the pod is for; one that names none, or an empty name, is for Kubernetes' own."""
+    return pod.spec.scheduler_name or _SCHEDULER
+
+
 def with_defaults(spec: PodSpec) -> PodSpec:
     """Everything that the API server fills in without looking at other objects, but the tolerations."""
     grace = spec.termination_grace_period_seconds
     spec = msgspec.structs.replace(
         spec,
-        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
+        scheduler_name=spec.scheduler_name or _SCHEDULER,
         containers=spec.containers and [_container(one, spec) for one in spec.containers],
         init_containers=spec.init_containers and [_container(one, spec) for one in spec.init_containers],
         termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
