@@ -87,6 +87,17 @@ def test_every_form_of_several_objects_is_read(ask, text):
     assert [one.key for one in ask(pods=text).pods] == ["default/a", "default/b"]
 
 
+def test_fields_that_are_left_empty_are_as_if_not_there(ask):
+    text = (
+        "apiVersion: v1\nkind: Pod\nstatus:\n"
+        "metadata:\n  name: a\n  namespace:\n  labels:\n  creationTimestamp: null\n"
+        "spec:\n  schedulerName: berth\n  priorityClassName:\n  nodeSelector:\n"
+        "  containers:\n  - name: main\n    resources:\n"
+    )
+    (asked,) = ask(pods=text).pods
+    assert (asked.key, asked.spec.priority, asked.spec.priority_class_name) == ("default/a", 0, "")
+
+
 def test_times_in_yaml_are_text_as_in_json(ask):
     metadata, spec = "{name: a, creationTimestamp: 2026-11-21T07:48:59Z}", "{schedulerName: berth, containers: [{}]}"
     text = f"kind: Pod\nmetadata: {metadata}\nspec: {spec}\n"
@@ -331,6 +342,10 @@ TAKE_OUT = "take it out where the pod is a copy"
         pytest.param("just words", f": {NO_OBJECT}", id="words"),
         pytest.param("[1, 2]", f": {NO_OBJECT}", id="a sequence"),
         pytest.param("metadata: {name: a}", f": kind: missing: {WANTED}", id="an object of no kind"),
+        pytest.param(
+            "kind:\nmetadata: {name: a}", f": kind: missing: {WANTED}", id="an object whose kind is left empty"
+        ),
+        pytest.param("apiVersion: v1\nkind: Pod\nmetadata:", " (Pod): metadata: missing", id="a pod without metadata"),
         pytest.param(
             yaml.safe_dump(list_of(pod(), list_of())),
             ": items[1]: kind: 'List' in a List: lists in lists are not read; list its objects",

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from berth.api.messages import MALFORMED
+from berth.cli.fieldtypes import fitted
 from berth.cli.yamlvalues import yaml_values
 
 WANTED: Final = "want what `kubectl get -o json` or `-o yaml` prints"
@@ -82,7 +83,7 @@ def _items(where: str, of: _Head, problems: list[str]) -> Iterator[Document]:
 
 def _head(where: str, value: bytes, problems: list[str], *, kind: str = "") -> _Head | None:
     try:
-        head = _decoder.decode(value)
+        head = _read_head(value)
     except MALFORMED:
         problems.append(f"{where}: not an object with `apiVersion` and `kind`: {WANTED}")
         return None
@@ -90,6 +91,13 @@ def _head(where: str, value: bytes, problems: list[str], *, kind: str = "") -> _
         problems.append(f"{where}: kind: missing: {WANTED}")
         return None
     return head if head.kind else msgspec.structs.replace(head, kind=kind)
+
+
+def _read_head(value: bytes) -> _Head:
+    try:
+        return _decoder.decode(value)
+    except MALFORMED:  # it may be only that a field is left empty
+        return _decoder.decode(msgspec.json.encode(fitted(msgspec.json.decode(value), _Head, [])))
 
 
 def _values(name: str, data: bytes, problems: list[str]) -> list[bytes]:
