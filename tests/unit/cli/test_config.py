@@ -142,13 +142,22 @@ def test_what_is_shown_of_a_provider_is_read_again_with_the_flags_that_it_names(
     assert typed("check", path, *flags).exit_code == 0
 
 
-def test_a_plugin_that_is_gone_is_refused_where_the_provider_does_not_have_it(written):
-    path = written(HEAD + "profiles: [{plugins: {score: {enabled: [{name: NodeResourcesMostAllocated}]}}}]\n")
-    assert typed("check", path, "--algorithm-provider=ClusterAutoscalerProvider").exit_code == 0
-    for flags in ([], ["--algorithm-provider=DefaultProvider"]):
-        done = typed("check", path, *flags)
-        assert done.exit_code == 2
-        assert "enabled[0].name: 'NodeResourcesMostAllocated' was invalid in version" in done.stderr
+@pytest.mark.parametrize(
+    ("filters", "flags"),
+    [
+        pytest.param("{enabled: [{name: EBSLimits}]}", ["--algorithm-provider=DefaultProvider"], id="added to a list"),
+        pytest.param('{enabled: [{name: EBSLimits}], disabled: [{name: "*"}]}', [], id="without the provider"),
+        pytest.param(
+            '{enabled: [{name: EBSLimits, weight: 2}], disabled: [{name: "*"}]}',
+            ["--algorithm-provider=DefaultProvider"],
+            id="otherwise than the provider has it",
+        ),
+    ],
+)
+def test_a_plugin_that_is_gone_is_refused_but_in_a_whole_list_as_the_provider_has_it(written, filters: str, flags):
+    done = typed("check", written(HEAD + f"profiles: [{{plugins: {{filter: {filters}}}}}]\n"), *flags)
+    assert done.exit_code == 2
+    assert "enabled[0].name: 'EBSLimits' was invalid in version" in done.stderr
 
 
 def test_a_minus_is_standard_input():

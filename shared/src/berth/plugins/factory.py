@@ -32,7 +32,7 @@ class PluginFactory:
         args_type: the type of its arguments, each field with its default; None when it takes none.
         validate: (arguments, path) -> every problem as ``path: want expectation, got value``.
         only_in_presets: whether it is gone from v1, and in the lists of an older release: a file may name it only
-            where the preset has it.
+            in a list that it writes out whole, as the preset has it.
     """
 
     name: str

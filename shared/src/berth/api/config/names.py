@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from berth.api.config.decode import did_you_mean
-from berth.api.config.types import API_VERSION, Plugins, Point
+from berth.api.config.plugins import EVERYTHING
+from berth.api.config.types import API_VERSION, PluginRef, Plugins, PluginSet, Point
 from berth.api.config.versions import GONE_PLUGINS
 
 MULTI_POINT: Final = "multiPoint"
@@ -18,7 +19,7 @@ class Named(Protocol):
 
     @property
     def only_in_presets(self) -> bool:
-        """Whether it is gone from v1: a file may name it where the preset it starts from has it, and nowhere else."""
+        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
         ...
 
 
@@ -31,11 +32,19 @@ class PluginNames:
     has_listed: bool = field(init=False, default=False)
     """Whether somebody was told all names."""
 
-    def allows(self, name: str, place: str = "") -> bool:
-        """Whether the file may name the plugin at this extension point, or under multiPoint."""
-        if name not in self.known:
-            return False
-        return not self.known[name].only_in_presets or self._is_in_preset(name, place)
+    def allows(self, name: str) -> bool:
+        """Whether any file may name the plugin."""
+        return name in self.known and not self.known[name].only_in_presets
+
+    def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
+        """Whether this set of an extension point, or of multiPoint, may name the plugin.
+
+        One that is gone from v1 may stand in a list that is written out whole (what ``berth config show`` prints), as
+        the preset has it there.
+        """
+        return self.allows(ref.name) or (
+            ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
+        )
 
     def refusal(self, path: str, name: str) -> str:
         """What is wrong with the name at this path."""
@@ -52,10 +61,19 @@ class PluginNames:
         self.has_listed = True
         return ", ".join(self._offered())
 
-    def _is_in_preset(self, name: str, place: str) -> bool:
+    def _of_preset(self, place: str) -> set[tuple[str, int]]:
         if place not in set(Point):
-            return False
-        return any(ref.name == name for ref in self.preset.at(Point(place)).enabled or ())
+            return set()
+        return {_read(ref) for ref in self.preset.at(Point(place)).enabled or ()}
 
     def _offered(self) -> list[str]:
         return [name for name in sorted(self.known) if self.allows(name)]
+
+
+def _is_whole(written: PluginSet) -> bool:
+    return any(ref.name == EVERYTHING for ref in written.disabled or ())
+
+
+def _read(ref: PluginRef) -> tuple[str, int]:
+    """Weight absent or 0 is 1."""
+    return ref.name, ref.weight or 1

@@ -36,7 +36,7 @@ class KnownPlugin(Protocol):
 
     @property
     def only_in_presets(self) -> bool:
-        """Whether it is gone from v1: a file may name it where the preset it starts from has it, and nowhere else."""
+        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
         ...
 
     @property
@@ -106,7 +106,7 @@ def _check_names(
     for place, chosen in sets.items():
         for index, ref in enumerate(chosen.enabled or ()):
             where = f"{path}.{place}.enabled[{index}]"
-            if not names.allows(ref.name, place):
+            if not names.allows_at(ref, place, chosen):
                 problems.append(names.refusal(f"{where}.name", ref.name))
             elif place != MULTI_POINT and Point(place) not in known[ref.name].points:
                 offered = ", ".join(known[ref.name].points)
