@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.identity import Epoch
-from berth.api.messages import DeadLetter, Decision, Ranked, UnknownSchemaError, attempt_of, decode, decoder
-from berth.bus.port import BusLostError, Consumption, Delivery, MissingError, Session, TooLargeError
-from berth.bus.stages import bury, publish_decision
+from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode, decoder
+from berth.bus.port import Consumption, Delivery, Session
 from berth.bus.topology import RANKED
 from berth.cluster.heard import HeardData
 from berth.cluster.livesource import LiveSource
@@ -27,7 +24,7 @@ from berth.service.process import Process
 from berth.service.until import run_until
 from binder import prewriting
 from binder.committer import Committer
-from binder.counting import clear, count_binding, count_decision, show
+from binder.counting import clear, count_binding, show
 from binder.effects import (
     Ack,
     Announce,
@@ -45,6 +42,7 @@ from binder.effects import (
 )
 from binder.evictions import carry_out, demote
 from binder.ledger import Ledger
+from binder.publishing import Publishing
 from binder.reading import Reading
 from binder.requests import post_binding, read_pod
 from binder.settings import BinderSettings
@@ -53,9 +51,6 @@ from binder.statements import Stand
 from binder.takeover import Takeover
 
 log = get_logger()
-
-NATS_AGAIN_SECONDS: Final = 0.2
-"""Before a publish that got no answer is repeated; its id makes it harmless."""
 
 GAUGES_SECONDS: Final = 1.0
 """Between two settings of gauges; nobody scrapes more often."""
@@ -97,6 +92,7 @@ class Leading:
             stand=Stand(epoch=Epoch(leadership.number), config=parts.config),
             settings=parts.settings.commit,
         )
+        self._publishing = Publishing(session, self._metrics)
         self._tasks = asyncio.TaskGroup()
         self._under_way = 0
         self._changed = asyncio.Event()
@@ -175,15 +171,9 @@ class Leading:
         except UnknownSchemaError:
             delivery.nak(self._parts.settings.stranger_delay)
         except DecodeError as error:
-            self._start(self._put_aside(delivery, str(error)))
+            self._start(self._publishing.put_aside(delivery, str(error)))
         else:
             self._carry_on(effects)
-
-    async def _put_aside(self, delivery: Delivery, reason: str) -> None:
-        log.warning("put a message aside", subject=delivery.subject, reason=reason)
-        self._metrics.count("berth_dead_letters_total", cause="undecodable")
-        await self._until_stored(lambda: bury(self._session, _letter(delivery, reason)))
-        delivery.ack()
 
     async def _keep_alive(self) -> None:
         while True:
@@ -288,33 +278,8 @@ class Leading:
             self._complain(answer.missing_right)
 
     async def _publish(self, publish: Publish) -> None:
-        said, delivery = publish.decision, publish.held.delivery
-        if publish.bury:
-            self._metrics.count("berth_dead_letters_total", cause="failed")
-            await self._until_stored(lambda: bury(self._session, _letter(delivery, said.message, said.attempt)))
-        await self._until_stored(lambda: self._publish_decision(said, delivery))
-        count_decision(self._metrics, said)
-        self._carry_on(self._core.published(said))
-
-    async def _publish_decision(self, said: Decision, delivery: Delivery) -> None:
-        timed = msgspec.structs.replace(said, ranked_at=delivery.time)
-        try:
-            await publish_decision(self._session, timed, headers=delivery.headers)
-        except TooLargeError:
-            await publish_decision(self._session, _shortened(timed), headers=delivery.headers)
-
-    async def _until_stored(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Publish until the stream has it. A lost connection ends the leadership, and the message comes again."""
-        while True:
-            try:
-                await publish()
-            except (BusLostError, MissingError):
-                raise
-            except TemporaryError as error:
-                log.warning("publishing again", reason=str(error))
-                await asyncio.sleep(NATS_AGAIN_SECONDS)
-            else:
-                return
+        await self._publishing.decide(publish)
+        self._carry_on(self._core.published(publish.decision))
 
     def _announce(self, effect: Announce) -> None:
         self._parts.speaker.offer(effect.decision, self._parts.ledger.pod(effect.pod.uid) or effect.pod)
@@ -346,13 +311,3 @@ def _read(delivery: Delivery) -> Ranked:
 def _about(effect: Evict) -> dict[str, object]:
     names = [victim.key for victim in effect.victims]
     return {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": names}
-
-
-def _letter(delivery: Delivery, reason: str, attempt: str = "") -> DeadLetter:
-    payload = delivery.data.decode(errors="replace")
-    return DeadLetter(subject=delivery.subject, reason=reason, service="binder", attempt=attempt, payload=payload)
-
-
-def _shortened(said: Decision) -> Decision:
-    """Without what explains it: that a pod is bound must be said however long the explanation is."""
-    return msgspec.structs.replace(said, candidates=[], rejections=[], message=said.message[:1024])
