@@ -69,7 +69,7 @@ async def test_the_mirror_holds_nodes_and_bound_pods_and_loses_what_goes(world):
 
     await world.until(all_three)
     assert "node.n1" in await mirrored(world, "node")
-    assert "namespace.default" in await mirrored(world, "namespace")
+    assert f"namespace.{world.cluster.api.namespace}" in await mirrored(world, "namespace")
     assert (await world.cluster.api.delete(f"{world.cluster.api.pods}/web-0", {"gracePeriodSeconds": 0})).code == 200
 
     async def two_left() -> bool:
