@@ -22,7 +22,7 @@ def services(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def test_every_image_is_ours_or_public_with_a_version(services):
     for name, service in services.items():
-        assert re.fullmatch(r"berth:local|[\w./-]+:v?\d+\.\d+\.\d+[\w.+-]*", service["image"]), name
+        assert re.fullmatch(r"berth(-[a-z-]+)?:local|[\w./-]+:v?\d+\.\d+\.\d+[\w.+-]*", service["image"]), name
 
 
 def test_nats_has_the_version_of_the_locked_wheel(services):
