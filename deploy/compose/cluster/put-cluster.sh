@@ -18,7 +18,7 @@ refuse() {
 if [ -n "$server" ]; then
   sed "s|^\( *server: \).*|\1$server|" "$file" > "$to.new"
 else
-  if grep -Eq '^ *"?server"?: *"?https?://(127\.|localhost|\[::1\])' "$file"; then
+  if grep -Eq '(^|[ {,])"?server"?: *["'"'"']?https?://(127\.|0\.0\.0\.0|localhost|\[::1?\])' "$file"; then
     refuse "its server is an address of this machine, and within a container that is the container itself: give an address that containers reach (kind get kubeconfig --internal, host.docker.internal; docs/compose.md)"
   fi
   if grep -Eq '^ *"?(certificate-authority|client-certificate|client-key|tokenFile)"?:' "$file"; then
