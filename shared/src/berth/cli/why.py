@@ -34,7 +34,13 @@ Pod = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="Which pod.", 
 Now = Annotated[bool, typer.Option("--now", help="Rank it again, on every node, as the mirror shows them now.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The configuration of the services.", show_default=False),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The configuration of the services.",
+        envvar="BERTH_CONFIG",
+        show_default=False,
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None,
