@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+PROCESS: Final = ("service", "instance")
+"""The labels that tell one process from the others, as Prometheus gives them."""
+A_PROCESS: Final = "{{service}} {{instance}}"
+"""The legend for these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

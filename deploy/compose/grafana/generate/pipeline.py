@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Dashboard, Panel, gauge, increase, mean, quantile, quantiles, rate
+from panels import A_PROCESS, PROCESS, Dashboard, Panel, gauge, increase, mean, quantile, quantiles, rate
 
 FINAL: Final = 'outcome!="waiting"'
 
@@ -186,19 +186,19 @@ PIPELINE: Final = Dashboard(
                 title="CPU",
                 about="Cores, by process. One that is near 1 is at its end; more scorers help, more binders do not.",
                 unit="short",
-                queries={"{{service}} {{instance}}": rate("process_cpu_seconds_total", "service", "instance")},
+                queries={A_PROCESS: rate("process_cpu_seconds_total", *PROCESS)},
             ),
             Panel(
                 title="Memory",
                 about="Resident, by process.",
                 unit="bytes",
-                queries={"{{service}} {{instance}}": gauge("process_resident_memory_bytes", "service", "instance")},
+                queries={A_PROCESS: gauge("process_resident_memory_bytes", *PROCESS)},
             ),
             Panel(
                 title="Main loop, 99th percentile of its lag",
                 about="By how much timers come late, by process; above a second it counts as a stall.",
                 unit="s",
-                queries={"{{service}} {{instance}}": quantile(0.99, "berth_main_loop_lag_seconds", "service", "instance")},
+                queries={A_PROCESS: quantile(0.99, "berth_main_loop_lag_seconds", *PROCESS)},
             ),
         ),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from panels import Dashboard, Panel, age, gauge, mean, quantile, quantiles, rate
+from panels import A_PROCESS, PROCESS, Dashboard, Panel, age, gauge, mean, quantile, quantiles, rate
 
 SCORERS: Final = Dashboard(
     uid="berth-scorers",
@@ -15,31 +15,31 @@ SCORERS: Final = Dashboard(
                 title="Mirror",
                 about="How long ago a scorer last knew every kind completely. A quiet kind is told of every 30 s.",
                 unit="s",
-                queries={"{{service}} {{instance}}": age("berth_mirror_complete_timestamp_seconds", "service", "instance")},
+                queries={A_PROCESS: age("berth_mirror_complete_timestamp_seconds", *PROCESS)},
             ),
             Panel(
                 title="Age of the view, 99th percentile",
                 about="Of what pods were ranked on.",
                 unit="s",
-                queries={"{{service}} {{instance}}": quantile(0.99, "berth_view_age_seconds", "service", "instance")},
+                queries={A_PROCESS: quantile(0.99, "berth_view_age_seconds", *PROCESS)},
             ),
             Panel(
                 title="Held before ranking, 99th percentile",
                 about="For its turn, or for changes that the view had yet to reach.",
                 unit="s",
-                queries={"{{service}} {{instance}}": quantile(0.99, "berth_hold_duration_seconds", "service", "instance")},
+                queries={A_PROCESS: quantile(0.99, "berth_hold_duration_seconds", *PROCESS)},
             ),
             Panel(
                 title="Pods in hand",
                 about="Taken and not answered; at most 64.",
                 unit="short",
-                queries={"{{service}} {{instance}}": gauge("berth_held_pods", "service", "instance")},
+                queries={A_PROCESS: gauge("berth_held_pods", *PROCESS)},
             ),
             Panel(
                 title="Proposals counted",
                 about="Own and peers': the same at each scorer that keeps up.",
                 unit="short",
-                queries={"{{service}} {{instance}}": gauge("berth_proposals", "service", "instance")},
+                queries={A_PROCESS: gauge("berth_proposals", *PROCESS)},
             ),
             Panel(
                 title="Mirror by kind",
@@ -53,7 +53,7 @@ SCORERS: Final = Dashboard(
                 title="Pods ranked",
                 about="By scorer: they take from one queue, so that who is faster takes more.",
                 unit="cps",
-                queries={"{{service}} {{instance}}": rate("scheduler_scheduling_algorithm_duration_seconds_count", "service", "instance")},
+                queries={A_PROCESS: rate("scheduler_scheduling_algorithm_duration_seconds_count", *PROCESS)},
             ),
             Panel(
                 title="Ranking one pod",
