@@ -108,7 +108,7 @@ def require_project() -> None:
     """Leave the test out unless this machine can build and run the simulated profile."""
     require("docker-compose")
     for name in sorted({each["image"] for each in configuration("simulated")["services"].values()}):
-        if not name.startswith("berth:"):
+        if not name.startswith(("berth:", "berth-")):
             require(f"image:{name}")
     require(f"image:{os.environ.get('BUILD_PYTHON', 'python:3.11-slim-bookworm')}")
     if problem := _build():
