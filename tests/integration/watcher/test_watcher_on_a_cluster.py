@@ -68,8 +68,12 @@ async def test_the_mirror_holds_nodes_and_bound_pods_and_loses_what_goes(world):
         return [pod["spec"]["nodeName"] for pod in (await mirrored(world, "pod")).values()] == ["n1"] * 3
 
     await world.until(all_three)
-    assert "node.n1" in await mirrored(world, "node")
-    assert f"namespace.{world.cluster.api.namespace}" in await mirrored(world, "namespace")
+
+    async def its_node_and_namespace() -> bool:
+        namespace = f"namespace.{world.cluster.api.namespace}"
+        return "node.n1" in await mirrored(world, "node") and namespace in await mirrored(world, "namespace")
+
+    await world.until(its_node_and_namespace)
     assert (await world.cluster.api.delete(f"{world.cluster.api.pods}/web-0", {"gracePeriodSeconds": 0})).code == 200
 
     async def two_left() -> bool:
