@@ -40,7 +40,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.service.allocator import keep_freed_memory
+from berth.process.lifecycle import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results"
 PODS_PER_NODE = 10

@@ -21,7 +21,7 @@ import msgspec
 
 from bench.contenders import Contender, Running
 from bench.processes import Cost, children, costs, machine_busy_seconds
-from berth.sim.workload import make_pod
+from berth.sim.nodes import make_pod
 from harness.control_plane import ControlPlane
 from harness.outside import Outside, eventually
 

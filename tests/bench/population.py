@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
-from berth.api.namespace import Namespace
 from berth.api.node import ContainerImage, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
     Affinity,
@@ -33,7 +32,7 @@ from berth.api.pod import (
     TopologySpreadConstraint,
     Volume,
 )
-from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
+from berth.api.workloads import LabelsSpec, Namespace, ReplicaSet, SelectorSpec, Service
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

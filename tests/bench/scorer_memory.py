@@ -19,12 +19,11 @@ from pathlib import Path
 import msgspec
 
 from bench.population import APPLICATIONS, applications, namespaces, nodes, pods
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.messages import Pending
 from berth.api.mirror import MirrorEntry, encode_entry
-from berth.api.subjects import key
-from berth.bus.nats import NatsBus
-from berth.bus.port import Session
+from berth.api.subjects import Attempt, Term, Uid, key
+from berth.bus.interface import Session
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_pending
 from harness.child_processes import spawn, stop

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from bench.population import HOSTNAME, ZONE, Application
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import (
     Affinity,
@@ -18,6 +17,7 @@ from berth.api.pod import (
     TopologySpreadConstraint,
     Volume,
 )
+from berth.api.subjects import Attempt, Term, Uid
 
 
 def attempt(pod: Pod) -> Attempt:

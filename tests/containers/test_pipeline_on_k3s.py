@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from berth.kube.client import KubeClient
-from berth.kube.credentials import Credentials, source_for
-from berth.sim.workload import make_pod
+from berth.kube.credentials import KubeCredentials, source_for
+from berth.sim.nodes import make_pod
 from harness.containers import deprecations_of_testcontainers, started
 from harness.docker_engine import compose_image
 from harness.left_out import require
@@ -45,7 +45,7 @@ def berth(kubeconfig: Path, tmp_path: Path) -> Iterator[BerthUp]:
 
 @pytest.fixture
 async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
-    async with KubeClient(await Credentials.from_source(source_for(str(kubeconfig)))) as client:
+    async with KubeClient(await KubeCredentials.from_source(source_for(str(kubeconfig)))) as client:
         yield client
 
 

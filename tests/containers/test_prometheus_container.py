@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from harness.child_processes import free_ports
 from harness.collector_world import collecting, node_at
 from harness.docker_engine import compose_image

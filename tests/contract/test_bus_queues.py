@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError
 from harness.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
 LONG = 10.0

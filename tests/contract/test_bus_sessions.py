@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from berth.bus.port import BusLostError
+from berth.bus.interface import BusLostError
 from harness.fixtures_bus import SHORT_ACK_WAIT
 
 

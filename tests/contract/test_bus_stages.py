@@ -3,7 +3,7 @@
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Ranked, decode, decoder
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.bus.stages import LETTER_CHARACTERS, bury, publish_decision, publish_pending, publish_ranked
+from berth.bus.stages import LETTER_CHARACTERS, publish_dead_letter, publish_decision, publish_pending, publish_ranked
 
 POD = Pod(metadata=ObjectMeta(name="web.0", namespace="default", uid="u"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -69,8 +69,8 @@ async def test_each_repeat_of_waiting_is_heard(on):
 async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
     session = await on.session()
     letter = DeadLetter(subject="berth.pending.p=2Eq.default.web.0", reason="garbage", service="scorer", payload="x")
-    await bury(session, letter)
-    await bury(session, letter)
+    await publish_dead_letter(session, letter)
+    await publish_dead_letter(session, letter)
     found = [stored async for stored in session.look_through("dead", "berth.*.*.default.web.0")]
     assert [decode(stored.data, decoder(DeadLetter)) for stored in found] == [letter]
 
@@ -78,6 +78,6 @@ async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
 async def test_any_other_letter_lies_under_its_service_and_is_cut_to_a_readable_length(on):
     session = await on.session()
     letter = DeadLetter(subject="elsewhere", reason="garbage", service="scorer", payload="x" * 2_000_000)
-    await bury(session, letter)
+    await publish_dead_letter(session, letter)
     stored = await read(session, "dead", "berth.dead.scorer")
     assert len(decode(stored.data, decoder(DeadLetter)).payload) == LETTER_CHARACTERS

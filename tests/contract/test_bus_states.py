@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.port import MissingError, StreamState
+from berth.bus.interface import MissingError, StreamState
 from harness.fixtures_bus import SHORT_ACK_WAIT
 
 SUBJECTS = [f"berth.pending.berth.default.web-{number}" for number in range(3)]

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from berth.api.furtherkinds import FURTHER_KINDS
-from berth.kube.decoding import ObjectDecoder
-from berth.kube.kinds import KINDS
-from berth.kube.port import Deleted, Upserted
+from berth.api.kinds import FURTHER_KINDS
+from berth.kube.listwatch import ObjectDecoder
+from berth.kube.watch import KINDS, Deleted, Upserted
 from harness.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}

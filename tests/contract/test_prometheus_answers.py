@@ -11,10 +11,9 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
+from berth_metrics_collector.prometheus import Prometheus, PrometheusError
 from harness.child_processes import free_ports
 from harness.scripted_server import cut, scripted_server, stream
-from metrics_collector.answers import PrometheusError
-from metrics_collector.prometheus import Prometheus
 
 PATIENCE = timedelta(seconds=0.5)
 GRACE = timedelta(seconds=0.3)
@@ -137,7 +136,7 @@ async def test_a_name_that_nobody_has_is_unreachable():
 
 
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
-    monkeypatch.setattr("metrics_collector.prometheus.LARGEST", 1000)
+    monkeypatch.setattr("berth_metrics_collector.prometheus.LARGEST", 1000)
     async with scripted_server(says(body([ROW] * 1000))) as url:
         server = Prometheus(url, patience=PATIENCE)
         with pytest.raises(PrometheusError, match="more than 1000 bytes"):

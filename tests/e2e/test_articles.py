@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from harness.control_plane import ControlPlane
 from harness.outside import Outside, eventually

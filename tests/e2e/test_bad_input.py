@@ -12,7 +12,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from berth.sim.workload import make_node
+from berth.sim.nodes import make_node
 from harness.child_processes import free_ports
 from harness.control_plane import ControlPlane, kubeconfig
 from harness.outside import Outside, eventually, outside

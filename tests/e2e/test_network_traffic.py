@@ -9,19 +9,19 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.bandwidth import BandwidthQuery
+from berth.api.livedata import BandwidthQuery
 from berth.api.messages import Decision, Outcome, decode, decoder
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.workload import make_nodes
+from berth.sim.nodes import make_nodes
+from berth_metrics_collector.prometheus import Prometheus
+from berth_metrics_collector.queries import traffic_of
 from harness.child_processes import free_ports
 from harness.exporter import Exporter
 from harness.outside import outside
 from harness.pipeline import berth_up
 from harness.prometheus_server import prometheus_server
-from metrics_collector.prometheus import Prometheus
-from metrics_collector.queries import traffic_of
 
 pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
 

@@ -37,7 +37,7 @@ def services(nats: str, kubeconfigs: dict[str, Path], folder: Path) -> Iterator[
         for name in ("watcher", "binder", "scorer"):
             access = ["--kubeconfig", str(kubeconfigs[name])] if name in kubeconfigs else []
             flags = ["--nats", nats, "--ready-file", str(folder / f"{name}.ready"), *access]
-            running.append(spawn([sys.executable, "-m", name, *flags], folder / f"{name}.log"))
+            running.append(spawn([sys.executable, "-m", f"berth_{name}", *flags], folder / f"{name}.log"))
         yield folder
     finally:
         stop(running)

@@ -7,20 +7,29 @@ from typing import Any
 
 import msgspec
 
-from berth.api.identity import Attempt, Epoch, Term, Uid
 from berth.api.messages import Candidate, Decision, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
-from berth.kube.port import Deleted, ReflectorEvent, Upserted
-from berth.service.configuration import profiles_of, read_configuration
-from binder.answers import NO_ANSWER, Answer, Evicted, Reading
-from binder.commit_settings import CommitSettings
-from binder.committer import Committer
-from binder.effects import Ack, Effect, Held, Post, Publish, Read
-from binder.ledger import NODES, PODS, Ledger
-from binder.pauses import Pauses
-from binder.statements import Stand
+from berth.api.subjects import Attempt, Epoch, Term, Uid
+from berth.kube.watch import Deleted, ReflectorEvent, Upserted
+from berth.process.configuration import profiles_of, read_configuration
+from berth_binder.cache import NODES, PODS, Cache
+from berth_binder.core import BinderCore
+from berth_binder.effects import (
+    NO_ANSWER,
+    Ack,
+    Answer,
+    Effect,
+    Evicted,
+    GetPod,
+    PodAnswer,
+    Post,
+    Publish,
+    RankedMessage,
+)
+from berth_binder.progress import ViewState
+from berth_binder.settings import CommitSettings, Pauses
 
 PROFILE = "berth"
 
@@ -102,21 +111,21 @@ class Bench:
     _observed: list[ReflectorEvent[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = Cache()
         for number in range(1, self.nodes + 1):
             self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
         self.profiles = dict(profiles_of(read_configuration(None)))
         self.core = self.new_epoch(self.epoch)
 
-    def new_epoch(self, epoch: int) -> Committer:
+    def new_epoch(self, epoch: int) -> BinderCore:
         """A committer of another epoch on the same ledger."""
-        stand = Stand(epoch=Epoch(epoch), config="test")
-        self.core = Committer(ledger=self.ledger, profiles=self.profiles, stand=stand, settings=self.settings)
+        stand = ViewState(epoch=Epoch(epoch), config="test")
+        self.core = BinderCore(ledger=self.ledger, profiles=self.profiles, stand=stand, settings=self.settings)
         return self.core
 
-    def succeed(self) -> Committer:
+    def succeed(self) -> BinderCore:
         """The binder is killed, and another one leads that knows only what the API server shows."""
-        self.ledger = Ledger()
+        self.ledger = Cache()
         for event in self._observed:
             self.ledger.observe(event)
         return self.new_epoch(self.epoch + 1)
@@ -148,7 +157,7 @@ class Bench:
 
     def deliver(self, message: Ranked, sequence: int) -> list[Effect]:
         """The same with a sequence of its own."""
-        held = Held(sequence=sequence, delivery=None)
+        held = RankedMessage(sequence=sequence, delivery=None)
         return self.run([*self.core.take(message, held, self.now), *self.core.advance(self.now)])
 
     def answer(self, pod: Pod, status: int, **parts: Any) -> list[Effect]:
@@ -163,7 +172,7 @@ class Bench:
     def reading(self, asked: Pod, pod: Pod | None, status: int | None = None) -> list[Effect]:
         """The API server shows the pod, or that there is none (404), or does not answer."""
         found = status if status is not None else (200 if pod is not None else 404)
-        effects = self.core.read(asked.uid, Reading(status=found, pod=pod), self.now)
+        effects = self.core.read(asked.uid, PodAnswer(status=found, pod=pod), self.now)
         return self.run([*effects, *self.core.advance(self.now)])
 
     def evicted(self, asked: Pod, node: str = "", status: int = 200, *, version: int = 50) -> list[Effect]:
@@ -206,4 +215,4 @@ def posts(effects: list[Effect]) -> list[tuple[str, str, str]]:
 
 def reads(effects: list[Effect]) -> list[str]:
     """The pods that are to be read."""
-    return [each.pod.metadata.name for each in effects if isinstance(each, Read)]
+    return [each.pod.metadata.name for each in effects if isinstance(each, GetPod)]

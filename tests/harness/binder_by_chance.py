@@ -11,11 +11,23 @@ import msgspec
 
 from berth.api.messages import Ranked
 from berth.api.pod import Pod, PodCondition, PodStatus
-from berth.kube.port import Deleted, Listed, Upserted
-from binder.answers import Answer, Evicted, Reading
-from binder.commit_settings import CommitSettings
-from binder.effects import Ack, Demote, Effect, Evict, Held, Nak, Post, Publish, Read
-from binder.ledger import PODS
+from berth.kube.watch import Deleted, Listed, Upserted
+from berth_binder.cache import PODS
+from berth_binder.effects import (
+    Ack,
+    Answer,
+    Demote,
+    Effect,
+    Evict,
+    Evicted,
+    GetPod,
+    Nak,
+    PodAnswer,
+    Post,
+    Publish,
+    RankedMessage,
+)
+from berth_binder.settings import CommitSettings
 from harness.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, ranked
 
 NODES = 4
@@ -93,7 +105,7 @@ class World:
 
     def deliver(self, sequence: int) -> None:
         self.unsettled.add(sequence)
-        held = Held(sequence=sequence, delivery=None)
+        held = RankedMessage(sequence=sequence, delivery=None)
         core, now = self.bench.core, self.bench.now
         self.carry_out([*core.take(self.messages[sequence], held, now), *core.advance(now)])
 
@@ -116,7 +128,7 @@ class World:
                 case Publish():
                     self.bench.said.append(effect.decision)
                     self.carry_out(self.bench.core.published(effect.decision))
-                case Post() | Read() | Evict() | Demote():
+                case Post() | GetPod() | Evict() | Demote():
                     self.under_way.append(effect)
 
     def answer(self) -> None:
@@ -201,12 +213,12 @@ class World:
         self.delete(name)
         self.create(name)
 
-    def _answer_read(self, read: Read) -> list[Effect]:
+    def _answer_read(self, read: GetPod) -> list[Effect]:
         pod = self.pods.get(read.pod.metadata.name)
         if self.chance.random() < 0.2:
-            reading = Reading(status=0)
+            reading = PodAnswer(status=0)
         else:
-            reading = Reading(status=404 if pod is None else 200, pod=pod)
+            reading = PodAnswer(status=404 if pod is None else 200, pod=pod)
         return self.bench.core.read(read.pod.uid, reading, self.bench.now)
 
     def land_late(self) -> None:

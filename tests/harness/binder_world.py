@@ -9,21 +9,18 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.messages import Candidate, Decision, Ranked, decode, decoder
 from berth.api.pod import Pod
-from berth.bus.port import Bus, Session
+from berth.api.subjects import Attempt, Term, Uid
+from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
 from berth.kube.pods import get_pod
-from berth.service.configuration import read_configuration
-from berth.service.pairing import read_cluster_id
-from berth.service.process import Process
-from berth.service.settings import LeaderElectionSettings, Settings
-from berth.service.terms import claim_cluster
-from binder.commit_settings import CommitSettings
-from binder.pauses import Pauses
-from binder.service import Clients, serve_on
-from binder.settings import BinderSettings
+from berth.leader.term import claim_cluster, read_cluster_id
+from berth.process.configuration import read_configuration
+from berth.process.lifecycle import Process
+from berth.process.settings import LeaderElectionSettings, Settings
+from berth_binder.service import Clients, serve_on
+from berth_binder.settings import BinderSettings, CommitSettings, Pauses
 from harness.fixtures_kube import Cluster
 
 SECONDS = 20.0

@@ -15,17 +15,17 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from berth.bus.settings import BusSettings, Credentials
+from berth.bus.settings import BusSettings, NatsCredentials
 from harness.child_processes import spawn, stop
 from harness.nats_server import NatsServer, nats_server
 
 CONFIGURATION: Final = Path(__file__).parents[2] / "deploy" / "compose" / "nats" / "nats.conf"
 USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "people")
 SERVICES: Final[Mapping[str, str]] = {
-    "watcher": "watcher",
-    "scorer": "scorer",
-    "binder": "binder",
-    "collector": "metrics_collector",
+    "watcher": "berth_watcher",
+    "scorer": "berth_scorer",
+    "binder": "berth_binder",
+    "collector": "berth_metrics_collector",
 }
 """The module of each user that is a service."""
 
@@ -51,7 +51,7 @@ def settings_of(server: NatsServer, user: str) -> BusSettings:
     """How this user connects."""
     return BusSettings(
         servers=(server.address,),
-        credentials=Credentials(user=user, password=password_of(user)),
+        credentials=NatsCredentials(user=user, password=password_of(user)),
         inbox_prefix=inbox_of(user),
     )
 

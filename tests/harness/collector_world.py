@@ -9,21 +9,19 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.bandwidth import Bandwidth, BandwidthQuery, decode_bandwidth
-from berth.api.identity import Term
+from berth.api.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeAddress, NodeStatus
-from berth.api.subjects import key
+from berth.api.subjects import Term, key
 from berth.bus.clock import ManualClock
+from berth.bus.interface import Session
 from berth.bus.memory import MemoryBus
-from berth.bus.port import Session
-from berth.cluster.heard import HeardData
-from berth.cluster.livesource import BANDWIDTH, LiveSource
+from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
-from berth.service.process import Process
-from metrics_collector.service import serve
-from metrics_collector.settings import CollectorSettings
+from berth.process.lifecycle import Process
+from berth_metrics_collector.service import serve
+from berth_metrics_collector.settings import CollectorSettings
 
 
 def node_at(name: str, address: str = "", **metadata: object) -> Node:
@@ -42,7 +40,7 @@ class CollectorWorld:
         self.query = query
         self.process = process
         self.snapshot = Snapshot()
-        self._heard = HeardData(self.snapshot.live, {LiveSource(bucket=BANDWIDTH, name=query.token)})
+        self._heard = LiveDataReader(self.snapshot.live, {LiveSource(bucket=BANDWIDTH, name=query.token)})
 
     async def show(self, *nodes: Node) -> None:
         """Write nodes as the watcher does."""

@@ -13,12 +13,12 @@ import pytest
 
 from berth.bus.admin import ask
 from berth.bus.clock import ManualClock
+from berth.bus.interface import Bus, MissingError, Session
+from berth.bus.jetstream import ApiAnswer
 from berth.bus.memory import MemoryBus
-from berth.bus.nats import NatsBus
-from berth.bus.port import Bus, MissingError, Session
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TopologySettings
 from berth.bus.topology import streams
-from berth.bus.wire import ApiAnswer
 from harness.docker_engine import compose_image
 from harness.left_out import require
 from harness.nats_container import nats_container

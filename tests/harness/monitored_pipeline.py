@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.workload import make_nodes
+from berth.sim.nodes import make_nodes
 from harness.child_processes import free_ports
 from harness.exporter import Exporter
 from harness.outside import Outside, outside

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, Quantities, ResourceRequirements
+from berth.api.subjects import Attempt, Term, Uid
 
 ROOM: Quantities = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 

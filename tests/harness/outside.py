@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from berth.sim.workload import make_node, make_pod
+from berth.sim.nodes import make_node, make_pod
 from harness.kubernetes_api import STRATEGIC_PATCH, Answer, KubernetesApi, kubernetes_api
 
 T = TypeVar("T")

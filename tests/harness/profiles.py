@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from berth.api.config.load import default_configuration
-from berth.framework.classmemory import WeightedScore
+from berth.framework.equivalencecache import WeightedScore
 from berth.framework.interface import (
     FilterPlugin,
     Plugin,

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import EGRESS, INGRESS, LINK_CAPACITY, Bandwidth, BandwidthQuery
+from berth.api.livedata import EGRESS, INGRESS, LINK_CAPACITY, Bandwidth, BandwidthQuery
 from berth.api.meta import ObjectMeta, OwnerReference
-from berth.api.namespace import Namespace
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
     Affinity,
@@ -29,6 +28,7 @@ from berth.api.pod import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
+from berth.api.workloads import Namespace
 from berth.cluster.hostports import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 from harness.random_objects import (

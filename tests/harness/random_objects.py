@@ -12,48 +12,58 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from berth.api.budgets import BudgetStatus, PodDisruptionBudget
-from berth.api.furtherkinds import FURTHER_KINDS
+from berth.api.kinds import FURTHER_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement
-from berth.api.pod import ClaimSource, EphemeralSource, NodeSelector, NodeSelectorTerm, Volume
-from berth.api.storage import (
+from berth.api.pod import (
+    ISCSI,
+    RBD,
+    AWSElasticBlockStore,
+    AzureDisk,
+    Cinder,
+    ClaimSource,
+    CSISource,
+    EphemeralSource,
+    GCEPersistentDisk,
+    NodeSelector,
+    NodeSelectorTerm,
+    PortworxVolume,
+    Volume,
+)
+from berth.api.volumes import (
+    BIND_COMPLETED,
     MIGRATED_PLUGINS,
     AttachedSource,
+    ClaimReference,
+    ClaimResources,
     CSIDriver,
     CSIDriverSpec,
     CSINode,
     CSINodeDriver,
     CSINodeSpec,
     CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    PhaseStatus,
     StorageClass,
     TopologyLabel,
     TopologyTerm,
     VolumeAttachment,
     VolumeAttachmentSpec,
     VolumeCount,
-)
-from berth.api.volumes import (
-    BIND_COMPLETED,
-    ClaimReference,
-    ClaimResources,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    PhaseStatus,
     VolumeNodeAffinity,
 )
-from berth.api.volumesources import (
-    ISCSI,
-    RBD,
-    AWSElasticBlockStore,
-    AzureDisk,
-    Cinder,
-    CSISource,
-    GCEPersistentDisk,
-    PortworxVolume,
+from berth.api.workloads import (
+    BudgetStatus,
+    LabelsSpec,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    SelectorSpec,
+    Service,
+    StatefulSet,
 )
-from berth.api.workloads import LabelsSpec, ReplicaSet, ReplicationController, SelectorSpec, Service, StatefulSet
 from harness.random_words import NODE_NAMES, NODE_ZONES, labels, node_selector_terms, selectors, some_namespace
 
 CLAIMS = ["c0", "c0", "c1"]

@@ -6,32 +6,30 @@ from typing import Any
 
 import msgspec
 
-from berth.api.furtherkinds import FURTHER_KINDS, FurtherObject
+from berth.api.kinds import FURTHER_KINDS, FurtherObject
 from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from berth.api.pod import ClaimSource, EphemeralSource, NodeSelector, NodeSelectorTerm, Pod, Volume
-from berth.api.storage import (
+from berth.api.volumes import (
+    BIND_COMPLETED,
     AttachedSource,
+    ClaimResources,
     CSIDriver,
     CSIDriverSpec,
     CSINode,
     CSINodeDriver,
     CSINodeSpec,
     CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    PhaseStatus,
     StorageClass,
     TopologyLabel,
     TopologyTerm,
     VolumeAttachment,
     VolumeAttachmentSpec,
     VolumeCount,
-)
-from berth.api.volumes import (
-    BIND_COMPLETED,
-    ClaimResources,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    PhaseStatus,
     VolumeNodeAffinity,
 )
 from berth.cluster.snapshot import Snapshot

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from berth.api.errors import BerthError
-from berth.api.identity import Attempt
 from berth.api.messages import Decision, Outcome, Pending, decode, decoder
-from berth.bus.port import Bus, Delivery, Session
+from berth.api.subjects import Attempt
+from berth.bus.interface import Bus, Delivery, Session
 from berth.bus.stages import publish_decision
-from berth.service.configuration import read_configuration
-from berth.service.process import Process
-from berth.service.settings import LeaderElectionSettings, Settings
+from berth.process.configuration import read_configuration
+from berth.process.lifecycle import Process
+from berth.process.settings import LeaderElectionSettings, Settings
+from berth_watcher.service import serve_on
+from berth_watcher.settings import watcher_settings
 from harness.fixtures_kube import Cluster
-from watcher.service import serve_on
-from watcher.settings import watcher_settings
 
 SECONDS = 40.0
 _decoder = decoder(Pending)

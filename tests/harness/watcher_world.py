@@ -6,34 +6,38 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.api.identity import Attempt, Term, Uid
+from berth.api.livedata import LiveBucket
 from berth.api.messages import Decision, Outcome
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, decode_entry, encode_entry
-from berth.api.namespace import Namespace
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSchedulingGate, PodSpec, PodStatus, ResourceRequirements
-from berth.bus.port import Entry
-from berth.cluster.livesource import LiveBucket
+from berth.api.subjects import Attempt, Term, Uid
+from berth.api.workloads import Namespace
+from berth.bus.interface import Entry
 from berth.framework.profile import Profile
-from berth.kube.port import Deleted, Listed, Upserted
-from berth.service.configuration import profiles_of, read_configuration
-from watcher.dispatcher import Dispatcher
-from watcher.effects import Effect, LookUpKey, PublishPending, PurgeKey, WriteKey
-from watcher.events import (
+from berth.kube.watch import Deleted, Listed, Upserted
+from berth.process.configuration import profiles_of, read_configuration
+from berth_watcher.core import WatcherCore
+from berth_watcher.events import (
     BucketComplete,
     BucketRead,
-    DecisionHeard,
+    DecisionReceived,
+    Effect,
     Event,
     KeyLookedUp,
     KeyRefused,
     KeyWritten,
-    LiveDataHeard,
+    LiveDataReceived,
+    LookUpKey,
+    PublishPending,
+    PurgeKey,
     StagesRead,
     Tick,
+    WriteKey,
 )
-from watcher.limits import AttemptSettings
-from watcher.store import ObjectStore
+from berth_watcher.settings import AttemptSettings
+from berth_watcher.store import ObjectStore
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TERM = Term(7)
@@ -126,7 +130,7 @@ class World:
 
     def takes_over(self, term: Term = TERM) -> None:
         """The leadership begins; the bus has not been read yet."""
-        self.dispatcher = Dispatcher(
+        self.dispatcher = WatcherCore(
             term=term,
             store=self.store,
             profiles=self.profiles or profiles_of(read_configuration(None)),
@@ -164,7 +168,7 @@ class World:
 
     def hears(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
         """Somebody put live data."""
-        self.send(LiveDataHeard(bucket=bucket, key=key, sequence=sequence, data=data))
+        self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
 
     def deletes(self, thing: Pod | Node | Namespace) -> None:
         self.send(Deleted(kind=_kind(thing), object=thing))
@@ -175,7 +179,7 @@ class World:
 
     def decision(
         self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object
-    ) -> DecisionHeard:
+    ) -> DecisionReceived:
         self.decided += 1
         decision = Decision(
             attempt=attempt or self.attempt_of(name),
@@ -188,7 +192,7 @@ class World:
             **more,
         )
         time = EPOCH + timedelta(seconds=self.now - 1000)
-        return DecisionHeard(decision=decision, sequence=self.decided, time=time)
+        return DecisionReceived(decision=decision, sequence=self.decided, time=time)
 
     # --- the bucket
 

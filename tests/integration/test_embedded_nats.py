@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from berth.api.errors import TemporaryError
-from berth.cli.embedded import ANY_PORT, _is_ours, embedded_nats, is_free
-from berth.cli.reachable import open_bus
-from berth.cli.supervisor import Supervisor
+from berth.cli.pipeline.pipeline import ANY_PORT, _is_ours, embedded_nats, is_free
+from berth.cli.pipeline.reachable import open_bus
+from berth.cli.pipeline.supervisor import Supervisor
 from harness.child_processes import free_ports
 from harness.nats_server import NatsServer
 

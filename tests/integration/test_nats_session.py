@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
-from berth.bus.nats import NatsBus, NatsSession
-from berth.bus.port import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
-from berth.bus.settings import BusSettings, Credentials, TopologySettings
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
+from berth.bus.session import NatsBus, NatsSession
+from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from harness.fixtures_bus import TEST_TOPOLOGY
 from harness.nats_server import NatsServer, nats_server
 
@@ -354,11 +354,11 @@ async def test_a_user_and_password_are_asked_for_and_used():
     with nats_server(USERS) as server:
         with pytest.raises(BusLostError, match=r"(?i)authorization"):
             await NatsBus(settings_for(server)).connect(name="nobody")
-        wrong = Credentials(user="scorer", password=PASSWORD[::-1])
+        wrong = NatsCredentials(user="scorer", password=PASSWORD[::-1])
         with pytest.raises(BusLostError, match=r"(?i)authorization") as caught:
             await NatsBus(settings_for(server, credentials=wrong)).connect(name="wrong")
         assert PASSWORD[::-1] not in str(caught.value)
-        right = Credentials(user="scorer", password=PASSWORD)
+        right = NatsCredentials(user="scorer", password=PASSWORD)
         session = await NatsBus(settings_for(server, credentials=right)).connect(name="scorer")
         await session.apply()
         with pytest.raises(BusRefusedError, match="give this user the permission"):
@@ -374,7 +374,7 @@ async def test_a_user_and_password_are_asked_for_and_used():
 async def test_settings_that_are_wrong_are_refused_all_at_once():
     settings = BusSettings(
         servers=(),
-        credentials=Credentials(user="a", token=PASSWORD),
+        credentials=NatsCredentials(user="a", token=PASSWORD),
         topology=TopologySettings(replicas=2, message_bytes=1),
         ping_interval=timedelta(0),
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus.nats import NatsBus
-from berth.bus.port import BusLostError, BusRefusedError
-from berth.bus.settings import BusSettings, Credentials, TlsSettings
+from berth.bus.interface import BusLostError, BusRefusedError
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
 from harness.nats_server import NatsServer, nats_server
 
 pytestmark = [
@@ -54,7 +54,7 @@ async def test_a_server_without_tls_is_told_nothing(shared_nats_server, certific
     settings = BusSettings(
         servers=(shared_nats_server.address,),
         tls=TlsSettings(authority_file=certificate),
-        credentials=Credentials(user="a", password="b"),  # noqa: S106 - of nobody
+        credentials=NatsCredentials(user="a", password="b"),  # noqa: S106 - of nobody
     )
     with pytest.raises(BusRefusedError, match="TLS is asked for"):
         await NatsBus(settings).connect(name="test")
@@ -68,8 +68,8 @@ async def test_a_server_without_tls_is_told_nothing(shared_nats_server, certific
     [
         BusSettings(tls=TlsSettings(authority_file=Path("/nowhere/ca.pem"))),
         BusSettings(tls=TlsSettings(certificate_file=Path("/nowhere/cert.pem"))),
-        BusSettings(credentials=Credentials(credentials_file=Path("/nowhere/user.creds"))),
-        BusSettings(credentials=Credentials(nkey_seed_file=Path("/nowhere/seed"))),
+        BusSettings(credentials=NatsCredentials(credentials_file=Path("/nowhere/user.creds"))),
+        BusSettings(credentials=NatsCredentials(nkey_seed_file=Path("/nowhere/seed"))),
     ],
     ids=["authority", "certificate", "credentials", "seed"],
 )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from berth.bus.connection import Connection
-from berth.bus.nats import NatsBus, NatsSession
-from berth.bus.port import BusRefusedError
+from berth.bus.interface import BusRefusedError
 from berth.bus.server import find_nats_server
+from berth.bus.session import NatsBus, NatsSession
 from berth.sim.cluster import SimulatedCluster
 from harness.bus_users import CONFIGURATION, SERVICES, USERS, Services, bus_of_users, services, settings_of
 from harness.nats_server import NatsServer

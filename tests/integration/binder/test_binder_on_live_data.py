@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth
 from berth.api.config.load import load
+from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.api.messages import Outcome, Reason
 from berth.api.subjects import key
-from berth.plugins.networktrafficargs import query_of
+from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.binder_world import binder_world

@@ -11,8 +11,7 @@ import pytest
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod
 from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
-from binder.commit_settings import CommitSettings
-from binder.pauses import Pauses
+from berth_binder.settings import CommitSettings, Pauses
 from harness.binder_world import QUICK, BinderWorld, binder_world
 from harness.fixtures_bus import BusUnderTest
 from harness.fixtures_kube import Cluster

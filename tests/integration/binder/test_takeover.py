@@ -10,17 +10,15 @@ import pytest
 
 from berth.api.messages import Outcome
 from berth.api.pod import Pod
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from berth.service.leadership import Leadership
-from berth.service.pairing import read_cluster_id
-from berth.service.process import Process
-from berth.service.terms import claim_cluster
+from berth.leader.session import LeaderSession
+from berth.leader.term import claim_cluster, read_cluster_id
+from berth.process.lifecycle import Process
 from berth.sim.faults import Clear, CutWatches, Delay, Fail
-from binder.fence import fence_epoch
-from binder.ledger import Ledger
-from binder.reading import Reading
-from binder.takeover import FENCED_KEY, Takeover
+from berth_binder.cache import Cache, fence_epoch
+from berth_binder.informers import BinderInformers
+from berth_binder.takeover import FENCED_KEY, Takeover
 from harness.binder_world import BinderWorld, binder_world
 from harness.fixtures_bus import BusUnderTest
 from harness.fixtures_kube import Cluster
@@ -45,8 +43,8 @@ async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -
 
 
 @pytest.fixture
-async def reading(world: BinderWorld) -> AsyncIterator[Reading]:
-    reading = Reading(world.cluster.client, Ledger(), Process(name="binder"))
+async def reading(world: BinderWorld) -> AsyncIterator[BinderInformers]:
+    reading = BinderInformers(world.cluster.client, Cache(), Process(name="binder"))
     task = asyncio.create_task(reading.run())
     await reading.listed()
     yield reading
@@ -55,7 +53,7 @@ async def reading(world: BinderWorld) -> AsyncIterator[Reading]:
         await task
 
 
-def takeover(world: BinderWorld, reading: Reading, epoch: int) -> Takeover:
+def takeover(world: BinderWorld, reading: BinderInformers, epoch: int) -> Takeover:
     return Takeover(
         session=world.session,
         leadership=Epoch(epoch),
@@ -213,7 +211,7 @@ async def test_the_clock_is_asked_right_before_each_post(world, monkeypatch):
     node, pod = await world.add_node(), await world.add_pod("web")
     await world.leading_binder()
     with monkeypatch.context() as paused:
-        paused.setattr(Leadership, "expired", lambda leadership: True)
+        paused.setattr(LeaderSession, "expired", lambda leadership: True)
         await world.rank(pod, node)
         await world.until(lambda: _has_given_up(world))
         assert (await world.pod("web")).spec.node_name == ""

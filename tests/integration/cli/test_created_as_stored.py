@@ -12,9 +12,9 @@ import pytest
 
 from berth.api.pod import Pod
 from berth.api.quantity import milli_value
-from berth.cli.created import Creation, created
-from berth.cli.objectfiles import documents
-from berth.cli.objects import ObjectReader, as_pod
+from berth.simulate.created import Creation, created
+from berth.simulate.documents import documents
+from berth.simulate.objects import ObjectReader, as_pod
 from harness.control_plane import ControlPlane
 from harness.kubernetes_api import KubernetesApi, kubernetes_api
 

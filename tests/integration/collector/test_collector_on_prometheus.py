@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from berth.framework.cycle import rank
-from berth.plugins.networktraffic import NetworkTraffic
-from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.plugin import NetworkTraffic
 from harness.child_processes import free_ports
 from harness.collector_world import CollectorWorld, collecting, node_at
 from harness.exporter import Exporter

@@ -6,14 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.bandwidth import BandwidthQuery
+from berth.api.livedata import BandwidthQuery
 from berth.sim.cluster import SimulatedCluster
+from berth.sim.nodes import make_nodes, make_pod
 from berth.sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
-from berth.sim.workload import make_nodes, make_pod
+from berth_metrics_collector.prometheus import Prometheus, PrometheusError
+from berth_metrics_collector.queries import inventory_of, traffic_of
 from harness.collector_world import collecting, node_at
-from metrics_collector.answers import PrometheusError
-from metrics_collector.prometheus import Prometheus
-from metrics_collector.queries import inventory_of, traffic_of
 
 
 def query_at(url: str, *devices: str) -> BandwidthQuery:

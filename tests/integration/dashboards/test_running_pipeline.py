@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from harness.monitored_pipeline import RULES, SERVICES, Monitored, monitored_pipeline
 from harness.outside import eventually

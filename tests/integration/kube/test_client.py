@@ -10,13 +10,19 @@ from aiohttp import web
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.kube.bindings import bind
 from berth.kube.client import KubeClient
-from berth.kube.credentials import Access, Credentials
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError
+from berth.kube.credentials import Access, KubeCredentials
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
 from berth.kube.events import Reporter, create_event, pod_event
-from berth.kube.pods import CONDITION_FENCE, condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
-from berth.kube.rbac import missing_right
+from berth.kube.pods import (
+    CONDITION_FENCE,
+    bind,
+    condition_patch,
+    decode_pod,
+    fence_condition,
+    get_pod,
+    patch_pod_status,
+)
 from berth.sim.faults import Fail, LoseAnswer
 from harness.child_processes import free_ports
 from harness.control_plane import NOBODY, ControlPlane
@@ -128,7 +134,7 @@ async def test_account_without_the_right_is_told_the_rule_to_add(real_control_pl
 async def test_server_that_is_not_there_is_named_and_nothing_was_sent():
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    async with KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+    async with KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client:
         with pytest.raises(ApiUnreachableError) as lost:
             await client.request("GET", "/api/v1/pods")
     assert not lost.value.maybe_sent
@@ -163,7 +169,10 @@ async def test_server_that_does_not_answer_is_given_up_after_the_time_allowed():
         await asyncio.Event().wait()
         return web.Response()
 
-    async with scripted_server(silent) as url, KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+    async with (
+        scripted_server(silent) as url,
+        KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client,
+    ):
         with pytest.raises(ApiUnreachableError, match=r"no answer within 0\.3 s") as lost:
             await client.request("POST", "/x", body=b"{}", timeout=SOON)
     assert lost.value.maybe_sent
@@ -177,7 +186,7 @@ async def test_answer_that_breaks_off_is_no_answer():
         cut(request)
         return response
 
-    async with scripted_server(half) as url, KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client:
+    async with scripted_server(half) as url, KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client:
         with pytest.raises(ApiUnreachableError):
             await client.request("GET", "/x")
 
@@ -187,10 +196,10 @@ async def test_refused_token_is_read_again_once_and_tried_again():
         return web.Response(status=200 if request.headers["Authorization"] == "Bearer new" else 401)
 
     async with scripted_server(only_new) as url:
-        async with KubeClient(await Credentials.from_source(Tokens(url, "old", "new"))) as client:
+        async with KubeClient(await KubeCredentials.from_source(Tokens(url, "old", "new"))) as client:
             answers = await asyncio.gather(*(client.request("GET", "/x") for _ in range(8)))
         assert {answer.status for answer in answers} == {200}
-        async with KubeClient(await Credentials.from_source(Tokens(url, "old", "older"))) as client:
+        async with KubeClient(await KubeCredentials.from_source(Tokens(url, "old", "older"))) as client:
             assert (await client.request("GET", "/x")).status == 401
 
 
@@ -200,7 +209,7 @@ async def test_retry_after_and_user_agent_are_carried():
         return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
 
     async with scripted_server(busy) as url:
-        credentials = await Credentials.from_source(Tokens(url, "t"))
+        credentials = await KubeCredentials.from_source(Tokens(url, "t"))
         async with KubeClient(credentials, user_agent="berth-binder") as client:
             answer = await client.request("GET", "/x")
     assert (answer.status, answer.retry_after, answer.message) == (429, timedelta(seconds=7), "slow down")
@@ -212,7 +221,7 @@ async def test_stream_that_falls_silent_is_given_up():
 
     async with (
         scripted_server(begins_only) as url,
-        KubeClient(await Credentials.from_source(Tokens(url, "t"))) as client,
+        KubeClient(await KubeCredentials.from_source(Tokens(url, "t"))) as client,
         client.stream("/x", params={}, read_timeout=SOON) as answer,
     ):
         assert await anext(answer.chunks) == b"one"

@@ -11,18 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from berth.kube.election import LeaseSettings
-from berth.kube.leadership import AnnotationConflictError, Leadership, LeadershipLostError
-from berth.kube.lease import Elector
-from berth.kube.lease_object import (
-    ANNOTATION_BUS_ID,
-    ANNOTATION_TERM,
-    LeaseConflictError,
-    LeaseObject,
-    write_annotations,
-)
-from berth.kube.lease_watch import LeaseWatch, OtherBus
-from berth.kube.unelected import Unelected
+from berth.leader.elector import AnnotationConflictError, Elector, HeldLease, LeadershipLostError, Unelected
+from berth.leader.lease import ANNOTATION_BUS_ID, ANNOTATION_TERM, LeaseConflictError, LeaseObject, write_annotations
+from berth.leader.term import LeaseWatch, OtherBus
+from berth.process.settings import LeaseSettings
 from berth.sim.faults import Delay, Fail, LoseAnswer, Reject
 from harness.fixtures_kube import Cluster
 
@@ -62,7 +54,7 @@ async def _spec(cluster: Cluster) -> dict:
 
 
 @asynccontextmanager
-async def _leading(elector: Elector) -> AsyncIterator[Leadership]:
+async def _leading(elector: Elector) -> AsyncIterator[HeldLease]:
     async with asyncio.timeout(ENOUGH):
         block = elector.lead()
         leadership = await block.__aenter__()
@@ -72,7 +64,7 @@ async def _leading(elector: Elector) -> AsyncIterator[Leadership]:
         await block.__aexit__(None, None, None)
 
 
-async def _lost(leadership: Leadership) -> float:
+async def _lost(leadership: HeldLease) -> float:
     """Wait until it is lost; returns how long that took."""
     began = time.monotonic()
     async with asyncio.timeout(ENOUGH):
@@ -256,8 +248,8 @@ LEADER = """
 import asyncio, sys, time
 from datetime import timedelta
 from berth.kube.client import KubeClient
-from berth.kube.election import LeaseSettings
-from berth.kube.lease import Elector
+from berth.leader.lease import LeaseSettings
+from berth.leader.elector import Elector
 
 async def main(kubeconfig, namespace, name):
     settings = LeaseSettings(duration=timedelta(seconds=2), renew_deadline=timedelta(seconds=1),

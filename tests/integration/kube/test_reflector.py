@@ -10,11 +10,10 @@ import pytest
 from aiohttp import web
 
 from berth.kube.client import KubeClient
-from berth.kube.credentials import Access, Credentials
-from berth.kube.kinds import NODE, POD
-from berth.kube.listing import Selection, list_objects
-from berth.kube.port import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
-from berth.kube.reflector import Phase, Reflector, ReflectorSettings
+from berth.kube.credentials import Access, KubeCredentials
+from berth.kube.listwatch import Selection, list_objects
+from berth.kube.reflector import Reflector, ReflectorPhase, ReflectorSettings
+from berth.kube.watch import NODE, POD, Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from berth.sim.faults import Compact, Fail, Reject
 from harness.fixtures_kube import Cluster
 from harness.scripted_server import cut, scripted_server, stream
@@ -107,7 +106,7 @@ async def _scripted(
         async def read(self) -> Access:
             return Access(server=url)
 
-    async with scripted_server(handler) as url, KubeClient(await Credentials.from_source(Here())) as client:
+    async with scripted_server(handler) as url, KubeClient(await KubeCredentials.from_source(Here())) as client:
         heard = Heard()
         reflector = Reflector(client, POD, heard, settings=settings, clock=clock)
         async with _running(reflector):
@@ -290,12 +289,12 @@ async def test_server_that_fails_is_asked_again_and_the_status_says_why(simulate
     async with _running(reflector):
         await clock.begun(3)
         status = reflector.status
-        assert (status.phase, status.failures, status.listed) == (Phase.PAUSING, 3, False)
+        assert (status.phase, status.failures, status.listed) == (ReflectorPhase.PAUSING, 3, False)
         assert status.last_error == "listing 'pod': 500: etcd is away"
         clock.end()
         await heard.until(lambda: heard.of(Current))
         status = reflector.status
-        assert (status.phase, status.failures, status.listed) == (Phase.WATCHING, 0, True)
+        assert (status.phase, status.failures, status.listed) == (ReflectorPhase.WATCHING, 0, True)
         assert status.last_error is None
 
 

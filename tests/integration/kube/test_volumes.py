@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.framework.writes import ClaimName, KeepVolume, SelectNode
+from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.volumes import BOUND_BY_CONTROLLER, SELECTED_NODE, keep_volume, select_node
 from harness.fixtures_kube import Cluster
 

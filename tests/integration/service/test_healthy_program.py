@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from berth.service.health import Health
-from berth.service.health_server import health_server
-from berth.service.metrics import PrometheusMeter
-from berth.service.settings import HealthSettings
+from berth.process.health import Health
+from berth.process.healthserver import health_server
+from berth.process.metrics import PrometheusMeter
+from berth.process.settings import HealthSettings
 from harness.child_processes import free_ports
 
 PROGRAM = Path(__file__).parents[3] / "deploy" / "healthy.py"

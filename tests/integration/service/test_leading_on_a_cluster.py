@@ -3,9 +3,9 @@
 import asyncio
 
 from berth.bus.memory import MemoryBus
-from berth.service.leadership import lead
-from berth.service.process import Process
-from berth.service.settings import LeaderElectionSettings, Settings
+from berth.leader.session import lead
+from berth.process.lifecycle import Process
+from berth.process.settings import LeaderElectionSettings, Settings
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-watcher"
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from berth.service.leadership import Leadership, NotLeadingError, lead
-from berth.service.process import Process
-from berth.service.sessions import sessions
-from berth.service.settings import LeaderElectionSettings, Settings
-from berth.service.until import run_until
+from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.process.lifecycle import Process
+from berth.process.sessions import sessions
+from berth.process.settings import LeaderElectionSettings, Settings
+from berth.process.tasks import run_until
 
 ELECTION = LeaderElectionSettings(
     lease_duration=timedelta(seconds=4), renew_deadline=timedelta(seconds=1.5), retry_period=timedelta(seconds=0.2)
@@ -23,7 +23,7 @@ class Watcher:
 
     def __init__(self, bus: NatsBus, client) -> None:
         self.process = Process(name="watcher", settings=Settings(identity="w", leader_election=ELECTION))
-        self.begun: asyncio.Queue[Leadership] = asyncio.Queue()
+        self.begun: asyncio.Queue[LeaderSession] = asyncio.Queue()
         self._bus, self._client = bus, client
 
     async def run(self) -> None:
@@ -36,7 +36,7 @@ class Watcher:
             except NotLeadingError:
                 continue
 
-    async def next(self) -> Leadership:
+    async def next(self) -> LeaderSession:
         async with asyncio.timeout(20):
             return await self.begun.get()
 

@@ -16,8 +16,8 @@ PROGRAM = """
 import asyncio, sys, time
 import numpy  # its library has threads that were there before anybody thought of signals
 from berth.api.errors import TemporaryError
-from berth.service.process import run
-from berth.service.sources import SettingsError, read_settings
+from berth.process.lifecycle import run
+from berth.process.sources import SettingsError, read_settings
 
 async def polite(process):
     process.health.condition("work").ready()

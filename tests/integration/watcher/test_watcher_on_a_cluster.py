@@ -9,7 +9,7 @@ import pytest
 
 from berth.api.messages import Outcome
 from berth.api.mirror import decode_entry
-from berth.service.settings import Numbers
+from berth.process.settings import Numbers
 from harness.fixtures_bus import BusUnderTest
 from harness.fixtures_kube import Cluster
 from harness.watcher_service import WatcherWorld, watcher_world

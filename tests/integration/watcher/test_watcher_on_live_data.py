@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
+from berth.api.livedata import Bandwidth, encode_bandwidth, utc
 from berth.api.messages import Outcome, Positions
 from berth.api.subjects import key
-from berth.plugins.networktrafficargs import query_of
-from berth.service.configuration import read_configuration
+from berth.plugins.networktraffic.args import query_of
+from berth.process.configuration import read_configuration
 from harness.fixtures_bus import BusUnderTest
 from harness.fixtures_kube import Cluster
 from harness.watcher_service import WatcherWorld, watcher_world

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth.bus.nats import NatsBus
+from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from harness.fixtures_bus import TEST_TOPOLOGY
 from harness.fixtures_kube import Cluster

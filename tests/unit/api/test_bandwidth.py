@@ -4,10 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.bandwidth import Bandwidth, announced, bytes_per_second, decode_bandwidth, encode_bandwidth, utc
-from berth.api.boundat import LONG_AGO, bound_at, unix_seconds
+from berth.api.livedata import Bandwidth, announced, bytes_per_second, decode_bandwidth, encode_bandwidth, utc
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.api.pod import LONG_AGO, Pod, PodCondition, PodStatus, bound_at, unix_seconds
 from berth.api.quantity import QuantityError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

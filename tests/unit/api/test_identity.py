@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Attempt, Epoch, Term, Uid, decision_id
+from berth.api.subjects import Attempt, Epoch, Term, Uid, decision_id
 
 uids = st.text(min_size=1, max_size=40).map(Uid)
 numbers = st.integers(min_value=0, max_value=10**12)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Term
 from berth.api.messages import (
     SCHEMA,
     Candidate,
@@ -35,6 +34,7 @@ from berth.api.mirror import (
     watermark_key,
 )
 from berth.api.pod import Pod, PodSpec
+from berth.api.subjects import Term
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 counts = st.integers(min_value=0, max_value=2**53)

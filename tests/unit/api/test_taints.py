@@ -2,9 +2,8 @@
 
 import pytest
 
-from berth.api.node import Taint
+from berth.api.node import Taint, discouraging, first_untolerated, tolerates
 from berth.api.pod import Toleration
-from berth.api.taints import discouraging, first_untolerated, tolerates
 
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
 

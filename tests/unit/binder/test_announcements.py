@@ -7,7 +7,7 @@ import msgspec
 from berth.api.messages import Decision, Outcome
 from berth.api.pod import PodCondition
 from berth.kube.events import LONGEST_NOTE
-from binder.announcements import condition_of, event_body, event_of, series_body
+from berth_binder.eventrecorder import condition_of, event_body, event_of, series_body
 from harness.binder_bench import make_pod
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
-from binder.announcements import condition_of, event_body, event_of, events_of_victims
+from berth_binder.eventrecorder import condition_of, event_body, event_of, events_of_victims
 from harness.binder_bench import make_pod
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,8 +4,7 @@ import pytest
 
 from berth.api.messages import Decision, Outcome
 from berth.api.pod import Pod, PodCondition
-from binder.announcements import ConditionNote, EventNote
-from binder.budget import Budget, BudgetSettings
+from berth_binder.eventrecorder import BudgetSettings, ConditionNote, EventBudget, EventNote
 from harness.binder_bench import make_pod
 
 
@@ -22,13 +21,13 @@ def decided(pod: Pod, outcome: Outcome, **parts: str) -> Decision:
     )
 
 
-def offer(budget: Budget, name: str, outcome: Outcome = Outcome.BOUND, **parts: str) -> Pod:
+def offer(budget: EventBudget, name: str, outcome: Outcome = Outcome.BOUND, **parts: str) -> Pod:
     pod = make_pod(name)
     budget.offer(decided(pod, outcome, **parts), pod)
     return pod
 
 
-def drain(budget: Budget, now: float = 0.0) -> list[EventNote | ConditionNote]:
+def drain(budget: EventBudget, now: float = 0.0) -> list[EventNote | ConditionNote]:
     notes = []
     while (note := budget.next(now, bindings_wait=False)) is not None:
         notes.append(note)
@@ -37,7 +36,7 @@ def drain(budget: Budget, now: float = 0.0) -> list[EventNote | ConditionNote]:
 
 
 def test_a_bound_pod_has_an_event_and_no_condition():
-    budget = Budget()
+    budget = EventBudget()
     offer(budget, "web", node="n1")
     (event,) = drain(budget)
     assert (event.type, event.reason, event.action) == ("Normal", "Scheduled", "Binding")
@@ -48,7 +47,7 @@ def test_a_bound_pod_has_an_event_and_no_condition():
     ("outcome", "reason"), [(Outcome.UNSCHEDULABLE, "Unschedulable"), (Outcome.ERROR, "SchedulerError")]
 )
 def test_a_pod_that_is_refused_has_a_condition_and_an_event(outcome, reason):
-    budget = Budget()
+    budget = EventBudget()
     offer(budget, "web", outcome, message="0/3 nodes are available")
     condition, event = drain(budget)
     assert (condition.reason, condition.message) == (reason, "0/3 nodes are available")
@@ -57,7 +56,7 @@ def test_a_pod_that_is_refused_has_a_condition_and_an_event(outcome, reason):
 
 @pytest.mark.parametrize("outcome", [Outcome.CONFLICT, Outcome.GONE, Outcome.WAITING])
 def test_what_is_the_services_own_affair_is_not_told(outcome):
-    budget = Budget()
+    budget = EventBudget()
     offer(budget, "web", outcome)
     assert budget.waiting == 0
 
@@ -65,7 +64,7 @@ def test_what_is_the_services_own_affair_is_not_told(outcome):
 def test_a_condition_that_the_pod_has_already_is_not_written_again():
     said = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
     pod = make_pod("web", status={"conditions": [said]})
-    budget = Budget()
+    budget = EventBudget()
     budget.offer(decided(pod, Outcome.UNSCHEDULABLE, message="no room"), pod)
     assert [type(note) for note in drain(budget)] == [EventNote]
     budget.offer(decided(pod, Outcome.UNSCHEDULABLE, message="no room at all"), pod)
@@ -73,7 +72,7 @@ def test_a_condition_that_the_pod_has_already_is_not_written_again():
 
 
 def test_the_same_reason_again_is_counted_in_the_same_event():
-    budget = Budget()
+    budget = EventBudget()
     for n in ("1", "2", "3"):
         offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n=n)
         event = drain(budget)[-1]
@@ -83,7 +82,7 @@ def test_the_same_reason_again_is_counted_in_the_same_event():
 
 
 def test_an_event_that_has_expired_is_told_anew():
-    budget = Budget()
+    budget = EventBudget()
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="1")
     budget.forget(drain(budget)[-1])
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="2")
@@ -91,14 +90,14 @@ def test_an_event_that_has_expired_is_told_anew():
 
 
 def test_a_newer_word_on_a_pod_takes_the_place_of_the_one_that_waits():
-    budget = Budget()
+    budget = EventBudget()
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="old")
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="new")
     assert [note.message for note in drain(budget) if isinstance(note, ConditionNote)] == ["new"]
 
 
 def test_the_oldest_is_dropped_and_counted_when_too_many_wait():
-    budget = Budget(BudgetSettings(queued=2))
+    budget = EventBudget(BudgetSettings(queued=2))
     for name in ("one", "two", "three"):
         offer(budget, name, node="n1")
     assert budget.dropped == 1
@@ -106,7 +105,7 @@ def test_the_oldest_is_dropped_and_counted_when_too_many_wait():
 
 
 def test_fewer_are_on_the_wire_while_bindings_wait():
-    budget = Budget(BudgetSettings(at_once=2, at_once_behind_bindings=1))
+    budget = EventBudget(BudgetSettings(at_once=2, at_once_behind_bindings=1))
     for name in ("one", "two", "three"):
         offer(budget, name, node="n1")
     assert budget.next(0.0, bindings_wait=True) is not None
@@ -118,7 +117,7 @@ def test_fewer_are_on_the_wire_while_bindings_wait():
 
 
 def test_the_rate_is_kept_and_the_next_time_is_known():
-    budget = Budget(BudgetSettings(per_second=10, burst=1))
+    budget = EventBudget(BudgetSettings(per_second=10, burst=1))
     for name in ("one", "two"):
         offer(budget, name, node="n1")
     assert len(drain(budget, now=0.0)) == 1

@@ -5,10 +5,10 @@ import pytest
 
 from berth.api.messages import Outcome, Reason
 from berth.api.pod import Pod, PodCondition
-from berth.kube.port import Current, Deleted, Listed, Upserted
-from binder.commit_settings import CommitSettings
-from binder.effects import Ack, Announce, Complain, Nak, Publish
-from binder.ledger import NODES, PODS
+from berth.kube.watch import Current, Deleted, Listed, Upserted
+from berth_binder.cache import NODES, PODS
+from berth_binder.effects import Ack, LogWarning, Nak, Publish, RecordEvent
+from berth_binder.settings import CommitSettings
 from harness.binder_bench import (
     PAUSES,
     Bench,
@@ -44,7 +44,7 @@ def test_a_ranked_pod_is_bound_to_the_first_node_and_acknowledged_after_the_deci
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n2", "n1"))) == [("web", "n2", "10")]
     effects = bench.answer(pod, 201)
-    assert [type(each) for each in effects] == [Publish, Ack, Announce]
+    assert [type(each) for each in effects] == [Publish, Ack, RecordEvent]
     (said,) = bench.said
     assert (said.outcome, said.node, said.epoch, said.uid) == (Outcome.BOUND, "n2", 7, pod.uid)
     assert bench.acked == [1]
@@ -59,7 +59,7 @@ def test_nothing_is_acknowledged_before_the_pub_ack(bench):
 
 
 def _created():
-    from binder.answers import Answer  # noqa: PLC0415 - only here
+    from berth_binder.effects import Answer  # noqa: PLC0415 - only here
 
     return Answer(status=201)
 
@@ -416,7 +416,7 @@ def test_a_missing_right_is_also_told_to_the_operator(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     effects = bench.answer(pod, 403, message="forbidden", missing_right="add to the ClusterRole: create pods/binding")
-    assert [each.text for each in effects if isinstance(each, Complain)] == [
+    assert [each.text for each in effects if isinstance(each, LogWarning)] == [
         "add to the ClusterRole: create pods/binding"
     ]
     assert "add to the ClusterRole" in bench.said[0].message
@@ -475,7 +475,7 @@ def test_a_longer_pause_is_made_when_the_api_asks_for_it(bench):
 def test_pauses_are_cut_by_chance():
     import random  # noqa: PLC0415 - only here
 
-    from binder.pauses import Pauses  # noqa: PLC0415 - only here
+    from berth_binder.settings import Pauses  # noqa: PLC0415 - only here
 
     pauses = Pauses(chance=random.Random(1))
     found = {pauses.after(3) for _ in range(20)}

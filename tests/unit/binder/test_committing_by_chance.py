@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from binder.effects import Post
+from berth_binder.effects import Post
 from harness.binder_by_chance import NODES, ROOM, SETTINGS, World
 
 PODS_MADE = 24

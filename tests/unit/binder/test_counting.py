@@ -3,10 +3,10 @@
 from msgspec import structs
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
-from berth.service.meter import RecordingMeter
-from binder.answers import Answer
-from binder.counting import clear, count_binding, count_decision, show
-from binder.ledger import Ledger
+from berth.process.metrics import RecordingMeter
+from berth_binder.cache import Cache
+from berth_binder.decisions import clear, count_binding, count_decision, show
+from berth_binder.effects import Answer
 from harness.objects import a_pod
 
 
@@ -52,7 +52,7 @@ def test_an_attempt_that_ends_in_evictions_is_an_unschedulable_one_with_victims(
 
 
 def test_what_a_leader_shows_is_taken_back_at_its_end():
-    meter, ledger = RecordingMeter(), Ledger()
+    meter, ledger = RecordingMeter(), Cache()
     ledger.reserve(a_pod("web"), "n")
     show(meter, ledger, on_wire=1)
     assert meter.value("berth_reservations") == 1

@@ -2,17 +2,17 @@
 
 import pytest
 
-from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Ranked, Reason
 from berth.api.pod import Pod
-from berth.framework.classmemory import WeightedScore
+from berth.api.subjects import Attempt
+from berth.framework.equivalencecache import WeightedScore
 from berth.framework.profile import Profile
-from berth.plugins.freecapacity import FreeCapacity
-from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
+from berth.plugins.additional.freecapacity import FreeCapacity
+from berth.plugins.additional.nodelabel import NodeScoreLabel, NodeScoreLabelArgs
+from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort
-from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
-from binder.ledger import Ledger
-from binder.recheck import Recheck
+from berth_binder.cache import Cache
+from berth_binder.conflictcheck import Recheck
 from harness.objects import a_node, a_pod, first_attempt
 
 LABEL = WeightedScore(NodeScoreLabel(NodeScoreLabelArgs()), 1)
@@ -31,9 +31,9 @@ def of(tenant: str, name: str = "new") -> Pod:
     return a_pod(name, labels={"tenant": tenant})
 
 
-def ledger_with(**pods: str) -> Ledger:
+def ledger_with(**pods: str) -> Cache:
     """Nodes by name, with a pod of each tenant that is named: ``a="red red blue"``."""
-    ledger = Ledger()
+    ledger = Cache()
     for node, tenants in pods.items():
         ledger.snapshot.set_node(a_node(node))
         for number, tenant in enumerate(tenants.split()):
@@ -41,7 +41,7 @@ def ledger_with(**pods: str) -> Ledger:
     return ledger
 
 
-def chosen(ledger: Ledger, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
+def chosen(ledger: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
     """What the binder takes of a scorer's list; a list is full with three."""
     message = Ranked(
         attempt=str(first_attempt(pod)),

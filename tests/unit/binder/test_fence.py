@@ -1,8 +1,8 @@
 """Who is fenced, and whose consumer goes."""
 
-from berth.api.identity import Epoch
 from berth.api.pod import Pod, PodCondition
-from binder.fence import consumer_of, fence_epoch, former_consumers, needs_fence, pods_to_fence
+from berth.api.subjects import Epoch
+from berth_binder.cache import consumer_of, fence_epoch, former_consumers, needs_fence, pods_to_fence
 from harness.binder_bench import make_pod
 
 

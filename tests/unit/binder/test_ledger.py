@@ -5,20 +5,20 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
-from berth.kube.port import Current, Deleted, Listed, Undecodable, Upserted
-from binder.ledger import NODES, PODS, Ledger
+from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
+from berth_binder.cache import NODES, PODS, Cache
 from harness.binder_bench import at_version, make_node, make_pod, on_node
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    ledger = Ledger()
+def ledger() -> Cache:
+    ledger = Cache()
     for name in ("n1", "n2"):
         ledger.observe(Upserted(kind=NODES, object=make_node(name)))
     return ledger
 
 
-def show(ledger: Ledger, pod: Pod) -> Pod:
+def show(ledger: Cache, pod: Pod) -> Pod:
     ledger.observe(Upserted(kind=PODS, object=pod))
     return pod
 

@@ -1,17 +1,16 @@
 """Stream order, and what is remembered of an epoch."""
 
-from berth.api.identity import Attempt
-from binder.commitment import Claim
-from binder.effects import Held
-from binder.given import Given
-from binder.order import StreamOrder
+from berth.api.subjects import Attempt
+from berth_binder.attempt import RankedDelivery
+from berth_binder.core import DecidedAttempts, StreamOrder
+from berth_binder.effects import RankedMessage
 from harness.binder_bench import make_pod, ranked
 
 
-def claim(sequence: int) -> Claim:
+def claim(sequence: int) -> RankedDelivery:
     message = ranked(make_pod("web"), "n1")
-    held = Held(sequence=sequence, delivery=None)
-    return Claim(ranked=message, attempt=Attempt.parse(message.attempt), held=held)
+    held = RankedMessage(sequence=sequence, delivery=None)
+    return RankedDelivery(ranked=message, attempt=Attempt.parse(message.attempt), held=held)
 
 
 def test_messages_leave_in_the_order_of_the_stream_whenever_they_came():
@@ -30,7 +29,7 @@ def test_of_one_sequence_the_first_to_arrive_is_first():
 
 
 def test_a_decided_attempt_covers_itself_and_earlier_ones_also_those_of_earlier_terms():
-    given = Given()
+    given = DecidedAttempts()
     given.remember(Attempt.parse("uid.3.2"))
     assert given.covers(Attempt.parse("uid.3.2"))
     assert given.covers(Attempt.parse("uid.2.9"))
@@ -39,7 +38,7 @@ def test_a_decided_attempt_covers_itself_and_earlier_ones_also_those_of_earlier_
 
 
 def test_the_memory_is_bounded_and_the_oldest_is_forgotten():
-    given = Given(limit=2)
+    given = DecidedAttempts(limit=2)
     for uid in ("a", "b", "c"):
         given.remember(Attempt.parse(f"{uid}.1.1"))
     assert len(given) == 2
@@ -48,7 +47,7 @@ def test_the_memory_is_bounded_and_the_oldest_is_forgotten():
 
 
 def test_an_earlier_attempt_that_is_decided_late_takes_nothing_back():
-    given = Given()
+    given = DecidedAttempts()
     given.remember(Attempt.parse("uid.2.5"))
     given.remember(Attempt.parse("uid.2.4"))
     assert given.covers(Attempt.parse("uid.2.5"))

@@ -6,8 +6,8 @@ from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.framework.interface import Permission, PermitPlugin, PostBindPlugin, PreBindPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, Status
-from berth.kube.port import Upserted
-from binder.ledger import NODES
+from berth.kube.watch import Upserted
+from berth_binder.cache import NODES
 from harness.binder_bench import Bench, make_node, make_pod, posts, ranked
 
 WAIT = Permission(Status(Code.WAIT, ("not yet",)), 30.0)

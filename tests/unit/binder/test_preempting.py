@@ -5,14 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.budgets import BudgetStatus, PodDisruptionBudget
 from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodStatus
-from berth.api.workloads import SelectorSpec
-from berth.kube.port import Deleted, Upserted
-from binder.effects import Demote, Effect, Evict
-from binder.ledger import PODS
+from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
+from berth.kube.watch import Deleted, Upserted
+from berth_binder.cache import PODS
+from berth_binder.effects import Demote, Effect, Evict
 from harness.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked
 
 REFUSAL = "0/2 nodes are available: 2 Insufficient cpu."

@@ -7,13 +7,11 @@ import pytest
 
 from berth.api.messages import Outcome, Reason
 from berth.api.pod import ClaimSource, Pod, Volume
-from berth.api.storage import StorageClass
-from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
-from berth.framework.writes import ClaimName, KeepVolume, SelectNode
-from berth.kube.port import Upserted
-from berth.plugins.volumesearch import SELECTED_NODE
-from binder.answers import NO_ANSWER, Written
-from binder.effects import Post, Write
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from berth.framework.interface import ClaimName, KeepVolume, SelectNode
+from berth.kube.watch import Upserted
+from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
+from berth_binder.effects import NO_ANSWER, Post, WriteVolumes, Written
 from harness.binder_bench import Bench, make_pod, ranked
 from harness.storage import a_claim, a_class, a_volume, kind_of
 
@@ -50,7 +48,7 @@ class World(Bench):
 
     @property
     def writes(self) -> list[tuple]:
-        return [effect.requests for effect in self.effects if isinstance(effect, Write)]
+        return [effect.requests for effect in self.effects if isinstance(effect, WriteVolumes)]
 
     @property
     def posts(self) -> list[str]:
@@ -170,7 +168,7 @@ def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
     world.take(ranked(pod, "n1", "n2"))
     world.written(pod, NO_ANSWER)
     world.wait(1)
-    sent = [effect for effect in world.effects if isinstance(effect, Write)]
+    sent = [effect for effect in world.effects if isinstance(effect, WriteVolumes)]
     assert len(sent) == 1  # equal effects are kept once
     assert world.core.on_wire == 1
     world.written(pod, pvc=5)

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.clock import LoopClock, ManualClock
+from berth.bus.interface import BusLostError, MissingError
 from berth.bus.memory import MemoryBus, MemorySession
-from berth.bus.port import BusLostError, MissingError
 
 PENDING = "berth.pending.berth.default.web-0"
 

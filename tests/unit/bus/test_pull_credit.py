@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.bus.credit import Credit
+from berth.bus.consumer import Credit
 
 
 def test_it_asks_for_all_at_first_and_again_below_half():

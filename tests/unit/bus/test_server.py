@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from berth.bus import server
-from berth.bus.port import BusRefusedError
+from berth.bus.interface import BusRefusedError
 from berth.bus.server import ServerSettings, config_text, embedded_server_command, find_nats_server
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from berth.api.errors import TemporaryError
-from berth.bus.delivered import position_of
-from berth.bus.port import BusRefusedError, MissingError, TooLargeError, WrongLastSequenceError
-from berth.bus.publishing import _answers
+from berth.bus.consumer import position_of
+from berth.bus.interface import BusRefusedError, MissingError, TooLargeError, WrongLastSequenceError
+from berth.bus.jetstream import JetStreamError, differences, error_from, read_answer, stream_config
 from berth.bus.settings import TopologySettings
+from berth.bus.streams import _answers
 from berth.bus.topology import PENDING, declared_consumer, streams
-from berth.bus.wire import ApiError, differences, error_from, read_answer, stream_config
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,15 @@ from berth.bus.wire import ApiError, differences, error_from, read_answer, strea
     ],
 )
 def test_a_refusal_becomes_the_error_that_says_what_to_do(code, err_code, kind):
-    error = error_from("doing it", ApiError(code=code, err_code=err_code, description="its words"))
+    error = error_from("doing it", JetStreamError(code=code, err_code=err_code, description="its words"))
     assert type(error) is kind
     assert str(error).startswith("doing it: its words")
 
 
 def test_a_server_without_jetstream_is_told_how_to_get_it():
-    error = error_from("asking", ApiError(code=503, err_code=10039, description="jetstream not enabled for account"))
+    error = error_from(
+        "asking", JetStreamError(code=503, err_code=10039, description="jetstream not enabled for account")
+    )
     assert "-js" in str(error)
 
 

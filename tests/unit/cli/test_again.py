@@ -5,22 +5,22 @@ from datetime import timedelta
 
 import msgspec
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
-from berth.api.identity import Attempt
+from berth.api.livedata import Bandwidth, encode_bandwidth, utc
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
+from berth.api.subjects import Attempt
 from berth.bus.memory import MemoryBus
-from berth.cli.again import Again, as_json, counted, told
+from berth.cli.commands.top import newest, node_lines
+from berth.cli.commands.why import RankedAgain, counted, ranked_again_json, ranked_again_lines
+from berth.cli.decisions import find_pod
+from berth.cli.lookup import parse_pod
 from berth.cli.mirrored import mirror
-from berth.cli.podname import parse_pod
-from berth.cli.podspec import find_pod
-from berth.cli.top import newest, node_lines
 from berth.cluster.snapshot import Snapshot
-from berth.framework.everynode import rank_every_node
+from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
 from harness.printed import printed, words
 
 PROFILE = profiles_of(read_configuration(None))["berth"]
@@ -57,7 +57,7 @@ def again(of=None, nodes=NODES, **said):
     attempt = Attempt(uid=asked.uid, term=1, n=1)
     every = rank_every_node(asked, snapshot, PROFILE, attempt=attempt)
     known = {"stands_on": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **said}
-    return Again(pod=asked, every=every, **known)
+    return RankedAgain(pod=asked, every=every, **known)
 
 
 def test_every_node_has_its_scores_or_who_refused_it():
@@ -71,7 +71,7 @@ def test_every_node_has_its_scores_or_who_refused_it():
 
 
 def test_people_read_where_it_would_go_and_a_line_for_every_node():
-    lines = printed(*told(again()), width=160)
+    lines = printed(*ranked_again_lines(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
     assert (
         lines[1]
@@ -83,23 +83,29 @@ def test_people_read_where_it_would_go_and_a_line_for_every_node():
 
 
 def test_a_mirror_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
-    assert "the mirror is current (confirmed 27.5 s ago)" in printed(*told(again(view_age_seconds=27.5)), width=160)[1]
-    assert "the mirror is 47.0 s old" in printed(*told(again(view_age_seconds=47.0)), width=160)[1]
+    assert (
+        "the mirror is current (confirmed 27.5 s ago)"
+        in printed(*ranked_again_lines(again(view_age_seconds=27.5)), width=160)[1]
+    )
+    assert "the mirror is 47.0 s old" in printed(*ranked_again_lines(again(view_age_seconds=47.0)), width=160)[1]
 
 
 def test_a_gated_pod_is_said_to_be_before_where_it_would_go():
     gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
     said = again(gated=gates)
-    assert printed(*told(said), width=200)[0] == (
+    assert printed(*ranked_again_lines(said), width=200)[0] == (
         "default/web-0 is gated, nobody looks for a node (SchedulingGates: waiting for scheduling gates: [a]); without "
         "that, ranked now it would go to roomy"
     )
-    assert as_json(said)["gated"] == {"plugin": "SchedulingGates", "reasons": ("waiting for scheduling gates: [a]",)}
-    assert as_json(again())["gated"] is None
+    assert ranked_again_json(said)["gated"] == {
+        "plugin": "SchedulingGates",
+        "reasons": ("waiting for scheduling gates: [a]",),
+    }
+    assert ranked_again_json(again())["gated"] is None
 
 
 def test_a_pod_that_fits_nowhere_is_told_with_counts_first():
-    lines = printed(*told(again(pod(cpu="64"))), width=160)
+    lines = printed(*ranked_again_lines(again(pod(cpu="64"))), width=160)
     assert lines[0].startswith("default/web-0 is on no node; ranked now it would wait: 0/5 nodes are available:")
     assert ["3", "NodeResourcesFit", "Insufficient", "cpu", "roomy,", "smaller,", "full"] in words(lines)
 
@@ -111,7 +117,7 @@ def test_refusals_before_any_filter_are_of_every_node():
 
 
 def test_without_nodes_there_is_a_sentence():
-    assert printed(*told(again(nodes=[])))[0].endswith("would wait: no nodes available to schedule pods")
+    assert printed(*ranked_again_lines(again(nodes=[])))[0].endswith("would wait: no nodes available to schedule pods")
 
 
 def test_counts_name_three_nodes_at_most():
@@ -121,7 +127,7 @@ def test_counts_name_three_nodes_at_most():
 
 
 def test_programs_get_every_node():
-    said = msgspec.json.decode(msgspec.json.encode(as_json(again())))
+    said = msgspec.json.decode(msgspec.json.encode(ranked_again_json(again())))
     assert [one["node"] for one in said["candidates"]] == ["roomy", "smaller"]
     assert said["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
     assert {one["node"]: one["plugin"] for one in said["refused"]}["full"] == "NodeResourcesFit"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from berth.cli.config import app
+from berth.cli.commands.config import app
 from berth.plugins.presets import PRESETS
 from berth.plugins.registry import BUILT_IN
 

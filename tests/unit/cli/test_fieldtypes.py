@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod
-from berth.cli.fieldtypes import fitted
+from berth.simulate.documents import fitted
 
 NUMBER = "a whole number, -2147483648..2147483647"
 

@@ -20,11 +20,11 @@ from berth.api.messages import (
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.memory import MemoryBus
-from berth.bus.stages import bury, publish_decision, publish_pending
+from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
+from berth.cli.commands.run import MessageCounts
+from berth.cli.commands.trace import past
 from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, node_of, said, with_recalled
-from berth.cli.podname import parse_pod
-from berth.cli.tally import Tally
-from berth.cli.trace import past
+from berth.cli.lookup import parse_pod
 from harness.printed import printed
 
 POD = Pod(metadata=ObjectMeta(name="web-0", namespace="default", uid="u"))
@@ -182,7 +182,7 @@ async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
     await publish_decision(session, decided(Outcome.CONFLICT, node=""))
     await publish_pending(session, Pending(attempt="u.1.2", profile="berth", pod=POD))
     letter = DeadLetter(subject="berth.pending.berth.default.web-0", reason="broken", service="scorer")
-    await bury(session, letter)
+    await publish_dead_letter(session, letter)
     other = Pod(metadata=ObjectMeta(name="web-00", namespace="default", uid="v"))
     await publish_pending(session, Pending(attempt="v.1.1", profile="berth", pod=other))
     found = [one for one, _ in await past(session, parse_pod("web-0"))]
@@ -194,7 +194,7 @@ async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
 
 
 def test_the_tally_counts_a_pod_bound_once():
-    tally = Tally()
+    tally = MessageCounts()
     for data in (decision(), decision(), decision(uid="v", node="node-8"), decision(Outcome.CONFLICT, uid="w")):
         tally.hear("berth.decision.berth.default.web-0", data)
     tally.hear("berth.ranked.berth.default.web-0", RANKED)

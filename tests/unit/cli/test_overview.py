@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.bus.port import ConsumerState, Present, StreamState
-from berth.cli.overview import NodeLine, Overview, as_json, natural, told
+from berth.bus.interface import ConsumerState, Present, StreamState
+from berth.cli.commands.top import NodeLine, Overview, as_json, natural, told
 from harness.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

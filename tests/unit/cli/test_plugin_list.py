@@ -6,12 +6,11 @@ import re
 from typer.testing import CliRunner
 
 from berth.api.config.types import Point
-from berth.cli.plugin import app
-from berth.cli.pluginlist import listed_as
+from berth.cli.commands.plugin import app, listed_as
 from berth.framework.interface import FilterPlugin
 from berth.plugins.factory import PluginFactory
 from berth.plugins.registry import BUILT_IN
-from berth.service.third_party import PluginBuildError
+from berth.process.configuration import PluginBuildError
 
 
 def typed(*words: str) -> str:

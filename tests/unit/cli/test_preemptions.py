@@ -9,12 +9,11 @@ from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.pod import Pod, PodSpec
+from berth.bus.interface import Session
 from berth.bus.memory import MemoryBus
-from berth.bus.port import Session
 from berth.bus.stages import publish_decision
-from berth.cli.lastdecision import last_decision
-from berth.cli.podname import parse_pod
-from berth.cli.podspec import digest_in_use
+from berth.cli.decisions import digest_in_use, last_decision
+from berth.cli.lookup import parse_pod
 
 
 def decision(pod: str, outcome: Outcome, n: int = 1, **more: object) -> Decision:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from berth.cli.__main__ import app
 from berth.plugins.presets import PRESETS
-from berth.service.start import start
+from berth.process.start import start
 
 FILE = Path(__file__).parents[2] / "data" / "articles" / "node-score-label.yaml"
 DEPRECATED = (

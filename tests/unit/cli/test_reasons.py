@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
-from berth.cli.podname import PodName
-from berth.cli.preemptions import Eviction
-from berth.cli.reasons import Decided, as_json, told
+from berth.cli.decisions import EvictionRecord, ExplainedDecision
+from berth.cli.lookup import PodName
+from berth.cli.reasons import as_json, told
 from harness.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -52,7 +52,7 @@ WAITS = msgspec.structs.replace(
 
 def decided(decision=BOUND, **changes):
     changed = msgspec.structs.replace(decision, **changes)
-    return Decided(decision=changed, at=AT, now=AT + timedelta(seconds=12))
+    return ExplainedDecision(decision=changed, at=AT, now=AT + timedelta(seconds=12))
 
 
 def lines(of, weights=WEIGHTS, width=120):
@@ -117,7 +117,7 @@ def test_a_view_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
     assert lines(decided(view_age_seconds=47.0))[2].endswith("on a view of the cluster 47.0 s old")
 
 
-ROOM = Eviction(
+ROOM = EvictionRecord(
     pod=PodName(namespace="default", name="web-0"),
     uid="u",
     preemption=Preemption(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from berth.cli.podname import parse_pod
-from berth.cli.shown import amount_of_bytes, duration, per_second, short_attempt, short_identity
-from berth.service.exits import UsageError
+from berth.cli.lookup import parse_pod
+from berth.cli.rendering import amount_of_bytes, duration, per_second, short_attempt, short_identity
+from berth.process.exits import UsageError
 
 UUID = "08d73f09-8861-42e0-81fd-655f5624f11e"
 

@@ -9,8 +9,8 @@ import yaml
 
 from berth.api.volumes import PersistentVolumeClaim
 from berth.api.workloads import ReplicaSet, Service
-from berth.cli.simulateinput import InputError, read_question
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
+from berth.simulate.inputs import InputError, read_question
 
 PROFILES = dict(profiles_of(read_configuration(None)))
 

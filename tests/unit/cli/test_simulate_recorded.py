@@ -5,10 +5,10 @@ from functools import cache
 import msgspec
 
 from berth.api.pod import Pod
-from berth.cli.simulateinput import read_question
-from berth.cli.simulation import Simulation
 from berth.framework.profile import Profile
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
+from berth.simulate.engine import Simulation
+from berth.simulate.inputs import read_question
 from harness.oracle import (
     PROFILES,
     clusters,

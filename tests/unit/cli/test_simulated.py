@@ -1,8 +1,8 @@
 """What berth simulate tells people: a line a pod, and the sum of it."""
 
-from berth.cli.simulated import Sums, row_of
-from berth.cli.simulated import table_of as table_of_rows
-from berth.cli.simulation import NodeRejection, Simulated
+from berth.cli.commands.simulate import Sums, row_of
+from berth.cli.commands.simulate import table_of as table_of_rows
+from berth.simulate.engine import NodeRejection, Simulated
 from harness.printed import printed, words
 
 FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))

@@ -5,19 +5,17 @@ import dataclasses
 import msgspec
 import pytest
 
-from berth.api.budgets import BudgetStatus, PodDisruptionBudget
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import ClaimSource, PodSchedulingGate, PodStatus, Volume
-from berth.api.storage import StorageClass
-from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
-from berth.api.workloads import SelectorSpec
-from berth.cli.simulation import NodeRejection, Simulated, Simulation
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import ReservePlugin, ScorePlugin
 from berth.framework.status import Status
-from berth.plugins.noderesourcesfit import FACTORY as FIT
-from berth.plugins.podtopologyspread import FACTORY as SPREAD
+from berth.plugins.noderesources.fit import FACTORY as FIT
+from berth.plugins.podtopologyspread.plugin import FACTORY as SPREAD
 from berth.plugins.schedulinggates import SchedulingGates
+from berth.simulate.engine import NodeRejection, Simulated, Simulation
 from harness.objects import a_container, a_node, a_pod
 from harness.profiles import default_profile, profile_of
 

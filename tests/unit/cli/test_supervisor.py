@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.cli import supervisor as module
-from berth.cli.supervisor import ChildRefusedError, Program, Supervisor
+from berth.cli.pipeline import supervisor as module
+from berth.cli.pipeline.supervisor import ChildRefusedError, Program, Supervisor
 
 FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -115,7 +115,7 @@ async def test_a_childs_words_go_where_they_are_wanted(said, tmp_path):
 async def test_children_end_with_a_parent_that_is_killed(tmp_path):
     code = f"""
 import asyncio, os, sys
-from berth.cli.supervisor import Program, Supervisor
+from berth.cli.pipeline.supervisor import Program, Supervisor
 async def main():
     async with Supervisor(print) as supervisor:
         supervisor.start(Program(name="child", command=(sys.executable, "-c", {FOREVER!r})))

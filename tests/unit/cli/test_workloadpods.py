@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from berth.cli.objectfiles import documents
-from berth.cli.workloadpods import with_pods
+from berth.simulate.documents import documents
+from berth.simulate.workloads import with_pods
 
 CONTAINERS = [{"name": "main", "image": "pause"}]
 NOT_ITS_OWN = "spec.selector: does not match the labels of spec.template: its pods would not be its own"

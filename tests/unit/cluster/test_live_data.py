@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth
 from berth.api.errors import DecodeError
-from berth.cluster.heard import HeardData
-from berth.cluster.livesource import LiveSource
+from berth.api.livedata import Bandwidth, LiveSource, encode_bandwidth
+from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
 from harness.objects import a_node, a_pod
 
@@ -87,7 +86,7 @@ def test_rows_that_changed_are_told_newest_first_and_only_those():
 
 def test_entries_of_sources_that_nobody_declared_are_left_out():
     snapshot = Snapshot()
-    heard = HeardData(snapshot.live, SOURCES)
+    heard = LiveDataReader(snapshot.live, SOURCES)
     for query in ("q1", "q2"):
         heard.apply("bandwidth", f"{query}.node-1.example.com", encode_bandwidth(sample(3.0)), T0)
     assert set(snapshot.live.bandwidth("q1").samples()) == {"node-1.example.com"}
@@ -99,7 +98,7 @@ def test_entries_of_sources_that_nobody_declared_are_left_out():
 def test_a_removal_leaves_nothing():
     snapshot = Snapshot()
     snapshot.set_node(a_node("a"))
-    heard = HeardData(snapshot.live, SOURCES)
+    heard = LiveDataReader(snapshot.live, SOURCES)
     heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
     heard.apply("bandwidth", "q1.a", None, T0)
     assert snapshot.live.bandwidth("q1").sample("a") is None
@@ -108,7 +107,7 @@ def test_a_removal_leaves_nothing():
 
 def test_facts_are_any_json():
     snapshot = Snapshot()
-    heard = HeardData(snapshot.live, SOURCES)
+    heard = LiveDataReader(snapshot.live, SOURCES)
     heard.apply("facts", "disk.a", b'{"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}', T0)
     fact = snapshot.live.fact("disk", "a")
     assert msgspec.json.decode(fact) == {"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}
@@ -131,7 +130,7 @@ def test_facts_are_any_json():
 )
 def test_what_cannot_be_read_is_refused_and_what_was_known_stays(bucket, key, data):
     snapshot = Snapshot()
-    heard = HeardData(snapshot.live, SOURCES)
+    heard = LiveDataReader(snapshot.live, SOURCES)
     heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
     with pytest.raises(DecodeError):
         heard.apply(bucket, key, data, T0)

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.api.furtherkinds import FURTHER_KINDS
-from berth.api.identity import Term
+from berth.api.kinds import FURTHER_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.subjects import Term
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
-from berth.cluster.mirrored import Changed, MirroredSnapshot
+from berth.cluster.buckets import MirroredSnapshot, ObjectChanged
 from berth.cluster.objects import Objects
 from berth.cluster.snapshot import Snapshot
 
@@ -54,7 +54,7 @@ def test_the_mirror_brings_workloads_and_takes_them_away():
         spec=SelectorSpec(selector=LabelSelector(match_labels={"app": "web"})),
     )
     entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(made)))
-    assert mirrored.apply("replicaset.u", encode_entry(entry)) == Changed(kind="replicaset")
+    assert mirrored.apply("replicaset.u", encode_entry(entry)) == ObjectChanged(kind="replicaset")
     sets = mirrored.snapshot.objects(ReplicaSet)
     assert sets.named("rs", "default") == made
     mirrored.apply("replicaset.u", None)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod, PodStatus
-from berth.cluster.placedpods import NOT_YET, NOWHERE, PlacedPods
+from berth.cluster.pods import NOT_YET, NOWHERE, PlacedPods
 from berth.cluster.snapshot import Snapshot
 from harness.objects import a_container, a_node, a_pod
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.namespace import Namespace
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
+from berth.api.workloads import Namespace
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from harness.objects import a_container, a_node, a_pod, asking

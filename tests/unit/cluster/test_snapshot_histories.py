@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import Bandwidth
-from berth.api.furtherkinds import FURTHER_KINDS
+from berth.api.kinds import FURTHER_KINDS
+from berth.api.livedata import Bandwidth
 from berth.api.meta import ObjectMeta
-from berth.api.namespace import Namespace
-from berth.api.podterms import PodSelector, PodTerm, Point
-from berth.api.selectors import NOTHING, Labels, Requirement
-from berth.cluster.estimates import Estimates
+from berth.api.selectors import NOTHING, Labels, PodSelector, PodTerm, Requirement, TermKind
+from berth.api.workloads import Namespace
 from berth.cluster.hostports import EVERY_ADDRESS, HostPort
-from berth.cluster.placedpods import PlacedPods
+from berth.cluster.pods import PlacedPods
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.tallies import HoldersOf, PodKind
+from berth.cluster.topologycounts import HoldersOf, PodKind
+from berth.plugins.networktraffic.traffic import Estimates
 from harness.objects import a_node, asking
 from harness.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
@@ -33,7 +32,7 @@ KINDS = (
     PodKind((HERE,)),
     PodKind((HERE,), living=True),
     PodKind((PodSelector(frozenset(), TIER_1, Labels(())),)),
-    HoldersOf(Point.REQUIRED_APART, PodTerm(HERE, "zone")),
+    HoldersOf(TermKind.REQUIRED_APART, PodTerm(HERE, "zone")),
 )
 
 
@@ -190,7 +189,7 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
         "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
         "terms": {
             (point, tier): set(snapshot.groups.terms_about(point, "default", (("tier", tier),)))
-            for point in Point
+            for point in TermKind
             for tier in ("1", "a", "b")
         },
     }

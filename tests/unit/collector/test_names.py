@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.bandwidth import LINK_CAPACITY, Bandwidth
+from berth.api.livedata import LINK_CAPACITY, Bandwidth
+from berth_metrics_collector.nodenames import ExporterDirectory, host_of, name
+from berth_metrics_collector.prometheus import SampleRow
+from berth_metrics_collector.samples import Target, TargetSample
 from harness.collector_world import node_at
-from metrics_collector.answers import Row
-from metrics_collector.names import Directory, host_of, name
-from metrics_collector.samples import Target, TargetSample
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -21,11 +21,11 @@ def sample(instance="x:9100", *, label="", job="node", receive=1.0, devices=("et
     )
 
 
-def uname(instance: str, nodename: str, *, job="node", seen="1") -> Row:
-    return Row(metric={"instance": instance, "job": job, "nodename": nodename}, value=(0.0, seen))
+def uname(instance: str, nodename: str, *, job="node", seen="1") -> SampleRow:
+    return SampleRow(metric={"instance": instance, "job": job, "nodename": nodename}, value=(0.0, seen))
 
 
-NODES = Directory([node_at("node-1.example.com", "10.0.0.1"), node_at("node-2", "10.0.0.2")])
+NODES = ExporterDirectory([node_at("node-1.example.com", "10.0.0.1"), node_at("node-2", "10.0.0.2")])
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_the_chain(label, nodename, instance, expected):
 
 
 def test_a_short_name_that_two_nodes_share_names_neither():
-    nodes = Directory([node_at("node-1.a.net"), node_at("node-1.b.net")])
+    nodes = ExporterDirectory([node_at("node-1.a.net"), node_at("node-1.b.net")])
     assert nodes.node_of(Target(instance="x:1", job="j"), "node-1") is None
     assert nodes.node_of(Target(instance="x:1", job="j"), "node-1.b.net") == "node-1.b.net"
 
 
 def test_an_address_that_two_nodes_claim_names_neither():
-    nodes = Directory([node_at("a", "10.0.0.1"), node_at("b", "10.0.0.1")])
+    nodes = ExporterDirectory([node_at("a", "10.0.0.1"), node_at("b", "10.0.0.1")])
     assert nodes.node_of(Target(instance="10.0.0.1:9100", job="j"), "") is None
 
 
@@ -88,7 +88,7 @@ def test_two_exporters_of_one_node_and_different_devices_are_added_up():
 
 
 def test_a_node_that_says_its_links_capacity_itself_is_believed():
-    nodes = Directory(
+    nodes = ExporterDirectory(
         [node_at("a", annotations={LINK_CAPACITY: "10G"}), node_at("b", annotations={LINK_CAPACITY: "?"})]
     )
     named = name([sample(label="a", capacity=5.0), sample(label="b", capacity=5.0)], [], nodes)

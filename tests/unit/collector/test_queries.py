@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from berth.api.bandwidth import BandwidthQuery
-from metrics_collector.queries import inventory_of, traffic_of
+from berth.api.livedata import BandwidthQuery
+from berth_metrics_collector.queries import inventory_of, traffic_of
 
 
 def query(*devices: str, seconds: float = 300, **other) -> BandwidthQuery:

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from metrics_collector.answers import Row
-from metrics_collector.samples import Known, Readings, Target, intervals, samples, values
+from berth_metrics_collector.prometheus import SampleRow
+from berth_metrics_collector.samples import Known, Readings, Target, intervals, samples, values
 
 RANGE = timedelta(seconds=30)
 NODE = Target(instance="10.0.0.1:9100", job="node")
@@ -113,12 +113,14 @@ def test_a_bond_and_its_slaves_are_counted_once():
 
 def test_what_is_not_finite_or_negative_or_no_number_is_missing():
     texts = ["NaN", "+Inf", "-Inf", "-1", "many", "1e400", "12.5"]
-    rows = [Row(metric={"instance": str(n), "job": "j", "device": "d"}, value=(NOW, t)) for n, t in enumerate(texts)]
+    rows = [
+        SampleRow(metric={"instance": str(n), "job": "j", "device": "d"}, value=(NOW, t)) for n, t in enumerate(texts)
+    ]
     assert [value for value in values(rows, "node").values()] == [12.5]  # noqa: C416 - reads as what it is
 
 
 def test_intervals_are_by_job_and_0_is_none():
-    rows = [Row(metric={"job": "a"}, value=(NOW, "15")), Row(metric={"job": "b"}, value=(NOW, "0"))]
+    rows = [SampleRow(metric={"job": "a"}, value=(NOW, "15")), SampleRow(metric={"job": "b"}, value=(NOW, "0"))]
     assert intervals(rows) == {"a": 15.0}
 
 

@@ -9,20 +9,19 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from berth.api.bandwidth import BandwidthQuery
+from berth.api.livedata import BandwidthQuery
 from berth.bus.clock import ManualClock
 from berth.bus.memory import MemoryBus
-from berth.service.exits import UsageError
-from berth.service.meter import RecordingMeter
-from berth.service.process import Process
+from berth.process.exits import UsageError
+from berth.process.lifecycle import Process
+from berth.process.metrics import RecordingMeter
+from berth_metrics_collector import service
+from berth_metrics_collector.nodenames import ExporterDirectory
+from berth_metrics_collector.poller import Poller, Reports
+from berth_metrics_collector.prometheus import PrometheusError, SampleRow
+from berth_metrics_collector.queries import inventory_of, traffic_of
+from berth_metrics_collector.settings import CollectorSettings, collector_settings
 from harness.collector_world import collecting, node_at
-from metrics_collector import service
-from metrics_collector.answers import PrometheusError, Row
-from metrics_collector.names import Directory
-from metrics_collector.queries import inventory_of, traffic_of
-from metrics_collector.reports import Reports
-from metrics_collector.rounds import Rounds
-from metrics_collector.settings import CollectorSettings, collector_settings
 
 QUERY = BandwidthQuery(url="http://played", devices=("eth0",), time_range=timedelta(seconds=60))
 TOKEN = QUERY.token
@@ -39,15 +38,15 @@ class Played:
         self.failure: PrometheusError | None = None
         self.asked: list[str] = []
 
-    async def query(self, promql: str) -> Sequence[Row]:
+    async def query(self, promql: str) -> Sequence[SampleRow]:
         self.asked.append(promql)
         if self.failure is not None:
             raise self.failure
         traffic, inventory = traffic_of(QUERY), inventory_of(QUERY)
         if promql == inventory.interval:
-            return [Row(metric={"job": "j"}, value=(NOW, str(self.interval)))]
+            return [SampleRow(metric={"job": "j"}, value=(NOW, str(self.interval)))]
         if promql == inventory.names:
-            return [Row(metric={**_labels(node), "nodename": node}, value=(NOW, str(NOW))) for node in self.rates]
+            return [SampleRow(metric={**_labels(node), "nodename": node}, value=(NOW, str(NOW))) for node in self.rates]
         answers = {
             traffic.receive: lambda rate: rate,
             traffic.transmit: lambda rate: rate / 2,
@@ -58,7 +57,7 @@ class Played:
         value = answers.get(promql)
         if value is None:
             return []
-        return [Row(metric=_labels(node), value=(NOW, str(value(rate)))) for node, rate in self.rates.items()]
+        return [SampleRow(metric=_labels(node), value=(NOW, str(value(rate)))) for node, rate in self.rates.items()]
 
     def close(self) -> None:
         """Nothing to close."""
@@ -180,8 +179,8 @@ class Told:
     def __init__(self, server: Played, *nodes: str) -> None:
         self.meter = RecordingMeter()
         self.server = server
-        self.directory = Directory([node_at(node) for node in nodes])
-        self._rounds = Rounds(QUERY, server, Reports(QUERY, self.meter), inventory_rounds=4)
+        self.directory = ExporterDirectory([node_at(node) for node in nodes])
+        self._rounds = Poller(QUERY, server, Reports(QUERY, self.meter), inventory_rounds=4)
 
     async def rounds(self, count: int) -> list[str]:
         """What was said in so many rounds."""

@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from berth.api.config.encode import as_document
 from berth.api.config.load import load
 from berth.api.config.types import Point
-from berth.api.config.written import as_document
 from berth.framework.profile import build_profiles
 from berth.plugins.presets import CURRENT, PRESETS, UnknownPresetError, preset
 from berth.plugins.registry import BUILT_IN
-from berth.service.configuration import read_configuration
-from berth.service.sources import SettingsError
-from berth.service.start import read_all
+from berth.process.configuration import read_configuration
+from berth.process.sources import SettingsError
+from berth.process.start import read_all
 
 ARTICLES = Path(__file__).parents[2] / "data" / "articles"
 

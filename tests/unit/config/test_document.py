@@ -2,8 +2,7 @@
 
 import pytest
 
-from berth.api.config.decode import Problems
-from berth.api.config.document import parse
+from berth.api.config.decode import Problems, parse
 
 
 def problems(text: str) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError, default_configuration, load
-from berth.api.config.written import as_document
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 

@@ -15,10 +15,10 @@ from berth.framework.cycle import check, rank
 from berth.framework.interface import FilterPlugin, Reads
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
-from berth.plugins.networktrafficargs import NetworkTrafficArgs
+from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
 from harness.objects import ROOM, a_node, a_pod, asking, first_attempt
 from harness.profiles import default_profile, profile_of
 from harness.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
@@ -121,7 +121,7 @@ def test_a_plugin_that_reads_more_than_its_row_is_asked_every_time():
 
 
 def test_the_number_of_remembered_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("berth.framework.classmemory._MAX_BYTES", 10_000)
+    monkeypatch.setattr("berth.framework.equivalencecache._MAX_BYTES", 10_000)
     profile, snapshot = default_profile(), Snapshot()
     snapshot.set_node(a_node("n0"))
     memory = profile.memory_of(snapshot)

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.messages import Candidate, Rejection
 from berth.api.node import Taint
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodSpec, SelectorRequirement
+from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.interface import (
@@ -28,8 +28,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.state import StateKey
-from berth.framework.status import SKIP, SUCCESS, Code, Status
-from berth.framework.verdicts import Verdicts
+from berth.framework.status import SKIP, SUCCESS, Code, Status, Verdicts
 from harness.objects import a_node, a_pod, asking, first_attempt
 from harness.profiles import default_profile, profile_of
 

@@ -1,11 +1,9 @@
 """A cycle that is asked for its detail says of every node what every plugin gave it, or why it is refused."""
 
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
-from berth.framework.detail import Detail
-from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
-from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
-from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
+from berth.framework.cycle import Detail, rank
+from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
+from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from harness.objects import a_node, a_pod, first_attempt
 from harness.profiles import profile_of
 

@@ -3,12 +3,12 @@
 import gc
 import weakref
 
-from berth.api.identity import Attempt, Term, Uid
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
 
 
 def test_a_snapshot_that_is_ranked_no_more_is_forgotten():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.order import best_first, mixed
+from berth.framework.scoring import best_first, mixed
 from harness.objects import a_node, a_pod, first_attempt
 
 

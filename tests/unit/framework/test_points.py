@@ -9,7 +9,7 @@ import pytest
 from berth.api.config.types import Point
 from berth.framework import interface
 from berth.framework.interface import Plugin
-from berth.framework.points import POINT_TYPES, RUNS_IN, Service, services_of
+from berth.framework.profile import POINT_TYPES, RUNS_IN, ServiceName, services_of
 
 OWN_NAMES = {
     "NormalizeScore": interface.NormalizePlugin,
@@ -63,7 +63,7 @@ def test_no_class_of_the_contract_is_without_its_services():
 
 
 def test_every_service_that_has_plugins_is_one_of_three():
-    assert {service for services in RUNS_IN.values() for service in services} == set(Service)
+    assert {service for services in RUNS_IN.values() for service in services} == set(ServiceName)
     assert set(POINT_TYPES) == set(Point)
 
 

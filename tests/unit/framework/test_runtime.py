@@ -26,7 +26,7 @@ from berth.framework.runtime import (
 )
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status
-from berth.plugins.noderesourcesfit import WANTED
+from berth.plugins.noderesources.fit import WANTED
 from berth.plugins.prioritysort import PrioritySort
 from harness.objects import a_node, a_pod
 from harness.profiles import default_profile

@@ -3,7 +3,7 @@
 import random
 from datetime import timedelta
 
-from berth.kube.backoff import Backoff
+from berth.kube.clock import Backoff
 
 MS = timedelta(milliseconds=1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.kube.credentials import Credentials, InClusterAccount, Kubeconfig, source_for
+from berth.kube.credentials import InClusterAccount, Kubeconfig, KubeCredentials, source_for
 from berth.kube.errors import KubeconfigError
 
 
@@ -45,7 +45,7 @@ async def _refusal(source: Kubeconfig | InClusterAccount) -> str:
 
 async def test_token_and_server_are_taken_from_the_current_context(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", user={"token": "secret"}, server="http://127.0.0.1:8001/")
-    credentials = await Credentials.from_source(Kubeconfig(path))
+    credentials = await KubeCredentials.from_source(Kubeconfig(path))
     assert credentials.server == "http://127.0.0.1:8001"
     assert await credentials.headers() == {"Authorization": "Bearer secret"}
 
@@ -59,7 +59,7 @@ async def test_context_may_be_named(tmp_path: Path):
 
 async def test_cluster_without_a_user_is_asked_without_a_name(tmp_path: Path):
     path = _write(tmp_path / "kubeconfig", users=[])
-    assert await (await Credentials.from_source(Kubeconfig(path))).headers() == {}
+    assert await (await KubeCredentials.from_source(Kubeconfig(path))).headers() == {}
 
 
 async def test_kubeconfig_variable_names_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +126,7 @@ async def test_token_file_is_read_again_when_it_has_grown_old(tmp_path: Path):
     token.write_text("one\n")
     clock = ManualClock()
     source = Kubeconfig(_write(tmp_path / "kubeconfig", user={"tokenFile": "token"}))
-    credentials = await Credentials.from_source(source, clock=clock)
+    credentials = await KubeCredentials.from_source(source, clock=clock)
     token.write_text("two\n")
     clock.seconds = 59
     assert await credentials.headers() == {"Authorization": "Bearer one"}
@@ -139,7 +139,7 @@ async def test_token_file_that_is_gone_leaves_the_token_of_before(tmp_path: Path
     token.write_text("one")
     clock = ManualClock()
     source = Kubeconfig(_write(tmp_path / "kubeconfig", user={"tokenFile": "token"}))
-    credentials = await Credentials.from_source(source, clock=clock)
+    credentials = await KubeCredentials.from_source(source, clock=clock)
     token.unlink()
     clock.seconds = 60
     assert await credentials.headers() == {"Authorization": "Bearer one"}
@@ -168,7 +168,7 @@ def _exec_user(tmp_path: Path, status: str) -> dict:
 async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}', 'expirationTimestamp': until}")
     clock = ManualClock()
-    credentials = await Credentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
+    credentials = await KubeCredentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
     clock.seconds = 8 * 60
     assert await credentials.headers() == {"Authorization": "Bearer run-1"}
     clock.seconds = 9 * 60 + 1
@@ -179,7 +179,7 @@ async def test_exec_plugin_runs_once_until_its_token_is_about_to_expire(tmp_path
 async def test_exec_token_without_expiry_is_kept_until_it_is_refused(tmp_path: Path):
     user = _exec_user(tmp_path, "{'token': f'run-{n}'}")
     clock = ManualClock()
-    credentials = await Credentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
+    credentials = await KubeCredentials.from_source(Kubeconfig(_write(tmp_path / "kubeconfig", user=user)), clock=clock)
     clock.seconds = 1e6
     refused = await credentials.headers()
     assert refused == {"Authorization": "Bearer run-1"}

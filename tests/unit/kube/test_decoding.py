@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.errors import DecodeError
-from berth.api.trim import LAST_APPLIED
-from berth.kube.decoding import LineSplitter, ObjectDecoder
-from berth.kube.kinds import POD
-from berth.kube.port import Current, Deleted, Undecodable, Upserted
-from berth.kube.response import StatusObject
+from berth.api.meta import LAST_APPLIED
+from berth.kube.errors import StatusObject
+from berth.kube.listwatch import LineSplitter, ObjectDecoder
+from berth.kube.watch import POD, Current, Deleted, Undecodable, Upserted
 
 DECODER = ObjectDecoder(POD)
 

@@ -6,21 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.lease import Lease, LeaseSpec
 from berth.api.meta import ObjectMeta
-from berth.kube.election import (
-    Decision,
-    LeaseSettings,
-    Sighting,
-    Tenure,
-    decide,
-    held_by,
-    is_live,
-    own_identity,
-    released,
-    sight,
-)
-from berth.kube.timestamps import micro_time, whole_seconds
+from berth.api.workloads import Lease, LeaseSpec
+from berth.kube.clock import micro_time, whole_seconds
+from berth.leader.lease import ElectionStep, LeaseDeadline, LeaseObservation, decide, held_by, is_live, released, sight
+from berth.process.settings import LeaseSettings, own_identity
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=UTC)
 SETTINGS = LeaseSettings()
@@ -34,7 +24,7 @@ def _lease(
     return Lease(metadata=ObjectMeta(uid=uid, annotations=annotations), spec=spec)
 
 
-def _seen(*looks: tuple[float, Lease]) -> Sighting:
+def _seen(*looks: tuple[float, Lease]) -> LeaseObservation:
     sighting = None
     for now, lease in looks:
         sighting = sight(sighting, lease, now)
@@ -43,24 +33,24 @@ def _seen(*looks: tuple[float, Lease]) -> Sighting:
 
 
 def test_lease_that_does_not_exist_is_created():
-    assert decide(None, "me", 0) is Decision.CREATE
+    assert decide(None, "me", 0) is ElectionStep.CREATE
 
 
 def test_lease_that_nobody_holds_is_taken():
-    assert decide(_seen((0, _lease(""))), "me", 0) is Decision.TAKE
+    assert decide(_seen((0, _lease(""))), "me", 0) is ElectionStep.TAKE
 
 
 def test_lease_seen_for_the_first_time_is_waited_for_however_old_its_times_are():
     sighting = _seen((100, _lease(renewed="2001-01-01T00:00:00.000000Z")))
-    assert decide(sighting, "me", 100) is Decision.WAIT
-    assert decide(sighting, "me", 114.9) is Decision.WAIT
-    assert decide(sighting, "me", 115) is Decision.TAKE
+    assert decide(sighting, "me", 100) is ElectionStep.WAIT
+    assert decide(sighting, "me", 114.9) is ElectionStep.WAIT
+    assert decide(sighting, "me", 115) is ElectionStep.TAKE
 
 
 def test_lease_that_changes_is_waited_for_anew():
     sighting = _seen((0, _lease(renewed="1")), (14, _lease(renewed="2")))
-    assert decide(sighting, "me", 28) is Decision.WAIT
-    assert decide(sighting, "me", 29) is Decision.TAKE
+    assert decide(sighting, "me", 28) is ElectionStep.WAIT
+    assert decide(sighting, "me", 29) is ElectionStep.TAKE
 
 
 def test_lease_read_again_unchanged_keeps_its_age():
@@ -76,7 +66,7 @@ def test_lease_deleted_and_made_again_is_another_one():
 
 
 def test_own_lease_is_taken_again_at_once():
-    assert decide(_seen((0, _lease("me"))), "me", 1) is Decision.TAKE
+    assert decide(_seen((0, _lease("me"))), "me", 1) is ElectionStep.TAKE
 
 
 def test_lease_without_a_duration_holds_nobody_up():
@@ -115,14 +105,14 @@ def test_identity_is_another_one_each_time():
 
 
 def test_leadership_ends_at_the_renew_deadline_after_the_last_renewal_was_sent():
-    tenure = Tenure(renewed_at=0, deadline_seconds=10)
+    tenure = LeaseDeadline(renewed_at=0, deadline_seconds=10)
     assert tenure.renewed(sent_at=4, now=5)
     assert not tenure.expired(13.9)
     assert tenure.expired(14)
 
 
 def test_leadership_once_over_is_not_brought_back_by_a_late_answer():
-    tenure = Tenure(renewed_at=0, deadline_seconds=10)
+    tenure = LeaseDeadline(renewed_at=0, deadline_seconds=10)
     assert not tenure.renewed(sent_at=9, now=11)
     assert tenure.expired(9)
 
@@ -137,7 +127,7 @@ def test_nobody_may_begin_while_the_leader_thinks_that_it_leads(
 ):
     """The leader counts from sending, the other from seeing; between both lies at least the slack."""
     now = 0.0
-    tenure = Tenure(renewed_at=now, deadline_seconds=SETTINGS.renew_deadline.total_seconds())
+    tenure = LeaseDeadline(renewed_at=now, deadline_seconds=SETTINGS.renew_deadline.total_seconds())
     sighting = sight(None, _lease(renewed="0"), now + look)
     for number, (wait, answer) in enumerate(renewals, start=1):
         sent, now = now + wait, now + wait + answer
@@ -146,7 +136,7 @@ def test_nobody_may_begin_while_the_leader_thinks_that_it_leads(
         tenure.renewed(sent, now)
         sighting = sight(sighting, _lease(renewed=str(number)), max(sent, sighting.unchanged_since) + look)
     at = now + pause
-    if decide(sighting, "other", at) is Decision.TAKE:
+    if decide(sighting, "other", at) is ElectionStep.TAKE:
         assert tenure.expired(at - SETTINGS.clock_slack.total_seconds())
 
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.kube.positions import Positions
+from berth.kube.reflector import ReflectorPositions
 
 
 def test_list_and_bookmark_move_only_what_is_reached():
-    positions = Positions()
+    positions = ReflectorPositions()
     positions.listed("100", newest_object=40)
     positions.bookmark("120")
     assert (positions.reached, positions.newest_object) == (120, 40)
@@ -18,28 +18,28 @@ def test_list_and_bookmark_move_only_what_is_reached():
 
 
 def test_newer_list_keeps_the_newest_event_seen_before():
-    positions = Positions()
+    positions = ReflectorPositions()
     positions.event("90")  # a deletion: in no list
     positions.listed("100", newest_object=40)
     assert (positions.reached, positions.newest_object) == (100, 90)
 
 
 def test_list_of_another_store_sets_the_numbers_back():
-    positions = Positions()
+    positions = ReflectorPositions()
     positions.event("900")
     positions.listed("100", newest_object=40)
     assert (positions.reached, positions.newest_object) == (100, 100)
 
 
 def test_bookmark_without_a_number_moves_nothing():
-    positions = Positions()
+    positions = ReflectorPositions()
     positions.event("7")
     positions.bookmark("")
     assert positions.reached == 7
 
 
 async def test_waiting_ends_when_the_version_is_reached_and_not_before():
-    positions = Positions()
+    positions = ReflectorPositions()
     early, late = asyncio.create_task(positions.wait("10")), asyncio.create_task(positions.wait("20"))
     await asyncio.sleep(0)
     positions.event("10")
@@ -50,13 +50,13 @@ async def test_waiting_ends_when_the_version_is_reached_and_not_before():
 
 
 async def test_waiting_for_what_has_been_reached_ends_at_once():
-    positions = Positions()
+    positions = ReflectorPositions()
     positions.listed("10", newest_object=3)
     await asyncio.wait_for(positions.wait("10"), timeout=1)
 
 
 async def test_who_gave_up_waiting_is_in_nobodys_way():
-    positions = Positions()
+    positions = ReflectorPositions()
     gave_up, waits = asyncio.create_task(positions.wait("10")), asyncio.create_task(positions.wait("10"))
     await asyncio.sleep(0)
     gave_up.cancel()
@@ -67,4 +67,4 @@ async def test_who_gave_up_waiting_is_in_nobodys_way():
 
 async def test_waiting_for_what_is_no_version_is_refused():
     with pytest.raises(DecodeError, match="decoding resourceVersion 'abc'"):
-        await Positions().wait("abc")
+        await ReflectorPositions().wait("abc")

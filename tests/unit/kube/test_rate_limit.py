@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.kube.rate_limit import TokenBucket
+from berth.kube.client import TokenBucket
 
 
 class Now:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from berth.kube.rbac import missing_right
-from berth.kube.response import StatusDetails, StatusObject
+from berth.kube.errors import StatusDetails, StatusObject, missing_right
 
 
 def _forbidden(message: str, name: str = "") -> StatusObject:

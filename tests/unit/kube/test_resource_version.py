@@ -3,7 +3,7 @@
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.api.resource_version import compare, parse
+from berth.api.meta import compare, parse
 
 
 def test_versions_compare_as_numbers_not_as_text():

@@ -1,8 +1,7 @@
 """What is dropped from objects where they come in."""
 
-from berth.api.meta import ObjectMeta, OwnerReference
+from berth.api.meta import LAST_APPLIED, ObjectMeta, OwnerReference, trim
 from berth.api.pod import Pod
-from berth.api.trim import LAST_APPLIED, trim
 
 
 def _pod(**metadata: object) -> Pod:

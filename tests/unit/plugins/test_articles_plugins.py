@@ -9,14 +9,13 @@ from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.normalize import normalize_by_place
-from berth.plugins.freecapacity import FreeCapacity
-from berth.plugins.nodefilterlabel import NodeFilterLabel, NodeFilterLabelArgs
-from berth.plugins.nodeready import NodeReady
-from berth.plugins.nodescorelabel import NodeScoreLabel, NodeScoreLabelArgs
+from berth.framework.scoring import normalize_by_place
+from berth.plugins.additional.freecapacity import FreeCapacity
+from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
+from berth.plugins.additional.nodeready import NodeReady
+from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.tenantspread import TenantSpread, TenantSpreadArgs
 from harness.objects import a_node, a_pod, asking, first_attempt
 from harness.profiles import profile_of
 

@@ -5,8 +5,12 @@ import pytest
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState
-from berth.plugins.balancedallocation import BalancedAllocationArgs, NodeResourcesBalancedAllocation, validate
-from berth.plugins.noderesourcesargs import ResourceWeight
+from berth.plugins.noderesources.balancedallocation import (
+    BalancedAllocationArgs,
+    NodeResourcesBalancedAllocation,
+    validate,
+)
+from berth.plugins.noderesources.scoringstrategy import ResourceWeight
 from harness.objects import a_node, asking
 
 GPU = "example.com/gpu"

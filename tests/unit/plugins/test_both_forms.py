@@ -14,25 +14,24 @@ from berth.api.pod import TopologySpreadConstraint
 from berth.cluster.nodes import Nodes
 from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.state import CycleState
-from berth.plugins.balancedallocation import BalancedAllocationArgs
+from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
+from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.factory import Args, PluginFactory
-from berth.plugins.interpodaffinity import InterPodAffinityArgs
-from berth.plugins.networktrafficargs import NetworkTrafficArgs
-from berth.plugins.nodeaffinity import NodeAffinity, NodeAffinityArgs
-from berth.plugins.nodefilterlabel import NodeFilterLabelArgs
-from berth.plugins.noderesourcesargs import (
+from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
+from berth.plugins.networktraffic.args import NetworkTrafficArgs
+from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
+from berth.plugins.noderesources.balancedallocation import BalancedAllocationArgs
+from berth.plugins.noderesources.scoringstrategy import (
     NodeResourcesFitArgs,
     ResourceWeight,
     ScoringStrategy,
     Shape,
     ShapePoint,
 )
-from berth.plugins.nodescorelabel import NodeScoreLabelArgs
-from berth.plugins.podtopologyspread import PodTopologySpreadArgs
+from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
-from berth.plugins.tenantspread import TenantSpreadArgs
-from berth.plugins.v1_18.podtopologyspread import SpreadArgs
 from berth.plugins.v1_18.registry import as_of_1_18
+from berth.plugins.v1_18.spreading import SpreadArgs
 from harness.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.random_words import NODE_NAMES
 
@@ -124,7 +123,7 @@ def test_vector_form_equals_scalar_form(snapshot, waiting, names):
 
 @given(snapshot=snapshots(), pod=pods, names=some_rows, added=node_affinities)
 def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names, added):
-    plugin = NodeAffinity(NodeAffinityArgs(added_affinity=added))
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(added_affinity=added))
     for point, name, vector, scalar in answers(plugin, snapshot, pod, names):
         assert vector == scalar, f"{point} of {name}"
 

@@ -9,26 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from berth.api.budgets import BudgetStatus, PodDisruptionBudget
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition, PodStatus, TopologySpreadConstraint
-from berth.api.workloads import SelectorSpec
+from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
-from berth.framework.dryrun import DryRun
+from berth.framework.cycle import Ranking, rank
+from berth.framework.diagnosis import Diagnosis
 from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
-from berth.framework.postfilter import confirm
-from berth.framework.ranking import Ranking
-from berth.framework.refusals import Refusals
+from berth.framework.preemption import DryRun, confirm
 from berth.framework.status import Status
-from berth.plugins.defaultpreemption import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs
-from berth.plugins.defaultpreemptionargs import validate
-from berth.plugins.disruptionbudgets import Budgets
-from berth.plugins.interpodaffinity import InterPodAffinity, InterPodAffinityArgs
-from berth.plugins.noderesourcesfit import NodeResourcesFit, NodeResourcesFitArgs
-from berth.plugins.preemptionvictims import Victims, victims_on
+from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs, validate
+from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
+from berth.plugins.interpodaffinity.plugin import InterPodAffinity, InterPodAffinityArgs
+from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
 from harness.objects import a_container, a_node, a_pod, first_attempt
 from harness.profiles import default_profile, profile_of
 
@@ -274,7 +269,9 @@ def victims_everywhere(pod: Pod, snapshot: Snapshot) -> list[Victims]:
     """What a dry run of each node finds, without looking at what the sums say."""
     profile = default_profile()
     dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
-    found = [victims_on(snapshot.node_info(name), dry_run, Budgets(snapshot)) for name in snapshot.node_names()]
+    found = [
+        victims_on(snapshot.node_info(name), dry_run, DisruptionBudgets(snapshot)) for name in snapshot.node_names()
+    ]
     return [each for each in found if isinstance(each, Victims)]
 
 
@@ -311,10 +308,10 @@ def hopeless_cluster(seed: int) -> tuple[Snapshot, Pod]:
 
 def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> str | None:
     """What dry runs say of each of these nodes; None when one of them helps."""
-    profile, said = default_profile(), Refusals(snapshot.node_count)
+    profile, said = default_profile(), Diagnosis(snapshot.node_count)
     dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
     for row in resolvable.tolist():
-        found = victims_on(snapshot.info_of_row(row), dry_run, Budgets(snapshot))
+        found = victims_on(snapshot.info_of_row(row), dry_run, DisruptionBudgets(snapshot))
         if isinstance(found, Victims):
             return None
         said.add(found, np.array([row]))
@@ -322,7 +319,7 @@ def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> s
     return said.message()
 
 
-def refusals_of(pod: Pod, snapshot: Snapshot) -> Refusals:
+def refusals_of(pod: Pod, snapshot: Snapshot) -> Diagnosis:
     profile = default_profile()
     filtering = Filtering(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
     filtering.run()

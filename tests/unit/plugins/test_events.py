@@ -15,8 +15,8 @@ from berth.api.pod import (
 )
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
-from berth.framework.points import POINT_TYPES, REFUSING
-from berth.plugins.networktrafficargs import NetworkTrafficArgs
+from berth.framework.profile import POINT_TYPES, REFUSING
+from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
 from harness.objects import a_container, a_node, a_pod, asking

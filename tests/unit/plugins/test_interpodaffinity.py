@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.namespace import Namespace
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
+from berth.api.workloads import Namespace
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.interpodaffinity import (
+from berth.plugins.interpodaffinity.plugin import (
     NOT_APART,
     NOT_LET_IN,
     NOT_TOGETHER,

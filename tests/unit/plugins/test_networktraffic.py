@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.bandwidth import EGRESS, INGRESS, Bandwidth, encode_bandwidth
+from berth.api.livedata import EGRESS, INGRESS, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.meta import ObjectMeta
-from berth.cluster.livesource import LiveSource
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.state import CycleState
-from berth.plugins.networktraffic import FACTORY, FilteringNetworkTraffic, NetworkTraffic
-from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.objects import a_node, a_pod, first_attempt
 from harness.profiles import profile_of
 

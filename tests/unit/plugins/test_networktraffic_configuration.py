@@ -6,11 +6,11 @@ import pytest
 
 from berth.api.config.load import ConfigurationError, load
 from berth.api.config.types import Point
-from berth.plugins.networktraffic import NAME
-from berth.plugins.networktrafficargs import maximum_age_of, query_of
+from berth.plugins.networktraffic.args import maximum_age_of, query_of
+from berth.plugins.networktraffic.plugin import NAME
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from metrics_collector.questions import questions_of
+from berth_metrics_collector.queries import questions_of
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

@@ -20,8 +20,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
 from berth.framework.state import CycleState
-from berth.plugins.nodeaffinity import NodeAffinity
-from berth.plugins.nodeaffinityargs import NodeAffinityArgs, validate
+from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin, validate
 from berth.plugins.nodename import NodeName
 from berth.plugins.nodeunschedulable import NodeUnschedulable
 from berth.plugins.schedulinggates import SchedulingGates
@@ -68,10 +67,16 @@ PINNED = a_pod(node_name="n")
         pytest.param(TaintToleration(), ADDED, TOLERANT, None, DEDICATED, True, id="a tainted node that it tolerates"),
         pytest.param(TaintToleration(), TOLERATIONS, a_pod(), a_pod(), TOLERANT, True, id="it tolerates more"),
         pytest.param(TaintToleration(), TOLERATIONS, a_pod(), a_pod("o"), a_pod("o"), False, id="another pod does"),
-        pytest.param(NodeAffinity(NodeAffinityArgs()), LABELLED, WANTS_SSD, OPEN, SSD, True, id="it matches now"),
-        pytest.param(NodeAffinity(NodeAffinityArgs()), LABELLED, WANTS_SSD, SSD, SSD, False, id="it matched before"),
-        pytest.param(NodeAffinity(NodeAffinityArgs()), ADDED, WANTS_SSD, None, OPEN, False, id="it does not match"),
-        pytest.param(NodeAffinity(NodeAffinityArgs()), ADDED, WANTS_SSD, None, SSD, True, id="a node that matches"),
+        pytest.param(NodeAffinityPlugin(NodeAffinityArgs()), LABELLED, WANTS_SSD, OPEN, SSD, True, id="it matches now"),
+        pytest.param(
+            NodeAffinityPlugin(NodeAffinityArgs()), LABELLED, WANTS_SSD, SSD, SSD, False, id="it matched before"
+        ),
+        pytest.param(
+            NodeAffinityPlugin(NodeAffinityArgs()), ADDED, WANTS_SSD, None, OPEN, False, id="it does not match"
+        ),
+        pytest.param(
+            NodeAffinityPlugin(NodeAffinityArgs()), ADDED, WANTS_SSD, None, SSD, True, id="a node that matches"
+        ),
         pytest.param(SchedulingGates(), GATES_GONE, a_pod(), a_pod(), a_pod(), True, id="the gates are gone"),
         pytest.param(
             SchedulingGates(),
@@ -139,7 +144,7 @@ ADDED_AFFINITY = preferring((30, term("zone", "In", "a")))
     ],
 )
 def test_points_for_preferred_terms(added, points):
-    snapshot, plugin = Snapshot(), NodeAffinity(NodeAffinityArgs(added_affinity=added))
+    snapshot, plugin = Snapshot(), NodeAffinityPlugin(NodeAffinityArgs(added_affinity=added))
     for name, labels in {"n0": {"disk": "ssd", "tier": "3"}, "n1": {"zone": "a", "tier": "5"}, "n2": {}}.items():
         snapshot.set_node(a_node(name, labels=labels))
     pod = a_pod(
@@ -153,8 +158,8 @@ def test_points_for_preferred_terms(added, points):
 def test_without_preferences_there_are_no_points():
     snapshot = Snapshot()
     state = CycleState(snapshot.class_of(a_pod()))
-    assert NodeAffinity(NodeAffinityArgs()).pre_score(state, a_pod(), Nodes(snapshot)).is_skip
-    added = NodeAffinity(NodeAffinityArgs(added_affinity=ADDED_AFFINITY))
+    assert NodeAffinityPlugin(NodeAffinityArgs()).pre_score(state, a_pod(), Nodes(snapshot)).is_skip
+    added = NodeAffinityPlugin(NodeAffinityArgs(added_affinity=ADDED_AFFINITY))
     assert added.pre_score(state, a_pod(), Nodes(snapshot)).is_success
 
 
@@ -162,7 +167,7 @@ def test_what_the_profile_adds_is_required_of_every_pod_and_said_first():
     snapshot = Snapshot()
     snapshot.set_node(a_node("n0", labels={"disk": "ssd"}))
     snapshot.set_node(a_node("n1"))
-    plugin = NodeAffinity(NodeAffinityArgs(added_affinity=requiring(term("disk", "In", "ssd"))))
+    plugin = NodeAffinityPlugin(NodeAffinityArgs(added_affinity=requiring(term("disk", "In", "ssd"))))
     pod = a_pod(node_selector={"zone": "a"})
     verdicts = plugin.filter_all(CycleState(snapshot.class_of(pod)), pod, Nodes(snapshot))
     assert [verdicts.statuses[code].reasons for code in verdicts.codes] == [

@@ -8,16 +8,16 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from berth.plugins.noderesourcesargs import (
+from berth.plugins.noderesources.fit import NodeResourcesFit
+from berth.plugins.noderesources.scoringstrategy import (
     NodeResourcesFitArgs,
+    RequestedToCapacityRatio,
     ResourceWeight,
     ScoringStrategy,
     Shape,
     ShapePoint,
     validate,
 )
-from berth.plugins.noderesourcesfit import NodeResourcesFit
-from berth.plugins.scoringstrategy import RequestedToCapacityRatio
 from harness.objects import a_container, a_node, a_pod, asking
 
 GPU = "example.com/gpu"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from berth.api.pod import Volume
-from berth.api.volumesources import AWSElasticBlockStore, CSISource, GCEPersistentDisk
+from berth.api.pod import AWSElasticBlockStore, CSISource, GCEPersistentDisk, Volume
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS
-from berth.plugins.nodevolumelimits import TOO_MANY, NodeVolumeLimits
+from berth.plugins.volumes.nodevolumelimits import TOO_MANY, NodeVolumeLimits
 from harness.objects import a_node, a_pod
 from harness.profiles import default_profile
 from harness.storage import (

@@ -15,8 +15,14 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.podtopologyspread import NO_LABEL, TOO_MANY, PodTopologySpread
-from berth.plugins.podtopologyspreadargs import LIST, PodTopologySpreadArgs, validate
+from berth.plugins.podtopologyspread.plugin import (
+    LIST,
+    NO_LABEL,
+    TOO_MANY,
+    PodTopologySpread,
+    PodTopologySpreadArgs,
+    validate,
+)
 from harness.objects import a_node, a_pod
 from harness.profiles import default_profile
 from harness.random_clusters import pods, snapshots

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from berth.api.config.load import load
-from berth.api.furtherkinds import FURTHER_KINDS
+from berth.api.kinds import FURTHER_KINDS
 from berth.api.messages import Candidate
 from berth.api.meta import ObjectMeta
-from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
+from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.filtering import Filtering, pre_filter

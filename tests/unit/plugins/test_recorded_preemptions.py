@@ -12,16 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.api.budgets import PodDisruptionBudget
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
+from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import rank
+from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import Nomination
-from berth.framework.postfilter import confirm
-from berth.framework.ranking import Ranking
-from berth.plugins.disruptionbudgets import Budgets
-from berth.plugins.preemptionvictims import Victims, Worth
+from berth.framework.preemption import confirm
+from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, Worth
 from harness.objects import first_attempt
 from harness.profiles import default_profile
 
@@ -118,7 +116,7 @@ def is_tie(case: Case, nomination: Nomination) -> bool:
 def worth_of(case: Case, node: str) -> Worth:
     uids = confirm(case.pod, node, case.snapshot, default_profile()).victims
     placed = tuple(case.snapshot.placed(uid) for uid in uids)
-    violating, _ = Budgets(case.snapshot).split(placed)
+    violating, _ = DisruptionBudgets(case.snapshot).split(placed)
     return Victims(placed[0].row, placed, len(violating)).worth
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from berth.api.furtherkinds import FURTHER_KINDS
+from berth.api.kinds import FURTHER_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.cluster.snapshot import Snapshot

@@ -3,7 +3,7 @@
 import pytest
 
 from berth.api.config.types import Point
-from berth.framework.points import POINT_TYPES
+from berth.framework.profile import POINT_TYPES
 from berth.plugins.factory import PluginFactory
 from berth.plugins.nodename import NodeName
 from berth.plugins.presets import DEFAULT

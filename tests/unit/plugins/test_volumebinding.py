@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from berth.api.meta import LabelSelector, SelectorRequirement
+from berth.api.pod import AWSElasticBlockStore
 from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolumeClaim, PhaseStatus
-from berth.api.volumesources import AWSElasticBlockStore
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.plugins.volumesearch import SELECTED_NODE
+from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
 from harness.objects import a_node, a_pod, first_attempt
 from harness.profiles import default_profile
 from harness.storage import (

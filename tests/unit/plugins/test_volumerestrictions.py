@@ -5,13 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.pod import Volume
-from berth.api.volumesources import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk
+from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, Volume
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.volumerestrictions import CLAIM_TAKEN, DISK_TAKEN, VolumeRestrictions
+from berth.plugins.volumes.volumerestrictions import CLAIM_TAKEN, DISK_TAKEN, VolumeRestrictions
 from harness.objects import a_node, a_pod, first_attempt
 from harness.profiles import default_profile
 from harness.storage import a_claim, a_volume, known, using

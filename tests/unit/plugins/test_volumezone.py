@@ -8,7 +8,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.volumezone import ELSEWHERE, VolumeZone
+from berth.plugins.volumes.volumezone import ELSEWHERE, VolumeZone
 from harness.objects import a_node
 from harness.profiles import default_profile
 from harness.storage import ZONE, a_claim, a_class, a_volume, known, using

@@ -8,21 +8,19 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from berth.api.identity import Term
 from berth.api.messages import Pending
 from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
-from berth.api.subjects import key
+from berth.api.subjects import Term, key
 from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
-from berth.service.configuration import profiles_of, read_configuration
-from berth.service.meter import RecordingMeter
-from berth.service.process import Process
+from berth.process.configuration import profiles_of, read_configuration
+from berth.process.lifecycle import Process
+from berth.process.metrics import RecordingMeter
+from berth_scorer.ranker import Ranker
+from berth_scorer.service import PLUGINS_EVERY, serve, show
+from berth_scorer.view import View
 from harness.objects import a_node, a_pod, asking
-from scorer.answer import Answering
-from scorer.counting import PLUGINS_EVERY, show
-from scorer.service import serve
-from scorer.view import View
 
 POINT = "scheduler_framework_extension_point_duration_seconds"
 PLUGIN = "scheduler_plugin_execution_duration_seconds"
@@ -38,7 +36,7 @@ async def scoring(*nodes: str):
         entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(a_node(name))))
         await session.put(CLUSTER, key("node", name), encode_entry(entry))
     configuration = read_configuration(None)
-    answering = Answering(
+    answering = Ranker(
         profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
     )
     process = Process(name="scorer")

@@ -9,22 +9,21 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth
 from berth.api.config.load import load
-from berth.api.identity import Term
+from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.api.messages import Pending, Positions, Ranked, decode, decoder
 from berth.api.mirror import MirrorEntry, encode_entry
-from berth.api.subjects import key
+from berth.api.subjects import Term, key
 from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
-from berth.plugins.networktrafficargs import query_of
+from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.service.process import Process
+from berth.process.lifecycle import Process
+from berth_scorer.ranker import Ranker
+from berth_scorer.service import serve
 from harness.objects import a_node, a_pod
-from scorer.answer import Answering
-from scorer.service import serve
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -53,7 +52,7 @@ async def session(bus):
 async def scoring(bus):
     configuration = load(CONFIG, known=BUILT_IN, preset=DEFAULT)
     [profile] = configuration.profiles
-    answering = Answering(
+    answering = Ranker(
         profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
     )
     process = Process(name="scorer")

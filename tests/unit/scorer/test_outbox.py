@@ -8,10 +8,10 @@ import pytest
 from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.bus.port import PubAck, UnansweredError
-from berth.service.meter import RecordingMeter
-from scorer.hold import Held
-from scorer.outbox import Outbox
+from berth.bus.interface import PubAck, UnansweredError
+from berth.process.metrics import RecordingMeter
+from berth_scorer.backlog import PendingDelivery
+from berth_scorer.outbox import Outbox
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
 
@@ -55,7 +55,7 @@ def lent():
 
 
 def held(lent):
-    return Held(delivery=lent, pending=Pending(attempt="u.1.1", profile="berth", pod=POD), taken_at=0.0)
+    return PendingDelivery(delivery=lent, pending=Pending(attempt="u.1.1", profile="berth", pod=POD), taken_at=0.0)
 
 
 def answer():

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.identity import Term
 from berth.api.messages import Pending, Ranked, Victim
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.pod import Pod
-from berth.bus.port import Entry
+from berth.api.subjects import Term
+from berth.bus.interface import Entry
+from berth_scorer.ranker import Ranker
+from berth_scorer.view import View
 from harness.objects import a_container, a_node, a_pod
 from harness.profiles import default_profile
-from scorer.answer import Answering
-from scorer.view import View
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def show(view: View, key: str, thing: object, sequence: int = 1) -> None:
 
 
 def answer(view: View, pod: Pod) -> Ranked:
-    answering = Answering(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
+    answering = Ranker(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
     return answering.answer(Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), view, 0.0)
 
 

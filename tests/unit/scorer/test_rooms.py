@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked
 from berth.api.pod import Pod, PodStatus
+from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
+from berth_scorer.proposals import NominationProposals, Proposals
 from harness.objects import a_node, a_pod
-from scorer.proposals import Proposals
-from scorer.rooms import Rooms
 
 LAPSE = 30.0
 POD = a_pod("vip")
@@ -28,8 +27,8 @@ def snapshot() -> Snapshot:
 
 
 @pytest.fixture
-def rooms(snapshot: Snapshot) -> Rooms:
-    return Rooms(snapshot, LAPSE)
+def rooms(snapshot: Snapshot) -> NominationProposals:
+    return NominationProposals(snapshot, LAPSE)
 
 
 def kept(snapshot: Snapshot) -> list[str]:

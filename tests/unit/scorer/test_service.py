@@ -7,20 +7,19 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from berth.api.identity import Term
 from berth.api.messages import Candidate, DeadLetter, Pending, Positions, Ranked, decode, decoder, encode
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
-from berth.api.subjects import key
+from berth.api.subjects import Term, key
 from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending, publish_ranked
-from berth.service.configuration import profiles_of, read_configuration
-from berth.service.process import Process
-from berth.service.settings import Numbers, Settings
-from scorer.answer import Answering
-from scorer.service import serve
+from berth.process.configuration import profiles_of, read_configuration
+from berth.process.lifecycle import Process
+from berth.process.settings import Numbers, Settings
+from berth_scorer.ranker import Ranker
+from berth_scorer.service import serve
 
 RANKED = decoder(Ranked)
 DEAD = decoder(DeadLetter)
@@ -66,7 +65,7 @@ async def session(bus):
 
 def answering(identity="s1", **other):
     configuration = read_configuration(None)
-    made = Answering(profiles=profiles_of(configuration), config=configuration.digest, identity=identity, best=8)
+    made = Ranker(profiles=profiles_of(configuration), config=configuration.digest, identity=identity, best=8)
     return replace(made, **other)
 
 
@@ -223,7 +222,7 @@ async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_other
         assert await held(session, "dead", ">") == []
 
 
-class Broken(Answering):
+class Broken(Ranker):
     def answer(self, pending, view, now, timing=None):
         if pending.pod.metadata.name == "cursed":
             raise ZeroDivisionError("by nothing")

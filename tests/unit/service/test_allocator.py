@@ -11,8 +11,8 @@ import pytest
 FAULTS = """
 import resource, sys
 import numpy as np
-from berth.service.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
+    from berth.process.lifecycle import keep_freed_memory
     assert keep_freed_memory()
 def cycle():
     arrays = [np.zeros(5000) + 1 for _ in range(16)]

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from berth.framework.guard import OutOfTime
-from berth.service.calldeadline import CallDeadline
+from berth.framework.plugincalls import OutOfTime
+from berth.process.configuration import CallDeadline
 
 SHORT = timedelta(milliseconds=20)
 

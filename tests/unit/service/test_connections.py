@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
-from berth.service.connections import kube_client, nats_bus
-from berth.service.exits import Exit, exit_for
-from berth.service.meter import RecordingMeter
-from berth.service.sources import SettingsError, read_settings
+from berth.process.exits import Exit, exit_for
+from berth.process.metrics import RecordingMeter
+from berth.process.sessions import kube_client, nats_bus
+from berth.process.sources import SettingsError, read_settings
 from berth.sim.cluster import SimulatedCluster, kubeconfig
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from berth.service.flags import service_command
-from berth.service.sources import read_settings
-from berth.service.variables import variables
+from berth.process.flags import service_command
+from berth.process.sources import read_settings, variables
 
 
 @pytest.fixture

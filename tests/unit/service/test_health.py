@@ -5,12 +5,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from berth.service.exits import Exit, exit_for
-from berth.service.health import Health, write_when_working
-from berth.service.health_server import HealthPortError, health_server
-from berth.service.metrics import PrometheusMeter
-from berth.service.settings import HealthSettings
-from berth.service.waiting import ONCE, Waiting
+from berth.process.exits import Exit, exit_for
+from berth.process.health import ONCE, Health, WaitReporter, write_when_working
+from berth.process.healthserver import HealthPortError, health_server
+from berth.process.metrics import PrometheusMeter
+from berth.process.settings import HealthSettings
 from harness.ticking_clock import TickingClock
 
 
@@ -90,8 +89,8 @@ def test_the_ready_file_is_written_once_everything_works(tmp_path: Path):
 
 def test_the_same_sentence_is_said_again_after_ten_seconds_and_a_new_one_at_once(monkeypatch):
     said, clock = [], TickingClock()
-    monkeypatch.setattr("berth.service.waiting.log.info", lambda sentence, **_: said.append(sentence))
-    waiting = Waiting(Health().condition("nats"), clock)
+    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
+    waiting = WaitReporter(Health().condition("nats"), clock)
     for _ in range(11):
         waiting.say("waiting for NATS")
         clock.jump(1)

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from berth.bus.interface import WrongLastSequenceError
 from berth.bus.memory import MemoryBus, MemorySession
-from berth.bus.port import WrongLastSequenceError
 from berth.kube.client import KubeClient
-from berth.service.leadership import Leadership, NotLeadingError, lead
-from berth.service.process import Process
-from berth.service.settings import LeaderElectionSettings, Settings
+from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.process.lifecycle import Process
+from berth.process.settings import LeaderElectionSettings, Settings
 from harness.ticking_clock import TickingClock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -29,7 +29,7 @@ class Contender:
     process: Process
     session: MemorySession
     role: str
-    leadership: Leadership | None = None
+    leadership: LeaderSession | None = None
     failure: BaseException | None = None
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task | None = None

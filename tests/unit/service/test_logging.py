@@ -9,8 +9,8 @@ import warnings
 import pytest
 import structlog
 
-from berth.service import logging as service_logging
-from berth.service.settings import LogSettings
+from berth.process import logging as service_logging
+from berth.process.settings import LogSettings
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth.service.meter import METRICS, CounterName, GaugeName, HistogramName, RecordingMeter
-from berth.service.metrics import PrometheusMeter
+from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName, PrometheusMeter, RecordingMeter
 
 ROOT = Path(__file__).parents[3]
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from berth.kube.lease_watch import OtherBus
-from berth.service.pairing import Pair, refusal
+from berth.leader.term import OtherBus, Pair, refusal
 
 OTHER = OtherBus(lease="berth-watcher", holder="host_1", bus_id="bus-b")
 

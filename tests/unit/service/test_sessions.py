@@ -6,10 +6,10 @@ from contextlib import aclosing
 import pytest
 import stamina
 
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError
 from berth.bus.memory import MemoryBus
-from berth.bus.port import BusLostError, BusRefusedError, MissingError
-from berth.service.process import Process
-from berth.service.sessions import sessions
+from berth.process.lifecycle import Process
+from berth.process.sessions import sessions
 from harness.ticking_clock import TickingClock
 
 
@@ -119,7 +119,7 @@ class DifferentBus(MemoryBus):
 
 async def test_what_differs_is_said_once_and_looked_at_again_without_end(process, monkeypatch):
     said = []
-    monkeypatch.setattr("berth.service.waiting.log.info", lambda sentence, **_: said.append(sentence))
+    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
     bus = DifferentBus()
     bus.apply()
     async with aclosing(sessions(bus, name="s", process=process, apply_when_missing=True)) as each:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.service.secret import Secret
-from berth.service.settings import Settings, broken_rules
-from berth.service.sources import SettingsError, leaves, read_settings
+from berth.process.readers import Secret
+from berth.process.settings import Settings, broken_rules
+from berth.process.sources import SettingsError, leaves, read_settings
 
 
 def problems_of(**given) -> tuple[str, ...]:

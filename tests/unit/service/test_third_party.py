@@ -18,7 +18,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import with_third_party
-from berth.service.third_party import GROUP, PluginBuildError, third_party_plugins
+from berth.process.configuration import GROUP, PluginBuildError, third_party_plugins
 from harness.objects import a_node, a_pod, first_attempt
 
 ADDED = ClusterEvent(Resource.NODE, Action.ADD)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from berth.service.tracing import Tracing, parse_traceparent
+from berth.process.tracing import Tracing, parse_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

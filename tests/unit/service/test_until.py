@@ -2,11 +2,11 @@
 
 import asyncio
 
-from berth.service import until
+from berth.process import tasks
 
 
 async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
-    monkeypatch.setattr(until, "CANCEL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN_SECONDS", 0.01)
     lost = []
 
     async def work() -> None:
@@ -20,5 +20,5 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
 
     end = asyncio.Event()
     end.set()
-    assert await until.run_until(work(), end) is None
+    assert await tasks.run_until(work(), end) is None
     assert lost == [True]

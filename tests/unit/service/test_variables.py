@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from berth.service.variables import variables
-from metrics_collector.settings import INTERVAL_VARIABLE
+from berth.process.sources import variables
+from berth_metrics_collector.settings import INTERVAL_VARIABLE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 ROW = re.compile(r"^\| `(BERTH_[A-Z_]+)` \| (?:`([^`]*)`)? ?\| \S.* \|$", re.MULTILINE)

@@ -14,13 +14,11 @@ import aiohttp
 import pytest
 import yaml
 
-from berth.sim import snapshot
-from berth.sim.cluster import SimulatedCluster
+from berth.sim import cluster as snapshot
+from berth.sim.cluster import SimulatedCluster, SnapshotError
 from berth.sim.kinds import NAMESPACES, NODES, PODS
-from berth.sim.kubelet import KubeletSettings
-from berth.sim.snapshot import SnapshotError
-from berth.sim.tables import human_duration
-from berth.sim.workload import ZONE_LABEL, make_node, make_nodes, make_pod
+from berth.sim.kubectl import human_duration
+from berth.sim.nodes import ZONE_LABEL, KubeletSettings, make_node, make_nodes, make_pod
 from harness.kubernetes_api import KubernetesApi
 from harness.kubernetes_api import kubernetes_api as connected
 

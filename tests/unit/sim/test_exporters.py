@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from berth.sim.cluster import SimulatedCluster
+from berth.sim.nodes import make_nodes
 from berth.sim.prometheus import LINK_BYTES
-from berth.sim.workload import make_nodes
 
 
 class Clock:

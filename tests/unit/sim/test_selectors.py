@@ -1,7 +1,7 @@
 import pytest
 
 from berth.sim.kinds import EVENTS, NODES, PODS
-from berth.sim.selectors import parse, parse_labels
+from berth.sim.listing import parse, parse_labels
 from berth.sim.status import ApiError
 
 WEB = {

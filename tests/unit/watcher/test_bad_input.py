@@ -2,9 +2,9 @@
 
 import pytest
 
-from berth.kube.port import Undecodable
+from berth.kube.watch import Undecodable
+from berth_watcher.events import PublishDeadLetter, Warn
 from harness.watcher_world import World, a_pod
-from watcher.effects import Bury, Warn
 
 
 def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: bool = False) -> Undecodable:
@@ -25,7 +25,7 @@ def test_a_pod_of_ours_goes_to_dead_with_the_reason():
 
     world.send(undecodable(b'{"spec": {"schedulerName": "berth", "containers": "none"}}'))
 
-    (letter,) = (effect.letter for effect in world.of(Bury))
+    (letter,) = (effect.letter for effect in world.of(PublishDeadLetter))
     assert letter.subject == "berth.pending.berth.default.odd"
     assert "$.spec.containers" in letter.reason
     assert '"containers": "none"' in letter.payload
@@ -46,7 +46,7 @@ def test_a_pod_that_is_not_known_to_be_ours_is_only_said_in_the_log(raw):
 
     world.send(undecodable(raw))
 
-    assert world.of(Bury) == []
+    assert world.of(PublishDeadLetter) == []
     assert len(world.of(Warn)) == 1
 
 

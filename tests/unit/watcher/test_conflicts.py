@@ -1,10 +1,10 @@
 """A conflict goes to the head of its own priority once everything that it is about has been seen."""
 
 from berth.api.messages import Outcome, Reason
-from berth.kube.port import Current
+from berth.kube.watch import Current
+from berth_watcher.events import LookedUp
+from berth_watcher.settings import AttemptSettings
 from harness.watcher_world import World, a_node, a_pod, attempt
-from watcher.events import LookedUp
-from watcher.limits import AttemptSettings
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

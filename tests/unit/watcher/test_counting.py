@@ -7,13 +7,13 @@ from datetime import timedelta
 from msgspec import structs
 
 from berth.api.messages import Decision, Outcome, Positions
-from berth.bus.port import Stored
+from berth.bus.interface import StoredMessage
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.service.meter import RecordingMeter
+from berth.process.metrics import RecordingMeter
+from berth_watcher.events import CountScheduled
+from berth_watcher.queuedpod import label_of, label_of_own_update
+from berth_watcher.runner import Gauges, count_decision, count_published, count_scheduled
 from harness.watcher_world import EPOCH, World, a_node, a_pod
-from watcher.counting import Gauges, count_decision, count_published, count_scheduled
-from watcher.effects import CountScheduled
-from watcher.event_labels import label_of, label_of_own_update
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 
@@ -129,7 +129,7 @@ def test_attempts_are_timed_by_the_times_at_which_nats_stored_their_messages():
         asked_at=EPOCH,
         ranked_at=EPOCH + timedelta(seconds=1),
     )
-    stored = Stored(subject="s", sequence=1, data=b"", time=EPOCH + timedelta(seconds=3))
+    stored = StoredMessage(subject="s", sequence=1, data=b"", time=EPOCH + timedelta(seconds=3))
     count_decision(meter, decision, stored)
     count_decision(meter, structs.replace(decision, outcome=Outcome.CONFLICT), stored)
     count_decision(meter, structs.replace(decision, outcome=Outcome.WAITING), stored)

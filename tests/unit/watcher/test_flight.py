@@ -3,10 +3,9 @@
 from datetime import UTC, datetime
 
 from berth.api.messages import Outcome
+from berth_watcher.events import LookedUp, LookUpAttempt, PodRead, PublishDeadLetter, PublishRefused, ReadPod
+from berth_watcher.settings import AttemptSettings
 from harness.watcher_world import World, a_node, a_pod, attempt
-from watcher.effects import Bury, LookUpAttempt, ReadPod
-from watcher.events import LookedUp, PodRead, PublishRefused
-from watcher.limits import AttemptSettings
 
 
 def test_a_pod_bound_by_somebody_else_leaves_the_flight_at_once():
@@ -86,7 +85,7 @@ def test_a_pod_that_the_bus_will_never_take_backs_off_at_once_and_gives_its_plac
 
     world.send(PublishRefused(attempt=attempt("huge", 7, 1), reason="too large"))
 
-    assert [effect.letter.reason for effect in world.of(Bury)] == ["too large"]
+    assert [effect.letter.reason for effect in world.of(PublishDeadLetter)] == ["too large"]
     assert world.stage("huge") == "backoff"
     assert world.pods_published == ["huge", "next"]
 
@@ -141,7 +140,7 @@ def test_the_third_attempt_that_gets_lost_in_a_row_is_an_error_with_its_reason_i
         world.passes(10)
         world.send(LookedUp(attempt=attempt("web", 7, n), held=False))
 
-    (letter,) = (effect.letter for effect in world.of(Bury))
+    (letter,) = (effect.letter for effect in world.of(PublishDeadLetter))
     assert letter.attempt == "uid-web.7.3"
     assert "uid-web.7.3" in letter.reason
     assert world.stage("web") == "backoff"

@@ -6,7 +6,7 @@ import msgspec
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
-from watcher.held import held
+from berth_watcher.mirror import held
 
 EVICTED = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
 SCHEDULED = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:05Z")

@@ -5,9 +5,9 @@ import pytest
 from berth.api.messages import Decision, Outcome, Pending, Ranked
 from berth.api.subjects import PodSubject
 from berth.bus.stages import publish_decision, publish_pending, publish_ranked
+from berth_watcher.takeover import holds, look_through
 from harness.fixtures_bus import BusUnderTest
 from harness.watcher_world import a_pod, attempt
-from watcher.takeover import holds, look_through
 
 
 def subjects(*names: str) -> dict[str, PodSubject]:

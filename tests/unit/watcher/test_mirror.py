@@ -6,10 +6,18 @@ from berth.api.meta import ObjectMeta
 from berth.api.mirror import decode_entry, decode_watermark
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodStatus
-from berth.kube.port import Current, Listed
+from berth.kube.watch import Current, Listed
+from berth_watcher.events import (
+    BucketRead,
+    KeyLookedUp,
+    KeyRefused,
+    KeyWritten,
+    LookUpKey,
+    PurgeKey,
+    StepDown,
+    WriteKey,
+)
 from harness.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
-from watcher.effects import LookUpKey, PurgeKey, StepDown, WriteKey
-from watcher.events import BucketRead, KeyLookedUp, KeyRefused, KeyWritten
 
 
 def test_nodes_namespaces_bound_and_nominated_pods_are_there_and_pending_pods_are_not():

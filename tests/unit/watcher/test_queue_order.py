@@ -1,8 +1,8 @@
 """Priority first, then age, into a window; and who is not in the queue at all."""
 
 from berth.api.messages import Outcome
+from berth_watcher.settings import AttemptSettings
 from harness.watcher_world import World, a_node, a_pod
-from watcher.limits import AttemptSettings
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

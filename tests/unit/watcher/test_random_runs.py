@@ -5,8 +5,8 @@ import random
 import pytest
 
 from berth.api.messages import Outcome, Positions
+from berth_watcher.events import LookedUp
 from harness.watcher_world import World, a_node, a_pod, attempt, foreign_value
-from watcher.events import LookedUp
 
 SEEDS = range(150)
 OUTCOMES = [Outcome.UNSCHEDULABLE, Outcome.CONFLICT, Outcome.ERROR, Outcome.PREEMPTING, Outcome.WAITING]

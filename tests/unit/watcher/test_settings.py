@@ -9,9 +9,9 @@ from berth.api.config.load import load
 from berth.api.messages import Outcome
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth.service.settings import Settings
+from berth.process.settings import Settings
+from berth_watcher.settings import watcher_settings
 from harness.watcher_world import World, a_pod
-from watcher.settings import watcher_settings
 
 FILE = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

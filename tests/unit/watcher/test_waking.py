@@ -6,9 +6,9 @@ import time
 
 from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth_watcher.requeue import EventLog
+from berth_watcher.settings import AttemptSettings, RequeueSettings
 from harness.watcher_world import World, a_node, a_pod
-from watcher.event_log import EventLog
-from watcher.limits import AttemptSettings, Patience
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 
@@ -200,7 +200,7 @@ def test_a_preempting_pod_is_tried_again_when_a_victim_is_gone_or_after_ten_seco
 
 def test_events_that_nobody_waits_for_cost_the_same_however_many_pods_sleep():
     """Ten thousand sleepers, a thousand bindings of others: a look at each sleeper would be ten million looks."""
-    world = World(settings=AttemptSettings(window_floor=20_000, patience=Patience(longest_sleep_seconds=1e6)))
+    world = World(settings=AttemptSettings(window_floor=20_000, patience=RequeueSettings(longest_sleep_seconds=1e6)))
     world.leads(a_node("n1"), *(a_pod(f"p{n}") for n in range(10_000)))
     for n in range(10_000):
         refused(world, f"p{n}", attempt=f"uid-p{n}.7.1")

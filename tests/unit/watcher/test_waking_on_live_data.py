@@ -5,14 +5,13 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.bandwidth import Bandwidth, encode_bandwidth, utc
+from berth.api.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc
 from berth.api.messages import Outcome, Positions
-from berth.cluster.livesource import FACTS, LiveSource
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
-from berth.plugins.networktraffic import FACTORY
-from berth.plugins.networktrafficargs import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.plugin import FACTORY
 from harness.profiles import profile_of
 from harness.watcher_world import World, a_pod
 

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Attempt
 from berth.api.pod import Pod
+from berth.api.subjects import Attempt
 
 SCHEMA: Final = 1
 """The schema written. Readers take this one and the one before."""

@@ -1,16 +1,24 @@
 """What every Kubernetes object carries, trimmed to what scheduling reads.
 
 Decoding a full object into these types is the trimming.
+
+
+What decoding keeps but nobody reads: dropped once where an object comes in, so that it costs nothing further on.
+
+resourceVersions as numbers: since Kubernetes 1.35 they are decimal and may be compared within a kind.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
+from berth.api.errors import DecodeError
+
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """A number as wide as the API has it there; a wider one is no object of Kubernetes and is not decoded."""
+
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """The same, of twice the width."""
 
@@ -59,3 +67,57 @@ class LabelSelector(Trimmed, frozen=True, kw_only=True):
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[SelectorRequirement] | None = None
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""A copy of the whole object that kubectl keeps in an annotation; on pods it is often most of what is left of them."""
+
+
+class HasMetadata(Protocol):
+    """A Kubernetes object; a Struct, of which a changed copy can be made."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Names, labels, annotations and owners."""
+        ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+def trim(thing: T) -> T:
+    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
+    metadata = trim_metadata(thing.metadata)
+    if metadata is thing.metadata:
+        return thing
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # a Struct, as its Protocol says
+
+
+def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
+    """The same for metadata alone."""
+    annotations, owners = metadata.annotations, metadata.owner_references
+    too_much_said = annotations is not None and LAST_APPLIED in annotations
+    too_many_owners = owners is not None and not all(owner.controller for owner in owners)
+    if not too_much_said and not too_many_owners:
+        return metadata
+    return msgspec.structs.replace(
+        metadata,
+        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
+        owner_references=[owner for owner in owners or () if owner.controller] or None,
+    )
+
+
+def parse(text: str) -> int:
+    """Read a resourceVersion.
+
+    Raises:
+        DecodeError: it is no decimal number; such an API server is older than 1.35, or not Kubernetes.
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise DecodeError(f"decoding resourceVersion {text!r}: want a decimal number")
+    return int(text)
+
+
+def compare(one: str, other: str) -> int:
+    """Below, at or above 0 as ``one`` is older than, the same as or newer than ``other``. Raises as :func:`parse`."""
+    return parse(one) - parse(other)

@@ -11,9 +11,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Term
 from berth.api.messages import MALFORMED, SCHEMA, UnknownSchemaError
-from berth.api.subjects import key
+from berth.api.subjects import Term, key
 
 WATERMARK: Final = "watermark"
 """The kind of key under which watermarks stand: ``watermark.<kind>``."""

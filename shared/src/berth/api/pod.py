@@ -1,20 +1,76 @@
-"""Pod, trimmed to what plugins read, and the questions that watcher and binder must answer alike: changed? bound?"""
+"""Where a volume's bytes are: the sources that plugins look into, as pods and PersistentVolumes name them.
+
+Pod, trimmed to what plugins read, and the questions that watcher and binder must answer alike: changed? bound?
+
+Since when a pod is on its node, as far as its object says.
+
+How a scheduler says on a pod that it evicts it for a more important one: the condition DisruptionTarget.
+"""
 
 from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
 
 import msgspec
 
 from berth.api.meta import Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
-from berth.api.volumesources import (
-    ISCSI,
-    RBD,
-    AWSElasticBlockStore,
-    AzureDisk,
-    Cinder,
-    CSISource,
-    GCEPersistentDisk,
-    PortworxVolume,
-)
+
+
+class GCEPersistentDisk(Trimmed, frozen=True, kw_only=True):
+    """A disk of Google's cloud."""
+
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AWSElasticBlockStore(Trimmed, frozen=True, kw_only=True):
+    """A disk of Amazon's cloud: ``vol-...`` or ``aws://<zone>/vol-...``."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class AzureDisk(Trimmed, frozen=True, kw_only=True):
+    """A disk of Microsoft's cloud."""
+
+    disk_name: str = ""
+    disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class Cinder(Trimmed, frozen=True, kw_only=True):
+    """A disk of OpenStack."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class PortworxVolume(Trimmed, frozen=True, kw_only=True):
+    """A Portworx volume."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class RBD(Trimmed, frozen=True, kw_only=True):
+    """An image of a Ceph cluster, which is known by its monitors."""
+
+    monitors: list[str] | None = None
+    pool: str = "rbd"
+    image: str = ""
+    read_only: bool = False
+
+
+class ISCSI(Trimmed, frozen=True, kw_only=True):
+    """A disk behind iSCSI, known by its qualified name."""
+
+    iqn: str = ""
+    read_only: bool = False
+
+
+class CSISource(Trimmed, frozen=True, kw_only=True):
+    """What a CSI driver knows under a handle; an inline one of a pod has none."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
 
 Quantities = dict[str, str | int | float]
 """Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.quantity`` reads them."""
@@ -279,3 +335,57 @@ def _essence(pod: Pod) -> tuple[object, ...]:
         pod.spec,
         status.phase,
     )
+
+
+_POD_SCHEDULED: Final = "PodScheduled"
+
+LONG_AGO: Final = 0.0
+"""Unix seconds of a Binding of which nobody knows when it was: nothing of it is new."""
+
+
+def bound_at(pod: Pod) -> float:
+    """Unix seconds: when the API server took the Binding, else the pod's start or creation, else LONG_AGO."""
+    return unix_seconds(_bound_by_condition(pod) or pod.status.start_time or pod.metadata.creation_timestamp)
+
+
+def bound_since(pod: Pod) -> str | None:
+    """The same as RFC 3339 text, as the mirror holds it: when the API server took the Binding, else the creation."""
+    return _bound_by_condition(pod) or pod.metadata.creation_timestamp
+
+
+def _bound_by_condition(pod: Pod) -> str | None:
+    for condition in pod.status.conditions or ():
+        if condition.type == _POD_SCHEDULED and condition.status == "True" and condition.last_transition_time:
+            return condition.last_transition_time
+    return None
+
+
+def unix_seconds(text: str | None) -> float:
+    """Unix seconds of an RFC 3339 time; LONG_AGO for none, and for text that is none."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return LONG_AGO
+
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+
+BY_SCHEDULER: Final = "PreemptionByScheduler"
+
+_TRUE: Final = "True"
+
+
+def disruption(pod: Pod) -> PodCondition | None:
+    """The pod's condition of that type."""
+    return next((each for each in pod.status.conditions or () if each.type == DISRUPTION_TARGET), None)
+
+
+def is_marked(pod: Pod) -> bool:
+    """Whether a scheduler has said on the pod that it evicts it."""
+    said = disruption(pod)
+    return said is not None and said.status == _TRUE and said.reason == BY_SCHEDULER
+
+
+def is_being_preempted(pod: Pod) -> bool:
+    """Whether the pod is going because a scheduler evicted it."""
+    return pod.metadata.deletion_timestamp is not None and is_marked(pod)

@@ -12,9 +12,8 @@ import msgspec
 
 from berth.bus import kv
 from berth.bus.connection import Connection
-from berth.bus.port import BusRefusedError, ConsumerState, MissingError, StreamState, WrongLastSequenceError
-from berth.bus.topology import BUS_ID_KEY, CONTROL, SharedConsumer, Stream, declared_consumer, shared_consumers, streams
-from berth.bus.wire import (
+from berth.bus.interface import BusRefusedError, ConsumerState, MissingError, StreamState, WrongLastSequenceError
+from berth.bus.jetstream import (
     API,
     A,
     ApiAnswer,
@@ -26,6 +25,15 @@ from berth.bus.wire import (
     differences,
     read_answer,
     stream_config,
+)
+from berth.bus.topology import (
+    BUS_ID_KEY,
+    CONTROL,
+    ConsumerSpec,
+    StreamSpec,
+    declared_consumer,
+    shared_consumers,
+    streams,
 )
 
 HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
@@ -134,7 +142,7 @@ def _consumer_state(consumer: ConsumerAnswer) -> ConsumerState:
     )
 
 
-async def _apply_stream(connection: Connection, stream: Stream) -> None:
+async def _apply_stream(connection: Connection, stream: StreamSpec) -> None:
     config = stream_config(stream, connection.settings.topology)
     try:
         existing = (await stream_of(connection, stream.name)).config
@@ -145,7 +153,7 @@ async def _apply_stream(connection: Connection, stream: Stream) -> None:
         await ask(connection, f"STREAM.UPDATE.{stream.name}", existing | config, StreamAnswer)
 
 
-async def _write_consumer(connection: Connection, consumer: SharedConsumer, *, action: str) -> None:
+async def _write_consumer(connection: Connection, consumer: ConsumerSpec, *, action: str) -> None:
     request = {"stream_name": consumer.stream, "config": consumer_config(consumer), "action": action}
     await ask(connection, f"CONSUMER.CREATE.{consumer.stream}.{consumer.name}", request, ConsumerAnswer)
 

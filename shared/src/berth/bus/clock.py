@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 
-class Clock(Protocol):
+class BusClock(Protocol):
     """What a bus in memory needs of time."""
 
     def now(self) -> datetime:

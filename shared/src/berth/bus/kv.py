@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 from berth.bus.connection import Connection
-from berth.bus.direct_get import last
-from berth.bus.port import Entry, Stored
-from berth.bus.publishing import EXPECTED_SEQUENCE, publish
+from berth.bus.interface import Entry, StoredMessage
+from berth.bus.streams import EXPECTED_SEQUENCE, last, publish
 from berth.bus.topology import bucket_prefix, bucket_stream
 
 OPERATION: Final = "KV-Operation"
@@ -19,7 +18,7 @@ _REMOVALS: Final = frozenset({"DEL", PURGE})
 _EXPIRED: Final = "Nats-Marker-Reason"
 
 
-def entry(bucket: str, stored: Stored) -> Entry:
+def entry(bucket: str, stored: StoredMessage) -> Entry:
     """A message of the bucket's stream as an entry. A marker has no data, whoever made it."""
     removed = stored.headers.get(OPERATION) in _REMOVALS or _EXPIRED in stored.headers
     return Entry(

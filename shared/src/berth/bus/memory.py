@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from berth.bus.clock import Clock, LoopClock
+from berth.bus.clock import BusClock, LoopClock
+from berth.bus.interface import Bus, BusLostError
 from berth.bus.memory_session import MemorySession, Registered
 from berth.bus.memory_store import MemoryStore
-from berth.bus.port import Bus, BusLostError
 from berth.bus.settings import TopologySettings
 
 __all__ = ["MemoryBus", "MemorySession", "Registered"]
 
 
 class MemoryBus(Bus):
-    """A server and its store. Keeps :class:`berth.bus.port.Bus`."""
+    """A server and its store. Keeps :class:`berth.bus.interface.Bus`."""
 
     def __init__(
-        self, settings: TopologySettings | None = None, *, clock: Clock | None = None, name: str = "memory"
+        self, settings: TopologySettings | None = None, *, clock: BusClock | None = None, name: str = "memory"
     ) -> None:
         """``name`` is what ``bus.id`` begins with; each store has a number of its own after it."""
         self.settings: Final = settings or TopologySettings()

@@ -9,21 +9,21 @@ from typing import Generic, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.filters import takes_any
+from berth.bus.interface import StoredMessage
 from berth.bus.memory_stream import MemoryStream
-from berth.bus.port import Stored
 
 T = TypeVar("T")
 
 
-class MemoryFollowing(Generic[T]):
+class MemoryReader(Generic[T]):
     """One reading: what was there when it began, then what is stored from then on."""
 
     def __init__(
         self,
         stream: MemoryStream,
         filters: tuple[str, ...],
-        begins_with: Callable[[Stored], bool],
-        shape: Callable[[Stored], T],
+        begins_with: Callable[[StoredMessage], bool],
+        shape: Callable[[StoredMessage], T],
     ) -> None:
         self.position = 0
         self.caught_up = asyncio.Event()
@@ -76,7 +76,7 @@ class MemoryFollowing(Generic[T]):
         self.position = max(self.position, self._last_at_start)
         self.caught_up.set()
 
-    def _hear(self, stored: Stored) -> None:
+    def _hear(self, stored: StoredMessage) -> None:
         if self._takes(stored.subject):
             self._to_come.append(stored.sequence)
             self._woken.set()

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from berth.api.errors import BerthError
-from berth.bus.clock import Clock
-from berth.bus.credit import Credit
-from berth.bus.port import BusRefusedError, ConsumerState, MissingError, Stored
-from berth.bus.topology import SharedConsumer
+from berth.bus.clock import BusClock
+from berth.bus.consumer import Credit
+from berth.bus.interface import BusRefusedError, ConsumerState, MissingError, StoredMessage
+from berth.bus.topology import ConsumerSpec
 
 
 class Messages(Protocol):
@@ -22,7 +22,7 @@ class Messages(Protocol):
 
     last_sequence: int
 
-    def get(self, sequence: int) -> Stored | None:
+    def get(self, sequence: int) -> StoredMessage | None:
         """A message that is still there."""
         ...
 
@@ -34,13 +34,13 @@ class Messages(Protocol):
 class WorkQueue:
     """The consumers of one work-queue stream. They would share its messages, so there is one at most."""
 
-    def __init__(self, stream: str, messages: Messages, clock: Clock) -> None:
+    def __init__(self, stream: str, messages: Messages, clock: BusClock) -> None:
         self.consumers: Final[dict[str, MemoryConsumer]] = {}
         self._stream = stream
         self._messages = messages
         self._clock = clock
 
-    def create(self, declared: SharedConsumer) -> None:
+    def create(self, declared: ConsumerSpec) -> None:
         """Create a consumer; the same one again is as good.
 
         Raises:
@@ -83,9 +83,9 @@ class _Request:
 class MemoryConsumer:
     """Explicit acks, redelivered without end: first what comes again, then what is new, each in order."""
 
-    declared: SharedConsumer
+    declared: ConsumerSpec
     messages: Messages
-    clock: Clock
+    clock: BusClock
     _next: int = 1
     _lent: dict[int, _Lent] = field(default_factory=dict)
     _again: deque[int] = field(default_factory=deque)
@@ -147,7 +147,7 @@ class MemoryConsumer:
         for consumption in list(self._pulling):
             consumption.fail(MissingError(f"consuming {self.declared.stream} {self.declared.name}: it was deleted"))
 
-    def _take(self) -> Stored | None:
+    def _take(self) -> StoredMessage | None:
         while self._again:
             sequence = self._again.popleft()
             if (stored := self.messages.get(sequence)) is not None:
@@ -159,7 +159,7 @@ class MemoryConsumer:
                 return stored
         return None
 
-    def _lend(self, stored: Stored) -> MemoryDelivery:
+    def _lend(self, stored: StoredMessage) -> MemoryDelivery:
         count = self._counts[stored.sequence] = self._counts.get(stored.sequence, 0) + 1
         self._lent[stored.sequence] = _Lent(self.clock.now())
         self._prolong(stored.sequence, self.declared.ack_wait)
@@ -187,7 +187,7 @@ class MemoryDelivery:
 
     __slots__ = ("_consumer", "_consumption", "_stored", "delivered")
 
-    def __init__(self, stored: Stored, delivered: int, consumer: MemoryConsumer) -> None:
+    def __init__(self, stored: StoredMessage, delivered: int, consumer: MemoryConsumer) -> None:
         self.delivered: Final = delivered
         self._stored = stored
         self._consumer = consumer

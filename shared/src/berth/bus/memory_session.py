@@ -13,10 +13,7 @@ from typing import Final, Protocol, TypeVar
 from berth.api.errors import BerthError
 from berth.bus import kv
 from berth.bus.filters import takes
-from berth.bus.memory_following import MemoryFollowing
-from berth.bus.memory_queue import MemoryConsumption
-from berth.bus.memory_store import Listener, MemoryStore
-from berth.bus.port import (
+from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
     Entry,
@@ -24,10 +21,13 @@ from berth.bus.port import (
     Present,
     PubAck,
     Session,
-    Stored,
+    StoredMessage,
     StreamState,
 )
-from berth.bus.publishing import MESSAGE_ID
+from berth.bus.memory_following import MemoryReader
+from berth.bus.memory_queue import MemoryConsumption
+from berth.bus.memory_store import Listener, MemoryStore
+from berth.bus.streams import MESSAGE_ID
 from berth.bus.topology import bucket_prefix, bucket_stream, declared_consumer
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ E = TypeVar("E", bound=_Ending)
 
 
 class MemorySession(Session):
-    """One client. Keeps :class:`berth.bus.port.Session`, which documents every call."""
+    """One client. Keeps :class:`berth.bus.interface.Session`, which documents every call."""
 
     def __init__(
         self,
@@ -157,29 +157,29 @@ class MemorySession(Session):
         filters: tuple[str, ...] = EVERYTHING,
         since: timedelta | None = None,
         after: int | None = None,
-    ) -> AsyncIterator[MemoryFollowing[Stored]]:
+    ) -> AsyncIterator[MemoryReader[StoredMessage]]:
         source = await self._answer(lambda: self._store.stream(stream))
         if after is not None and after > source.last_sequence:
             raise BusRefusedError(f"following {stream} after {after}: it stands at {source.last_sequence}")
         begin = self._store.clock.now() - since if since is not None and after is None else None
 
-        def begins_with(stored: Stored) -> bool:
+        def begins_with(stored: StoredMessage) -> bool:
             return stored.sequence > (after or 0) and (begin is None or stored.time >= begin)
 
-        with self._going(MemoryFollowing(source, filters, begins_with, lambda stored: stored)) as following:
+        with self._going(MemoryReader(source, filters, begins_with, lambda stored: stored)) as following:
             yield following
 
     @asynccontextmanager
     async def follow_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = EVERYTHING
-    ) -> AsyncIterator[MemoryFollowing[Entry]]:
+    ) -> AsyncIterator[MemoryReader[Entry]]:
         source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
         subjects = tuple(bucket_prefix(bucket) + one for one in filters)
-        following = MemoryFollowing(source, subjects, lambda _: True, lambda stored: kv.entry(bucket, stored))
+        following = MemoryReader(source, subjects, lambda _: True, lambda stored: kv.entry(bucket, stored))
         with self._going(following):
             yield following
 
-    async def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+    async def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         test = takes(subject)
         page = await self._answer(lambda: self._page(stream, test, after))
         while page:
@@ -188,11 +188,11 @@ class MemorySession(Session):
             after = page[-1].sequence
             page = await self._answer(lambda: self._page(stream, test, after))  # noqa: B023 - called before it moves on
 
-    def _page(self, stream: str, test: Callable[[str], bool], after: int) -> list[Stored]:
+    def _page(self, stream: str, test: Callable[[str], bool], after: int) -> list[StoredMessage]:
         found = (one for one in self._store.stream(stream).all_after(after) if test(one.subject))
         return [one for one, _ in zip(found, range(PAGE), strict=False)]
 
-    async def last(self, stream: str, subject: str) -> Stored | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
         return await self._answer(lambda: self._store.stream(stream).last(subject))
 
     async def get(self, bucket: str, key: str) -> Entry | None:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from berth.bus.clock import Clock
+from berth.bus.clock import BusClock
 from berth.bus.filters import is_subject, takes
+from berth.bus.interface import BusRefusedError, MissingError, PubAck
 from berth.bus.memory_queue import WorkQueue
 from berth.bus.memory_stream import MemoryStream
-from berth.bus.port import BusRefusedError, MissingError, PubAck
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import BUS_ID_KEY, CONTROL, bucket_prefix, bucket_stream, shared_consumers, streams
 
@@ -20,7 +20,7 @@ Listener = Callable[[str, bytes, Mapping[str, str]], None]
 class MemoryStore:
     """Everything that sessions do to the server's state."""
 
-    def __init__(self, settings: TopologySettings, clock: Clock, name: str) -> None:
+    def __init__(self, settings: TopologySettings, clock: BusClock, name: str) -> None:
         self.settings: Final = settings
         self.clock: Final = clock
         self._name = name

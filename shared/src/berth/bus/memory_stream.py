@@ -7,29 +7,29 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from berth.api.errors import BerthError
-from berth.bus.clock import Clock
+from berth.bus.clock import BusClock
 from berth.bus.filters import takes, takes_any
+from berth.bus.interface import PubAck, StoredMessage, StreamState, TooLargeError, WrongLastSequenceError
 from berth.bus.kv import ROLLUP, TTL
 from berth.bus.memory_queue import WorkQueue
-from berth.bus.port import PubAck, Stored, StreamState, TooLargeError, WrongLastSequenceError
-from berth.bus.publishing import EXPECTED_SEQUENCE, MESSAGE_ID
 from berth.bus.settings import TopologySettings
-from berth.bus.topology import Stream
+from berth.bus.streams import EXPECTED_SEQUENCE, MESSAGE_ID
+from berth.bus.topology import StreamSpec
 
-Listener = Callable[[Stored], None]
+Listener = Callable[[StoredMessage], None]
 
 
 class MemoryStream:
     """Messages in order, at most one per subject where so declared, each as long as its age and its own time allow."""
 
-    def __init__(self, declared: Stream, settings: TopologySettings, clock: Clock) -> None:
+    def __init__(self, declared: StreamSpec, settings: TopologySettings, clock: BusClock) -> None:
         self.declared: Final = declared
         self.last_sequence = 0
         self.queue: Final = WorkQueue(declared.name, self, clock) if declared.retention == "workqueue" else None
         self._settings = settings
         self._clock = clock
         self._takes = takes_any(declared.subjects)
-        self._messages: dict[int, Stored] = {}
+        self._messages: dict[int, StoredMessage] = {}
         self._by_subject: dict[str, dict[int, None]] = {}
         self._ids: dict[str, tuple[int, datetime]] = {}
         self._bytes = 0
@@ -108,10 +108,10 @@ class MemoryStream:
         while self._messages and 0 < self.declared.max_bytes < self._bytes + len(data):
             self.remove(next(iter(self._messages)))
 
-    def _append(self, subject: str, data: bytes, headers: Mapping[str, str]) -> Stored:
+    def _append(self, subject: str, data: bytes, headers: Mapping[str, str]) -> StoredMessage:
         self.last_sequence += 1
         now = self._clock.now()
-        stored = Stored(subject=subject, sequence=self.last_sequence, data=data, headers=dict(headers), time=now)
+        stored = StoredMessage(subject=subject, sequence=self.last_sequence, data=data, headers=dict(headers), time=now)
         self._messages[stored.sequence] = stored
         self._by_subject.setdefault(subject, {})[stored.sequence] = None
         self._bytes += len(data)
@@ -128,11 +128,11 @@ class MemoryStream:
 
     # --- reading
 
-    def get(self, sequence: int) -> Stored | None:
+    def get(self, sequence: int) -> StoredMessage | None:
         """The message with that sequence, if it is still there."""
         return self._messages.get(sequence)
 
-    def last(self, subject: str) -> Stored | None:
+    def last(self, subject: str) -> StoredMessage | None:
         """The last message under a subject or filter."""
         if (there := self._by_subject.get(subject)) is not None:
             return self._messages[max(there)]
@@ -153,7 +153,7 @@ class MemoryStream:
             consumers=tuple(consumer.state() for consumer in consumers),
         )
 
-    def all_after(self, sequence: int) -> Iterator[Stored]:
+    def all_after(self, sequence: int) -> Iterator[StoredMessage]:
         """The messages above a sequence, as they are now, in order."""
         return iter([stored for number, stored in self._messages.items() if number > sequence])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berth.bus.port import BusRefusedError
+from berth.bus.interface import BusRefusedError
 from berth.bus.settings import MEBIBYTE
 
 PROGRAM: Final = "nats-server"

@@ -107,7 +107,7 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class NatsCredentials:
     """Who we are. At most one way of it is used; none at all when the server lets everybody in."""
 
     user: str | None = None
@@ -143,7 +143,7 @@ class BusSettings:
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """Addresses of the servers of one cluster, ``nats://host:port`` or ``tls://host:port``; tried in random order."""
 
-    credentials: Credentials = Credentials()
+    credentials: NatsCredentials = NatsCredentials()
     """Who we are."""
 
     inbox_prefix: str = DEFAULT_INBOX_PREFIX

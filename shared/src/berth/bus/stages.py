@@ -9,10 +9,9 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Attempt, Epoch, decision_id
 from berth.api.messages import DeadLetter, Decision, Pending, Ranked, encode
-from berth.api.subjects import PREFIX, PodSubject, escape_token
-from berth.bus.port import PubAck, Session
+from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
+from berth.bus.interface import PubAck, Session
 
 OUTCOME: Final = "Berth-Outcome"
 TRACE: Final = ("traceparent", "tracestate")
@@ -48,7 +47,7 @@ async def publish_decision(session: Session, message: Decision, *, headers: Head
     )
 
 
-async def bury(session: Session, letter: DeadLetter, *, headers: Headers | None = None) -> None:
+async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: Headers | None = None) -> None:
     """dead: put a message aside for people. The same letter twice is stored once. Raises as :meth:`Session.publish`.
 
     A letter about a pod's message lies on that pod's subject (``berth.dead.<profile>.<namespace>.<pod>``), so that who

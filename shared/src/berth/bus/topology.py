@@ -32,7 +32,7 @@ UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class StreamSpec:
     """A stream as berth wants it. Limits of -1 and an age of zero are none."""
 
     name: str
@@ -48,7 +48,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedConsumer:
+class ConsumerSpec:
     """A durable pull consumer: explicit acks, redelivered without end, any number unacknowledged at once."""
 
     stream: str
@@ -66,19 +66,19 @@ def bucket_prefix(bucket: str) -> str:
     return f"$KV.{bucket}."
 
 
-def streams(settings: TopologySettings) -> tuple[Stream, ...]:
+def streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     """Every stream, those under the buckets included. ``control`` stands last: whoever finds it finds all of them."""
     return (
         _work_queue(PENDING, "pending", "pods that wait to be ranked"),
         _work_queue(RANKED, "ranked", "ranked pods that wait to be bound"),
-        Stream(
+        StreamSpec(
             name=DECISIONS,
             subjects=(all_of("decision"),),
             description="berth: what became of every attempt",
             max_age=settings.decisions_age,
             max_bytes=settings.decisions_bytes,
         ),
-        Stream(
+        StreamSpec(
             name=DEAD,
             subjects=(f"{PREFIX}.dead.>",),
             description="berth: messages that could not be decoded or that failed, with the reason",
@@ -89,21 +89,21 @@ def streams(settings: TopologySettings) -> tuple[Stream, ...]:
     )
 
 
-def shared_consumers(settings: TopologySettings) -> tuple[SharedConsumer, ...]:
+def shared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
     """The consumers that exist for everybody from the start."""
-    return (SharedConsumer(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)
+    return (ConsumerSpec(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)
 
 
-def declared_consumer(settings: TopologySettings, stream: str, name: str) -> SharedConsumer | None:
+def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
     """How a consumer of that name is declared; ``None`` for a name that nobody declared on that stream."""
     if stream == RANKED and name.startswith(BINDER_PREFIX):
-        return SharedConsumer(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
+        return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
     return next((one for one in shared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
-def _work_queue(name: str, stage: str, what: str) -> Stream:
+def _work_queue(name: str, stage: str, what: str) -> StreamSpec:
     """One message per subject, the newer one wins: a pod's newer attempt replaces the older, also a delivered one."""
-    return Stream(
+    return StreamSpec(
         name=name,
         subjects=(all_of(stage),),
         description=f"berth: {what}",
@@ -112,9 +112,9 @@ def _work_queue(name: str, stage: str, what: str) -> Stream:
     )
 
 
-def _bucket(name: str) -> Stream:
+def _bucket(name: str) -> StreamSpec:
     """As the NATS CLI makes buckets, so that ``nats kv`` works on it."""
-    return Stream(
+    return StreamSpec(
         name=bucket_stream(name),
         subjects=(f"{bucket_prefix(name)}>",),
         description=f"berth: bucket {name}",

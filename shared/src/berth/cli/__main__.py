@@ -9,23 +9,22 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import run as running
-from berth.cli.config import Gates, Provider, configured, configured_for_services, kubeconfig_of
-from berth.cli.config import app as config_app
-from berth.cli.console import note, say
-from berth.cli.embedded import ANY_PORT, DEFAULT_PORT
-from berth.cli.ending import finish
-from berth.cli.pipeline import PipelineOptions
-from berth.cli.plugin import app as plugin_app
-from berth.cli.providers import providers
-from berth.cli.reachable import apply_bus
-from berth.cli.simulate import TakingFiles, simulate
-from berth.cli.top import top
-from berth.cli.trace import trace
-from berth.cli.up import up as bring_up
-from berth.cli.why import why
-from berth.service.exits import Exit
-from berth.service.flags import go_forms
+from berth.cli.commands import run as running
+from berth.cli.commands.config import Gates, Provider, configured, configured_for_services, kubeconfig_of
+from berth.cli.commands.config import app as config_app
+from berth.cli.commands.plugin import app as plugin_app
+from berth.cli.commands.providers import providers
+from berth.cli.commands.simulate import TakingFiles, simulate
+from berth.cli.commands.top import top
+from berth.cli.commands.trace import trace
+from berth.cli.commands.up import up as bring_up
+from berth.cli.commands.why import why
+from berth.cli.exits import finish
+from berth.cli.pipeline.pipeline import ANY_PORT, DEFAULT_PORT, PipelineOptions
+from berth.cli.pipeline.reachable import apply_bus
+from berth.cli.rendering import note, say
+from berth.process.exits import Exit
+from berth.process.flags import go_forms
 
 app = typer.Typer(
     help="A Kubernetes scheduler made of small services that meet on NATS.",

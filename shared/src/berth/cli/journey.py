@@ -25,8 +25,7 @@ from berth.api.messages import (
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.cli.console import columns, plain
-from berth.cli.shown import clock, duration, short_attempt, short_identity
+from berth.cli.rendering import clock, columns, duration, plain, short_attempt, short_identity
 
 _PENDING = decoder(Pending)
 _RANKED = decoder(Ranked)

@@ -7,18 +7,16 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
-from berth.api.bandwidth import Bandwidth, decode_bandwidth
 from berth.api.errors import DecodeError
+from berth.api.livedata import Bandwidth, LiveSource, decode_bandwidth
 from berth.api.subjects import parse_key
-from berth.bus.port import BucketFollowing, Entry, Session
+from berth.bus.interface import BucketReader, Entry, Session
 from berth.bus.topology import BANDWIDTH, CLUSTER
-from berth.cluster.heard import HeardData
-from berth.cluster.livesource import LiveSource
-from berth.cluster.mirrored import Complete, MirroredSnapshot
+from berth.cluster.buckets import Complete, LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 
 
-class Mirror:
+class MirrorReader:
     """What the buckets say. ``unreadable`` counts entries that say nothing; times are NATS's."""
 
     def __init__(self, sources: Collection[LiveSource] = ()) -> None:
@@ -29,7 +27,7 @@ class Mirror:
         """Samples by node and question."""
         self.unreadable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self._heard = HeardData(self.snapshot.live, sources)
+        self._heard = LiveDataReader(self.snapshot.live, sources)
 
     @property
     def live_buckets(self) -> tuple[str, ...]:
@@ -71,9 +69,9 @@ class Mirror:
 @asynccontextmanager
 async def mirror(
     session: Session, *, sources: Collection[LiveSource] = (), also: Collection[str] = ()
-) -> AsyncIterator[Mirror]:
+) -> AsyncIterator[MirrorReader]:
     """The mirror, complete when this is entered and kept up to date inside; ``also`` are further buckets to read."""
-    kept = Mirror(sources)
+    kept = MirrorReader(sources)
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         for bucket in dict.fromkeys((CLUSTER, *kept.live_buckets, *also)):
@@ -84,7 +82,7 @@ async def mirror(
         yield kept
 
 
-async def _follow(kept: Mirror, bucket: str, following: BucketFollowing) -> None:
+async def _follow(kept: MirrorReader, bucket: str, following: BucketReader) -> None:
     async for batch in following.batches():
         for entry in batch:
             kept.take(bucket, entry)

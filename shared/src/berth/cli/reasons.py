@@ -1,9 +1,12 @@
-"""Why a pod is on its node, or on none: a Decision told to people and to programs. Pure."""
+"""Nodes with their scores, one plugin a column: of a message, or of a cycle that ran just now.
+
+Why a pod is on its node, or on none: a Decision told to people and to programs. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from rich.console import RenderableType
@@ -11,13 +14,71 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.api.errors import DecodeError
-from berth.api.identity import Attempt
 from berth.api.messages import Candidate, Decision, Outcome, Rejection
-from berth.cli.console import below, columns, plain
+from berth.api.subjects import Attempt
+from berth.cli.decisions import EvictionRecord, ExplainedDecision
 from berth.cli.journey import OUTCOME_STYLES, why_in_words
-from berth.cli.preemptions import Eviction
-from berth.cli.scores import Weights, best_nodes, candidate_json, details
-from berth.cli.shown import ago, clock, duration, is_current, short_identity
+from berth.cli.rendering import ago, below, clock, columns, duration, is_current, plain, short_identity
+
+Weights = Mapping[str, int]
+"""The weight of each score plugin; empty when it is not known."""
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
+
+
+def best_nodes(candidates: Sequence[Candidate], *, weights: Weights | None = None, chosen: str = "") -> Table:
+    """A line a node: rank, name, total, each plugin's score x weight, pods; the chosen one stands out."""
+    plugins = scorers_of(candidates)
+    table = columns("", "NODE", "TOTAL", *map(_heading, plugins), "PODS")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for place, candidate in enumerate(candidates, start=1):
+        points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
+        cells = (str(place), candidate.node, str(candidate.total), *points, str(candidate.pods))
+        table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
+    return table
+
+
+def details(candidates: Iterable[Candidate]) -> list[Text]:
+    """What plugins add to the points that they gave a node, a line each."""
+    return [
+        plain(f"{candidate.node}  {plugin}: {text}")
+        for candidate in candidates
+        for plugin, text in candidate.details.items()
+    ]
+
+
+def scorers_of(candidates: Iterable[Candidate]) -> list[str]:
+    """The plugins that scored, by name."""
+    return sorted({plugin for candidate in candidates for plugin in candidate.scores})
+
+
+def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
+    """A node with its scores for programs."""
+    return {
+        "node": candidate.node,
+        "total": candidate.total,
+        "pods": candidate.pods,
+        "scores": {name: _scored(points, weights.get(name)) for name, points in candidate.scores.items()},
+        "details": candidate.details,
+    }
+
+
+def _scored(points: int, weight: int | None) -> dict[str, int | None]:
+    return {"points": points, "weight": weight, "score": points // weight if weight else None}
+
+
+def _points(points: int | None, weight: int | None) -> str:
+    if points is None:
+        return "-"
+    return f"{points // weight} x {weight}" if weight else str(points)
+
+
+def _heading(plugin: str) -> str:
+    """A plugin's name on several lines, so that its column is no wider than its longest word."""
+    return "\n".join(_WORDS.findall(plugin)) or plugin
+
 
 _BECAME = {
     Outcome.BOUND: "is on {node}",
@@ -30,21 +91,7 @@ _BECAME = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """A Decision as it stands in its stream. Both times are of NATS's clock.
-
-    ``room_made`` is the last time that others were evicted for the pod; ``evicted`` is for whom it was itself.
-    """
-
-    decision: Decision
-    at: datetime
-    now: datetime
-    room_made: Eviction | None = None
-    evicted: Eviction | None = None
-
-
-def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
+def told(decided: ExplainedDecision, weights: Weights) -> Iterator[RenderableType]:
     """The Decision for people: what, when, the best nodes, or who refused and why."""
     decision = decided.decision
     yield headline(decided)
@@ -64,7 +111,7 @@ def told(decided: Decided, weights: Weights) -> Iterator[RenderableType]:
         yield plain(f"refused by {', '.join(decision.blockers)}: tried again when something changes that may help them")
 
 
-def headline(decided: Decided) -> Text:
+def headline(decided: ExplainedDecision) -> Text:
     """What became of the pod, in a sentence."""
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
@@ -73,7 +120,7 @@ def headline(decided: Decided) -> Text:
     )
 
 
-def _evicted(decided: Decided) -> str:
+def _evicted(decided: ExplainedDecision) -> str:
     found = decided.evicted
     return (
         ""
@@ -82,7 +129,7 @@ def _evicted(decided: Decided) -> str:
     )
 
 
-def _room_made(decided: Decided, made: Eviction) -> str:
+def _room_made(decided: ExplainedDecision, made: EvictionRecord) -> str:
     names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in made.preemption.victims)
     return f"room was made for it on {made.preemption.node} {ago(made.at, decided.now)}: evicted {names}"
 
@@ -93,14 +140,14 @@ def _became(decision: Decision) -> str:
     return f"{words}: {said}" if said else words
 
 
-def _when(decided: Decided) -> str:
+def _when(decided: ExplainedDecision) -> str:
     decision = decided.decision
     by = f"attempt {_number(decision.attempt)} by {short_identity(decision.scorer)}" if decision.scorer else ""
     parts = [f"decided {ago(decided.at, decided.now)} at {clock(decided.at)}", *_times(decided), by]
     return ", ".join(filter(None, parts))
 
 
-def _times(decided: Decided) -> Iterator[str]:
+def _times(decided: ExplainedDecision) -> Iterator[str]:
     """How long each step took, as far as the Decision knows."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
@@ -169,7 +216,7 @@ def rejections_table(rejections: Iterable[Rejection]) -> Table:
     return table
 
 
-def as_json(decided: Decided, weights: Weights) -> dict[str, object]:
+def as_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
     """The Decision for programs, with what only the reader knows: ages, and scores without their weights."""
     decision = decided.decision
     return {
@@ -199,7 +246,7 @@ def as_json(decided: Decided, weights: Weights) -> dict[str, object]:
     }
 
 
-def _room_json(made: Eviction) -> dict[str, object]:
+def _room_json(made: EvictionRecord) -> dict[str, object]:
     preemption = made.preemption
     return {
         "node": preemption.node,
@@ -209,5 +256,5 @@ def _room_json(made: Eviction) -> dict[str, object]:
     }
 
 
-def _evicted_json(evicted: Eviction) -> dict[str, object]:
+def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
     return {"pod": str(evicted.pod), "uid": evicted.uid, "node": evicted.preemption.node, "at": evicted.at}

@@ -1,23 +1,104 @@
-"""Rows of a Snapshot as plugins see them: all nodes or some, by column, without copying when it is all."""
+"""One node as a plugin sees it that looks at nodes one by one.
+
+Rows of a Snapshot as plugins see them: all nodes or some, by column, without copying when it is all.
+
+Nodes as they would be without some of their pods: how many are left, and what these ask for together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from berth.cluster.labels import LabelColumn
-from berth.cluster.taintsets import TaintSet
+from berth.api.node import Node
+from berth.cluster.columns import LabelColumn, TaintSet
+from berth.cluster.equivalence import Placed
+from berth.cluster.topologycounts import PodGroup
 
 if TYPE_CHECKING:
-    from berth.cluster.nodeinfo import NodeInfo
+    from berth.cluster.snapshot import Snapshot
+if TYPE_CHECKING:
+    from berth.cluster.snapshot import Snapshot
+if TYPE_CHECKING:
     from berth.cluster.snapshot import Snapshot
 
+
+class NodeInfo:
+    """A row of the Snapshot. It shows the present state as long as the node is there; it is not to be kept."""
+
+    __slots__ = ("_columns", "node", "row", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, row: int, node: Node) -> None:
+        self.snapshot = snapshot
+        self.row = row
+        self.node = node
+        self._columns = snapshot.columns
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels."""
+        return self.node.metadata.labels or {}
+
+    @property
+    def taints(self) -> TaintSet:
+        """The node's taints."""
+        return tuple(self.node.spec.taints or ())
+
+    @property
+    def unschedulable(self) -> bool:
+        """Whether the node is cordoned."""
+        return self.node.spec.unschedulable
+
+    @property
+    def pods(self) -> int:
+        """How many pods are placed on it."""
+        return int(self._columns.pods[self.row])
+
+    @property
+    def allowed_pods(self) -> int:
+        """How many pods it may have."""
+        return int(self._columns.allowed_pods[self.row])
+
+    @property
+    def nonzero_cpu(self) -> int:
+        """Millicores requested as scores count them."""
+        return int(self._columns.nonzero_cpu[self.row])
+
+    @property
+    def nonzero_memory(self) -> int:
+        """Bytes requested as scores count them."""
+        return int(self._columns.nonzero_memory[self.row])
+
+    def allocatable(self, resource: str) -> int:
+        """What it has to give: millicores for cpu, base units for the rest, 0 for what it lacks."""
+        column = self._columns.allocatable.get(resource)
+        return int(column[self.row]) if column is not None else 0
+
+    def requested(self, resource: str) -> int:
+        """What the pods on it ask for, in the same units."""
+        column = self._columns.requested.get(resource)
+        return int(column[self.row]) if column is not None else 0
+
+    def placed(self) -> Collection[Placed]:
+        """The pods on it."""
+        return self.snapshot.placed_on_row(self.row)
+
+
 Scalar = TypeVar("Scalar", bound=np.generic)
+
 RowIndex = npt.NDArray[np.intp]
+
 Mask = npt.NDArray[np.bool_]
+
 Amount = npt.NDArray[np.float64]
 
 
@@ -125,3 +206,35 @@ class Nodes:
         if row is None:
             return np.zeros(self._length, dtype=np.bool_)
         return np.equal(self.rows, row)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What is supposed to be gone from each node: float64[nodes], how many pods, and what they asked for.
+
+    ``count``: how many of them count by a question that is put to their group, as often as it says.
+    """
+
+    pods: Amount
+    requested: Mapping[str, Amount]
+    count: Callable[[Callable[[PodGroup], int]], Amount]
+
+
+class NodesWithout(Nodes):
+    """A view that shows sums only: whoever asks for anything else about pods sees them all."""
+
+    __slots__ = ("_gone",)
+
+    def __init__(self, snapshot: Snapshot, rows: RowIndex, gone: Gone) -> None:
+        super().__init__(snapshot, rows)
+        self._gone = gone
+
+    @property
+    def pods(self) -> Amount:
+        """How many pods are left on each node."""
+        return super().pods - self._gone.pods
+
+    def requested(self, resource: str) -> Amount:
+        """What the pods that are left ask for."""
+        requested, gone = super().requested(resource), self._gone.requested.get(resource)
+        return requested if gone is None else requested - gone

@@ -1,4 +1,6 @@
-"""The cluster's state as a cycle reads it. Columns of nodes, changed in place as events arrive (DESIGN 5).
+"""Which rows changed since a version: how a reader that keeps results per row learns what to compute again.
+
+The cluster's state as a cycle reads it. Columns of nodes, changed in place as events arrive (DESIGN 5).
 
 Events may come in any order: a pod may be known before its node. Odd objects never raise; what could not be read
 counts as 0 and is told in ``oddities``.
@@ -9,28 +11,79 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
-from berth.api.namespace import Namespace
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.cluster.changes import NODE, PODS, RETOLD, Changed, ChangeLog
-from berth.cluster.columns import NodeColumns
+from berth.api.workloads import Namespace
+from berth.cluster.columns import LabelColumn, NodeColumns
+from berth.cluster.equivalence import EquivalenceClass, EquivalenceClasses, Nominated, Placed, sharing
 from berth.cluster.hostports import HostPorts
 from berth.cluster.images import Images
-from berth.cluster.labels import LabelColumn
-from berth.cluster.live import LiveData
-from berth.cluster.nodeinfo import NodeInfo
+from berth.cluster.livedata import LiveData
+from berth.cluster.nodes import NodeInfo
 from berth.cluster.objects import Objects, T
-from berth.cluster.placement import Nominated, Placed
-from berth.cluster.podclass import PodClass, PodClasses
-from berth.cluster.podgroups import PodGroups
-from berth.cluster.podvolumes import PodVolumes
+from berth.cluster.pods import PodVolumes
 from berth.cluster.rows import Rows
-from berth.cluster.sharing import sharing
+from berth.cluster.topologycounts import PodGroups
+
+NODE: Final = 1
+"""The node object changed: labels, taints, allocatable, images, or whether it exists."""
+
+PODS: Final = 2
+"""What is placed on the node changed."""
+
+RETOLD: Final = 4
+"""The same is placed there, and something else is known of it: since when it is bound, its annotations. No sum or count
+of the row is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Rows of which the node object changed, rows on which pods did, and rows of whose pods more is known by now.
+
+    A row may be in several.
+    """
+
+    nodes: frozenset[int]
+    pods: frozenset[int]
+    retold: frozenset[int] = frozenset()
+
+
+class ChangeLog:
+    """A bounded log of (row, kind). A version is the number of entries ever written."""
+
+    def __init__(self, bound: int = 4096) -> None:
+        self._bound = bound
+        self._dropped = 0
+        self._entries: list[tuple[int, int]] = []
+
+    @property
+    def version(self) -> int:
+        """Where the log stands."""
+        return self._dropped + len(self._entries)
+
+    def add(self, row: int, kind: int) -> None:
+        """Say that something of this kind changed on the row."""
+        self._entries.append((row, kind))
+        if len(self._entries) >= 2 * self._bound:
+            del self._entries[: self._bound]
+            self._dropped += self._bound
+
+    def since(self, version: int) -> ChangedRows | None:
+        """What changed after the version, or None when the log does not reach back to it: then anything may have."""
+        if version < self._dropped:
+            return None
+        entries = self._entries[version - self._dropped :]
+        return ChangedRows(
+            frozenset(row for row, kind in entries if kind & NODE),
+            frozenset(row for row, kind in entries if kind & PODS),
+            frozenset(row for row, kind in entries if kind & RETOLD),
+        )
+
 
 _MAX_ODDITIES: Final = 256
 
@@ -60,7 +113,7 @@ class Snapshot:
         self.live = LiveData(self.rows, self.columns)
         self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
         self._changes = ChangeLog()
-        self._classes = PodClasses()
+        self._classes = EquivalenceClasses()
         self._nodes: dict[int, Node] = {}
         self._placed: dict[str, Placed] = {}
         self._on_row: dict[int, dict[str, Placed]] = {}
@@ -173,11 +226,11 @@ class Snapshot:
         """Rises with every change that a row can show."""
         return self._changes.version
 
-    def changed_since(self, version: int) -> Changed | None:
+    def changed_since(self, version: int) -> ChangedRows | None:
         """The rows that changed after a version, or None when too much did to tell."""
         return self._changes.since(version)
 
-    def class_of(self, pod: Pod) -> PodClass:
+    def class_of(self, pod: Pod) -> EquivalenceClass:
         """The scheduling class of a pod that waits; good for as long as it is held."""
         return self._classes.of(pod)
 

@@ -1,19 +1,33 @@
-"""The scheduling cycle: one pod, one state, one profile in; the best nodes, or why there is none, out."""
+"""The result of a cycle.
+
+Which pods on a node are company to a pod: those that make the node another one than it was when it was ranked.
+
+All of them, unless the profile is about keeping pods of a kind apart: then those of the pod's kind. The scorer writes
+the number on each candidate, the binder compares it with what it knows now (PROTOCOL 5, *Untouched first*).
+
+
+What a cycle says of every node, for people: filled in on request, since only the best nodes travel on.
+
+The scheduling cycle: one pod, one state, one profile in; the best nodes, or why there is none, out.
+
+What the scheduling cycle says of every node: for people who ask why, not for speed.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from berth.api.identity import Attempt
-from berth.api.messages import Candidate
+from berth.api.messages import Candidate, Rejection
 from berth.api.pod import Pod
+from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.company import company
-from berth.framework.detail import Detail
+from berth.framework.diagnosis import NO_NODES, Diagnosis, unavailable
 from berth.framework.filtering import (
     Filtering,
     PreFiltered,
@@ -22,17 +36,97 @@ from berth.framework.filtering import (
     nominated_by_node,
     pre_filter,
 )
-from berth.framework.guard import PluginFailure, call
-from berth.framework.interface import PostFilterResult
-from berth.framework.order import best_first
-from berth.framework.postfilter import post_filter
-from berth.framework.profile import Profile
-from berth.framework.ranking import Ranking
-from berth.framework.refusals import NO_NODES, Refusals, unavailable
-from berth.framework.scoring import Scored, score
-from berth.framework.search import enough
+from berth.framework.interface import Nomination, PostFilterResult, Scores
+from berth.framework.plugincalls import PluginFailure, call, checked_scores
+from berth.framework.preemption import post_filter
+from berth.framework.profile import Profile, enough
+from berth.framework.scoring import Scored, best_first, score
 from berth.framework.status import Code, Status
 from berth.framework.timing import Timing, no_clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
+
+    When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
+    ``blockers`` are the plugins that refused nodes: events that they name may help. ``nomination`` is what PostFilter
+    found when there is no candidate; ``clears_nomination``: the node that is kept for the pod is of no use to it.
+    ``untouched_first`` is False where more pods make a node better.
+    """
+
+    candidates: tuple[Candidate, ...] = ()
+    evaluated: int = 0
+    feasible: int = 0
+    rejections: tuple[Rejection, ...] = ()
+    blockers: tuple[str, ...] = ()
+    message: str = ""
+    error: str = ""
+    nomination: Nomination | None = None
+    clears_nomination: bool = False
+    untouched_first: bool = True
+
+
+def company(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
+    """int64[nodes]: how many pods on each node are company to the pod, itself and nominated pods not counted.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    spreading = profile.spreading
+    if spreading is not None:
+        counts = call(spreading, "Score", spreading.company, np.ndarray, pod, nodes)
+        return checked_scores(spreading, counts, len(nodes))
+    counts = nodes.pods.astype(np.int64)
+    itself = nodes.snapshot.placed(pod.uid)
+    if itself is not None:
+        counts -= nodes.rows == itself.row
+    return counts
+
+
+def company_by_name(pod: Pod, names: Iterable[str], snapshot: Snapshot, profile: Profile) -> dict[str, int]:
+    """The same by the nodes' names; 0 for one that is not there.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    rows = {name: row for name in names if (row := snapshot.rows.of(name)) is not None}
+    counts = company(pod, Nodes(snapshot, np.array(list(rows.values()), dtype=np.intp)), profile)
+    return defaultdict(int, zip(rows, counts.tolist(), strict=True))
+
+
+def nodes_with_less_company(pod: Pod, snapshot: Snapshot, profile: Profile, *, than: int) -> list[str]:
+    """The names of all nodes with fewer such pods, the fewest first.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    nodes = Nodes(snapshot)
+    counts = np.where(nodes.exists, company(pod, nodes, profile), than)
+    rows = np.flatnonzero(counts < than)
+    return [snapshot.rows.names[row] for row in rows[np.argsort(counts[rows], kind="stable")].tolist()]
+
+
+@dataclass(slots=True)
+class Detail:
+    """Every refusal and every score of one cycle.
+
+    ``refused`` says by node who refused it and why; ``scores`` has by plugin and node the points after NormalizeScore,
+    times the plugin's weight. A node that is the only feasible one is not scored.
+    """
+
+    refused: dict[str, Status] = field(default_factory=dict)
+    scores: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def take_refusals(self, refusals: Diagnosis, names: Sequence[str]) -> None:
+        """``names``: the node of each row."""
+        rows = ((row, refusal.status) for refusal in refusals.refused for row in refusal.rows.tolist())
+        self.refused.update({names[row]: status for row, status in sorted(rows, key=lambda pair: pair[0])})
+
+    def take_scores(self, scored: Scored, names: Sequence[str]) -> None:
+        """``names``: the feasible nodes, in the order of the scores."""
+        for plugin, column in scored.parts.items():
+            self.scores[plugin] = dict(zip(names, column.tolist(), strict=True))
 
 
 def rank(  # noqa: PLR0913 - what it is about, and what is wanted of it, each by name
@@ -194,14 +288,14 @@ def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
 
 def _refused_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
     snapshot = cycle.snapshot
-    refusals = Refusals(snapshot.node_count)
+    refusals = Diagnosis(snapshot.node_count)
     refusals.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
     if cycle.detail is not None:
         cycle.detail.take_refusals(refusals, snapshot.rows.names)
     return _none_feasible(cycle, refusals, unavailable(snapshot.node_count, [", ".join(rejection.reasons)]))
 
 
-def _none_feasible(cycle: _Cycle, refusals: Refusals, message: str) -> Ranking:
+def _none_feasible(cycle: _Cycle, refusals: Diagnosis, message: str) -> Ranking:
     done = PostFilterResult()
     if cycle.may_preempt:
         cycle.timing.begin("PostFilter")
@@ -233,3 +327,18 @@ def _check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
         if not status.is_success:
             return status
     return filter_one(found.state, pod, info, profile, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryNode:
+    """``ranking`` has every feasible node as a candidate, best first; ``detail`` says of the other nodes why."""
+
+    ranking: Ranking
+    detail: Detail
+
+
+def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
+    """The cycle, with nothing left out. A plugin that fails ends it as it ends a cycle: in ``ranking.error``."""
+    detail = Detail()
+    ranking = rank(pod, snapshot, profile, attempt=attempt, best=max(1, snapshot.node_count), detail=detail)
+    return EveryNode(ranking=ranking, detail=Detail() if ranking.error else detail)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum, auto
 
+from berth.api.livedata import LiveSource
 from berth.api.node import Node
 from berth.api.pod import Pod, is_gated
 from berth.api.resources import pod_requests
-from berth.cluster.livesource import LiveSource
 
 
 class Resource(StrEnum):

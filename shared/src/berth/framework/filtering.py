@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from berth.api.pod import Pod, priority_of
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.classmemory import ClassView
-from berth.framework.evaluate import evaluate_filter
-from berth.framework.guard import PluginFailure, call, named
+from berth.framework.diagnosis import Diagnosis
+from berth.framework.equivalencecache import EquivalenceView
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterPlugin, PreFilterResult
+from berth.framework.plugincalls import PluginFailure, call, evaluate_filter, named
 from berth.framework.profile import Profile
-from berth.framework.refusals import Refusals
 from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
-from berth.framework.verdicts import Codes, Mask
+from berth.framework.status import SUCCESS, Codes, Mask, Status
 
 
 @dataclass(slots=True)
@@ -29,7 +26,7 @@ class PreFiltered:
     ``nodes`` are the only nodes that ``restricting`` plugins let be feasible; None when all can.
     """
 
-    view: ClassView
+    view: EquivalenceView
     state: CycleState
     skipped: set[str] = field(default_factory=set)
     nodes: frozenset[str] | None = None
@@ -91,7 +88,7 @@ class Filtering:
         self._found = found
         self._profile = profile
         self._filters = [f for f in profile.filters if f.name not in found.skipped]
-        self._refusals: Refusals | None = None
+        self._refusals: Diagnosis | None = None
         self._nominated: dict[int, Status] = {}
         self.feasible: Mask = np.zeros(0, dtype=np.bool_)
 
@@ -110,11 +107,11 @@ class Filtering:
         else:
             self._walk()
 
-    def refusals(self) -> Refusals:
+    def refusals(self) -> Diagnosis:
         """Why nodes were refused."""
         if self._refusals is None:
             self._walk()
-        return self._refusals or Refusals(self._snapshot.node_count)
+        return self._refusals or Diagnosis(self._snapshot.node_count)
 
     def _can_look_up(self) -> bool:
         local = all(f.is_row_local for f in self._filters) and self._found.nodes is None
@@ -122,7 +119,7 @@ class Filtering:
 
     def _walk(self) -> None:
         """Filter after filter, each on what the ones before have left, noting why."""
-        self._refusals = refusals = Refusals(self._snapshot.node_count)
+        self._refusals = refusals = Diagnosis(self._snapshot.node_count)
         remaining = self._snapshot.columns.exists[: self._snapshot.size].copy()
         self._leave_out_unnamed(remaining, refusals)
         self._leave_out_nominated(remaining, refusals)
@@ -151,7 +148,7 @@ class Filtering:
         codes[rows] = verdicts.codes
         return codes, [SUCCESS, *(Status(s.code, s.reasons, plugin.name) for s in verdicts.statuses[1:])]
 
-    def _leave_out_unnamed(self, remaining: Mask, refusals: Refusals) -> None:
+    def _leave_out_unnamed(self, remaining: Mask, refusals: Diagnosis) -> None:
         if self._found.nodes is None:
             return
         named_rows = [row for name in self._found.nodes if (row := self._snapshot.rows.of(name)) is not None]
@@ -160,7 +157,7 @@ class Filtering:
         refusals.add(self._found.outside(), np.flatnonzero(outside))
         remaining &= ~outside
 
-    def _leave_out_nominated(self, remaining: Mask, refusals: Refusals) -> None:
+    def _leave_out_nominated(self, remaining: Mask, refusals: Diagnosis) -> None:
         for row, status in self._nominated.items():
             if remaining[row]:
                 refusals.add(status, np.array([row]))

@@ -1,4 +1,6 @@
-"""The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
+"""What a plugin may have the binder write at the API server before a pod is bound: values, carried out elsewhere.
+
+The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
 
 A plugin is a class that inherits from the extension points which it has. One instance serves one profile for the life
 of a process; calls never overlap. What belongs to one pod's cycle goes into the CycleState, not into the instance.
@@ -39,26 +41,54 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
-from berth.cluster.livesource import LiveSource
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
-from berth.cluster.nodeswithout import Gone
+from berth.cluster.nodes import Gone, NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Status
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.framework.timing import Timing
-from berth.framework.verdicts import Verdicts
-from berth.framework.writes import Write
 
 if TYPE_CHECKING:
-    from berth.framework.dryrun import DryRun
-    from berth.framework.refusals import Refusals
+    from berth.framework.diagnosis import Diagnosis
+    from berth.framework.preemption import DryRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimName:
+    """A PersistentVolumeClaim; the uid keeps a namesake from being taken for it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepVolume:
+    """Keep a PersistentVolume for a claim: the controller of volumes binds the two then."""
+
+    volume: str
+    claim: ClaimName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectNode:
+    """Have a volume made for a claim that can be reached from a node."""
+
+    claim: ClaimName
+    node: str
+
+
+Write = KeepVolume | SelectNode
+
 
 R = TypeVar("R")
+
 Scores = npt.NDArray[np.int64]
+
 MIN_SCORE = 0
+
 MAX_SCORE = 100
 """Scores after NormalizeScore are within 0..100; anything else fails the cycle."""
 
@@ -81,7 +111,7 @@ class Reads(Flag):
     """More than that: the pod's labels or name, other rows, live data, the clock. Asked anew in every cycle."""
 
 
-class Limit(Protocol):
+class CallLimit(Protocol):
     """Runs work, and ends it from within by raising ``guard.OutOfTime`` when it takes too long."""
 
     def __call__(self, work: Callable[[], R]) -> R:
@@ -94,7 +124,7 @@ class Plugin(ABC):
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
-    limit: Limit | None = None
+    limit: CallLimit | None = None
     """What ends a call of the plugin that hangs; services give one to plugins from elsewhere."""
     timing: Timing | None = None
     """Who is told how long each call took; for some cycles only, since asking the clock costs more than some calls."""
@@ -229,7 +259,7 @@ class PostFilterPlugin(Plugin):
 
     @abstractmethod
     def post_filter(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Refusals, dry_run: DryRun
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """May try suppositions on the Snapshot (``dry_run``) as long as it is left as it was."""
 

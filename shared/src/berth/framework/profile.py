@@ -1,36 +1,50 @@
-"""A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights."""
+"""Extension points, those of kube-scheduler 1.36: what a plugin inherits from for each, and who calls it there.
+
+How many feasible nodes are enough, and which they are: ``percentageOfNodesToScore``.
+
+Filters look at all nodes at once, which costs less than stopping early; what a percentage saves is the scoring. Which
+nodes are scored is as if they had been looked at one after another, beginning where the last pod's search ended, so
+that all nodes have their turn.
+
+
+A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights.
+"""
 
 # Extension points are abstract on purpose and are asked for by type here, never instantiated.
 # mypy: disable-error-code="type-abstract"
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
 
 from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
+from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
-from berth.cluster.livesource import LiveSource
+from berth.cluster.nodes import RowIndex
 from berth.cluster.snapshot import Snapshot
-from berth.framework.classmemory import ClassMemory, WeightedScore
+from berth.framework.equivalencecache import EquivalenceCache, WeightedScore
 from berth.framework.events import ClusterEvent, EventHint
-from berth.framework.guard import PluginFailure, call, limited, named
 from berth.framework.interface import (
     MAX_SCORE,
     BindPlugin,
     EnqueueExtensions,
     ExplainingPlugin,
     FilterPlugin,
+    NormalizePlugin,
     PermitPlugin,
     Plugin,
     PostBindPlugin,
     PostFilterPlugin,
     PreBindPlugin,
     PreEnqueuePlugin,
+    PreFilterExtensions,
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
@@ -39,9 +53,102 @@ from berth.framework.interface import (
     ScorePlugin,
     SpreadingPlugin,
 )
-from berth.framework.search import NodeSearch
-from berth.framework.status import SUCCESS, Status
+from berth.framework.plugincalls import PluginFailure, call, limited, named
+from berth.framework.status import SUCCESS, Mask, Status
 from berth.framework.timing import Timing
+
+
+class ServiceName(StrEnum):
+    """The services that call plugins."""
+
+    WATCHER = "watcher"
+    SCORER = "scorer"
+    BINDER = "binder"
+
+
+POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
+    Point.PRE_ENQUEUE: PreEnqueuePlugin,
+    Point.QUEUE_SORT: QueueSortPlugin,
+    Point.PRE_FILTER: PreFilterPlugin,
+    Point.FILTER: FilterPlugin,
+    Point.POST_FILTER: PostFilterPlugin,
+    Point.PRE_SCORE: PreScorePlugin,
+    Point.SCORE: ScorePlugin,
+    Point.RESERVE: ReservePlugin,
+    Point.PERMIT: PermitPlugin,
+    Point.PRE_BIND: PreBindPlugin,
+    Point.BIND: BindPlugin,
+    Point.POST_BIND: PostBindPlugin,
+}
+"""What a plugin inherits from when it has an extension point."""
+
+
+REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
+"""Where a plugin can refuse a pod, so that its events are asked for."""
+
+
+RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
+    PreEnqueuePlugin: (ServiceName.WATCHER,),
+    QueueSortPlugin: (ServiceName.WATCHER,),
+    EnqueueExtensions: (ServiceName.WATCHER,),
+    PreFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PreFilterExtensions: (ServiceName.SCORER, ServiceName.BINDER),
+    FilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PostFilterPlugin: (ServiceName.SCORER, ServiceName.BINDER),
+    PreScorePlugin: (ServiceName.SCORER,),
+    ScorePlugin: (ServiceName.SCORER,),
+    NormalizePlugin: (ServiceName.SCORER,),
+    ReservePlugin: (ServiceName.BINDER,),
+    PermitPlugin: (ServiceName.BINDER,),
+    PreBindPlugin: (ServiceName.BINDER,),
+    BindPlugin: (ServiceName.BINDER,),
+    PostBindPlugin: (ServiceName.BINDER,),
+}
+"""Where each point of a plugin is called, those included that no file names: the services that must have the plugin."""
+
+
+def services_of(point: Point) -> tuple[ServiceName, ...]:
+    """The services that call plugins at this point of a configuration."""
+    return RUNS_IN[POINT_TYPES[point]]
+
+
+FEWEST: Final = 100
+"""Fewer nodes than that are never looked for, as in kube-scheduler: a choice among few is no choice."""
+
+
+def enough(count: int, percentage: int) -> int:
+    """How many feasible nodes end the search among ``count`` nodes."""
+    if percentage == EVERY_NODE or count < FEWEST:
+        return count
+    return min(count, max(FEWEST, count * percentage // 100))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNodes:
+    """``rows``: feasible nodes, ascending. ``evaluated``: how many nodes were looked at to find them."""
+
+    rows: RowIndex
+    evaluated: int
+
+
+@dataclass(slots=True)
+class NodeSearch:
+    """Where the next search begins; one for all profiles of a process, as in kube-scheduler."""
+
+    next_row: int = 0
+
+    def find(self, feasible: Mask, exists: Mask, wanted: int) -> FoundNodes:
+        """The first ``wanted`` feasible rows from where the last search ended, around the end of the rows."""
+        rows, count = np.flatnonzero(feasible), int(np.count_nonzero(exists))
+        if len(rows) <= wanted:
+            return FoundNodes(rows, count)  # all were looked at: the next search begins where this one did
+        begin = self.next_row if self.next_row < len(feasible) else 0
+        in_turn = np.roll(rows, -int(np.searchsorted(rows, begin)))[:wanted]
+        last = int(in_turn[-1])
+        self.next_row = last + 1
+        passed = exists[begin : last + 1] if last >= begin else np.concatenate((exists[begin:], exists[: last + 1]))
+        return FoundNodes(np.sort(in_turn), int(np.count_nonzero(passed)))
+
 
 P = TypeVar("P", bound=Plugin)
 
@@ -80,7 +187,7 @@ class Profile:
     search: NodeSearch = field(default_factory=NodeSearch)
     _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
     _hinting: dict[str, Plugin] = field(init=False)
-    _memory: ClassMemory | None = field(init=False, default=None)
+    _memory: EquivalenceCache | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
@@ -168,10 +275,10 @@ class Profile:
         """
         return not blockers or any(self._may_help(name, event, pod, old, new) for name in blockers)
 
-    def memory_of(self, snapshot: Snapshot) -> ClassMemory:
+    def memory_of(self, snapshot: Snapshot) -> EquivalenceCache:
         """What is remembered for this Snapshot."""
         if self._memory is None or self._memory.snapshot is not snapshot:
-            self._memory = ClassMemory(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
+            self._memory = EquivalenceCache(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
         return self._memory
 
     def _may_help(self, name: str, event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:

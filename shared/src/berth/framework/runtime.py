@@ -9,8 +9,8 @@ from typing import TypeVar
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.filtering import pre_filter
-from berth.framework.guard import PluginFailure, call, named
 from berth.framework.interface import Binding, Permission, Plugin
+from berth.framework.plugincalls import PluginFailure, call, named
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status

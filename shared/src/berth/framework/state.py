@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from berth.cluster.podclass import PodClass
+from berth.cluster.equivalence import EquivalenceClass
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class CycleState:
 
     __slots__ = ("_shared", "_values", "pod_class")
 
-    def __init__(self, pod_class: PodClass, shared: CycleState | None = None) -> None:
+    def __init__(self, pod_class: EquivalenceClass, shared: CycleState | None = None) -> None:
         self.pod_class = pod_class
         self._shared = shared
         self._values: dict[StateKey[Any], Any] = {}

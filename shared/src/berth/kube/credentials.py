@@ -57,7 +57,7 @@ class AccessSource(Protocol):
         ...
 
 
-class Credentials:
+class KubeCredentials:
     """Access to one API server, kept fresh. One reading at a time; everybody who asks meanwhile waits for it."""
 
     def __init__(self, source: AccessSource, access: Access, *, clock: Clock | None = None) -> None:
@@ -68,7 +68,7 @@ class Credentials:
         self._take(access)
 
     @classmethod
-    async def from_source(cls, source: AccessSource, *, clock: Clock | None = None) -> Credentials:
+    async def from_source(cls, source: AccessSource, *, clock: Clock | None = None) -> KubeCredentials:
         """Read once, so that what is wrong is known before anything is started.
 
         Raises:

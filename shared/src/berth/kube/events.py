@@ -11,8 +11,8 @@ import msgspec
 
 from berth.api.pod import Pod
 from berth.kube.client import KubeClient
-from berth.kube.response import Response
-from berth.kube.timestamps import micro_time
+from berth.kube.clock import micro_time
+from berth.kube.errors import Response
 
 LONGEST_NOTE = 1024
 """Characters of a note; the API server refuses longer ones."""

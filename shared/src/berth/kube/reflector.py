@@ -1,10 +1,15 @@
-"""A reflector: everything of one kind, first listed, then watched, for as long as it runs.
+"""How far a reflector has come, counted in resourceVersions of its kind (PROTOCOL 3 and 5).
+
+A reflector: everything of one kind, first listed, then watched, for as long as it runs.
 
 Nothing that the API server does ends it. What fails is said in ``status`` and tried again, after a pause that grows.
 """
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import itertools
 import logging
 import random
 from dataclasses import dataclass, field, replace
@@ -13,18 +18,78 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Generic
 
+from berth.api import meta
 from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.kube.backoff import Backoff
-from berth.kube.client import KubeClient, Stream
-from berth.kube.clock import Clock, SteadyClock
-from berth.kube.decoding import LineSplitter, ObjectDecoder
-from berth.kube.errors import ApiRefusedError, ApiUnreachableError
-from berth.kube.kinds import Kind
-from berth.kube.listing import PAGE_SIZE, Selection, list_objects
-from berth.kube.port import Current, Listed, ReflectorEvent, Sink, T, Undecodable
-from berth.kube.positions import Positions, number
-from berth.kube.refusal import explain, refusal
-from berth.kube.response import StatusObject
+from berth.kube.client import KubeClient, ResponseStream
+from berth.kube.clock import Backoff, Clock, SteadyClock
+from berth.kube.errors import ApiRefusedError, ApiUnreachableError, StatusObject, explain, refusal
+from berth.kube.listwatch import PAGE_SIZE, LineSplitter, ObjectDecoder, Selection, list_objects
+from berth.kube.watch import Current, Kind, Listed, ReflectorEvent, Sink, T, Undecodable
+
+
+class ReflectorPositions:
+    """Two numbers: how far the reading has come, and the newest object or event in it.
+
+    A LIST and a bookmark move the first one only. What a conflict names is the second: the first may be a number
+    that another reader of a quiet kind reaches with its next bookmark only.
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        """Everything up to here has been handed on: the highest of LIST, bookmark, object and event."""
+        self.newest_object = 0
+        """The highest resourceVersion of an object or an event that has been handed on."""
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def listed(self, version: str, newest_object: int) -> None:
+        """A LIST has been handed on. It may go back: then the API server has another store, and its numbers count."""
+        self.reached = number(version)
+        self.newest_object = min(max(self.newest_object, newest_object), self.reached)
+        self._wake()
+
+    def event(self, version: str) -> None:
+        """An object's event has been handed on."""
+        position = number(version)
+        self.newest_object = max(self.newest_object, position)
+        self._reach(position)
+
+    def bookmark(self, version: str) -> None:
+        """A bookmark has been handed on."""
+        self._reach(number(version))
+
+    async def wait(self, version: str) -> None:
+        """Wait until everything up to this version has been handed on.
+
+        Raises:
+            DecodeError: that is no resourceVersion.
+        """
+        wanted = meta.parse(version)
+        if wanted <= self.reached:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (wanted, next(self._order), waiter))
+        await waiter
+
+    def _reach(self, position: int) -> None:
+        if position > self.reached:
+            self.reached = position
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self.reached:
+            waiter = heapq.heappop(self._waiting)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def number(version: str) -> int:
+    """The version as a number; 0 for what is none, which moves no position."""
+    try:
+        return meta.parse(version)
+    except DecodeError:
+        return 0
+
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +115,12 @@ class ReflectorSettings:
 
 SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
 """A watch that ended earlier and gave nothing counts as a failure: asking again at once would go round and round."""
+
 LONGEST_RETRY_AFTER = timedelta(minutes=1)
 """The most of a Retry-After that is heeded."""
 
 
-class Phase(StrEnum):
+class ReflectorPhase(StrEnum):
     """What a reflector is doing."""
 
     LISTING = "listing"
@@ -66,7 +132,7 @@ class Phase(StrEnum):
 class ReflectorStatus:
     """How a reflector is getting on, for /readyz."""
 
-    phase: Phase = Phase.LISTING
+    phase: ReflectorPhase = ReflectorPhase.LISTING
     listed: bool = False
     """Whether a whole LIST has been handed on."""
     last_contact: float | None = None
@@ -117,7 +183,7 @@ class Reflector(Generic[T]):
         self._clock = clock or SteadyClock()
         self._decoder = ObjectDecoder(kind)
         self._backoff = Backoff(initial=self._settings.first_pause, maximum=self._settings.longest_pause)
-        self._positions = Positions()
+        self._positions = ReflectorPositions()
         self._status = ReflectorStatus()
         self._version: str | None = None
         """Where the next watch begins; ``None`` means that everything must be listed."""
@@ -164,7 +230,7 @@ class Reflector(Generic[T]):
                 await self._pause(exc)
 
     async def _list(self) -> None:
-        self._status = replace(self._status, phase=Phase.LISTING)
+        self._status = replace(self._status, phase=ReflectorPhase.LISTING)
         page = await list_objects(
             self._client, self._kind, selection=self._selection, page_size=self._settings.page_size
         )
@@ -187,7 +253,7 @@ class Reflector(Generic[T]):
         ) as stream:
             if stream.status != HTTPStatus.OK:
                 raise await _refusal(self.kind, stream)
-            self._status = replace(self._status, phase=Phase.WATCHING)
+            self._status = replace(self._status, phase=ReflectorPhase.WATCHING)
             self._contact()
             self._sink(Current(kind=self.kind, resource_version=version))
             await self._follow(stream, watch)
@@ -206,7 +272,7 @@ class Reflector(Generic[T]):
             "timeoutSeconds": str(watch.seconds),
         }
 
-    async def _follow(self, stream: Stream, watch: _Watch) -> None:
+    async def _follow(self, stream: ResponseStream, watch: _Watch) -> None:
         async for chunk in stream.chunks:
             for line in watch.splitter.feed(chunk):
                 event = self._decoder.event(line)
@@ -250,10 +316,10 @@ class Reflector(Generic[T]):
         if error != self._status.last_error:
             logger.warning("%s", error)
         status = self._status
-        self._status = replace(status, phase=Phase.PAUSING, last_error=error, failures=status.failures + 1)
+        self._status = replace(status, phase=ReflectorPhase.PAUSING, last_error=error, failures=status.failures + 1)
 
 
-async def _refusal(kind: str, stream: Stream) -> TemporaryError:
+async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
     """What a status other than 200 means for the next try."""
     refused = refusal(f"watching {kind!r}", await stream.whole())
     if refused.status == HTTPStatus.GONE:

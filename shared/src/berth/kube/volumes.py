@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim
-from berth.framework.writes import ClaimName, KeepVolume, SelectNode
+from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.client import MERGE_PATCH, KubeClient
-from berth.kube.response import Response
+from berth.kube.errors import Response
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"

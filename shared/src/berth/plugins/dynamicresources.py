@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.dryrun import DryRun
+from berth.framework.diagnosis import Diagnosis
 from berth.framework.events import EventHint
 from berth.framework.interface import (
     EnqueueExtensions,
@@ -21,7 +21,7 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
 )
-from berth.framework.refusals import Refusals
+from berth.framework.preemption import DryRun
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, Status
 from berth.plugins.factory import PluginFactory, no_args
@@ -43,7 +43,7 @@ class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
         return PreFilterResult(refusal(pod) if pod.spec.resource_claims else SKIP)
 
     def post_filter(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Refusals, dry_run: DryRun
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """Nothing; the last word when another plugin's PreFilter has refused the pod, and for a pod with claims."""
         if state.find(ASKED) is None:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from berth.api.node import first_untolerated
 from berth.api.pod import Toleration
 from berth.api.selectors import NodeTerm, Requirement, Terms
-from berth.api.taints import first_untolerated
-from berth.cluster.labels import ABSENT, LabelColumn
+from berth.cluster.columns import ABSENT, LabelColumn, TaintSet
+from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Nodes
-from berth.cluster.podclass import PodClass
-from berth.cluster.taintsets import TaintSet
-from berth.framework.verdicts import Mask
+from berth.framework.status import Mask
 
 
 def has_label(key: str, value: str, nodes: Nodes) -> Mask:
@@ -24,7 +23,7 @@ def has_label(key: str, value: str, nodes: Nodes) -> Mask:
     return np.zeros(len(nodes), dtype=np.bool_) if code is None else np.equal(codes, code)
 
 
-def required_mask(pod_class: PodClass, nodes: Nodes) -> Mask:
+def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
     """Which nodes a class's nodeSelector and required node affinity allow."""
     fits: Mask = np.ones(len(nodes), dtype=np.bool_)
     if pod_class.node_labels is not None:

@@ -1,4 +1,6 @@
-"""NodeAffinity: nodeSelector and required terms decide where a pod may run, preferred terms where it would rather.
+"""The arguments of NodeAffinity and what is wrong with them.
+
+NodeAffinity: nodeSelector and required terms decide where a pod may run, preferred terms where it would rather.
 
 Score: the sum of the weights of the preferred terms that a node satisfies, normalized so that the largest is 100.
 ``addedAffinity`` of the arguments holds for every pod beside its own. As kube-scheduler's plugin of that name.
@@ -12,13 +14,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from berth.api.config.types import Point
+from berth.api.meta import SelectorRequirement
 from berth.api.node import Node
 from berth.api.pod import NodeAffinity as Affinity
-from berth.api.pod import Pod
-from berth.api.selectors import WeightedTerm, compile_node_selector, compile_preferred, named_nodes
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
-from berth.cluster.podclass import PodClass
+from berth.api.pod import NodeSelectorTerm, Pod
+from berth.api.selectors import WeightedTerm, compile_node_selector, compile_preferred, is_valid_term, named_nodes
+from berth.cluster.equivalence import EquivalenceClass
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
@@ -32,21 +34,81 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.normalize import default_normalize
+from berth.framework.scoring import default_normalize
 from berth.framework.state import CycleState
-from berth.framework.status import SKIP, SUCCESS, Status
-from berth.framework.verdicts import Verdicts
-from berth.plugins.factory import PluginFactory
+from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
 from berth.plugins.matching import required_mask, term_mask, terms_mask
-from berth.plugins.nodeaffinityargs import NodeAffinityArgs, validate
+
+_EXPRESSION: Final = (
+    "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
+)
+
+_OF_VALUES: Final = ("In", "NotIn")
+
+_KINDS: Final = ("required", "preferred")
+
+_MAX_WEIGHT: Final = 100
+
+_FIELD: Final = "metadata.name with In or NotIn and one value"
+
+
+class NodeAffinityArgs(Args, frozen=True, kw_only=True):
+    """``addedAffinity``: a node affinity that every pod of the profile has beside its own."""
+
+    added_affinity: Affinity | None = None
+
+
+def validate(args: NodeAffinityArgs, path: str) -> list[str]:
+    """Every expression of addedAffinity must be one that can hold, every weight 1..100."""
+    added = args.added_affinity or Affinity()
+    required = added.required_during_scheduling_ignored_during_execution
+    preferred = added.preferred_during_scheduling_ignored_during_execution or []
+    must, would = (f"{path}.addedAffinity.{kind}DuringSchedulingIgnoredDuringExecution" for kind in _KINDS)
+    terms = [
+        (f"{must}.nodeSelectorTerms[{i}]", term)
+        for i, term in enumerate((required.node_selector_terms if required else None) or [])
+    ]
+    terms += [(f"{would}[{i}].preference", term.preference) for i, term in enumerate(preferred)]
+    problems = [problem for place, term in terms for problem in _problems_of(term, place)]
+    return problems + [
+        f"{would}[{i}].weight: want 1..100, got {term.weight}"
+        for i, term in enumerate(preferred)
+        if not 1 <= term.weight <= _MAX_WEIGHT
+    ]
+
+
+def _problems_of(term: NodeSelectorTerm, path: str) -> list[str]:
+    problems = []
+    for i, expression in enumerate(term.match_expressions or ()):
+        place = f"{path}.matchExpressions[{i}]"
+        problems += key_problems(expression.key, f"{place}.key")
+        if expression.operator in _OF_VALUES:
+            values = enumerate(expression.values or ())
+            problems += [problem for j, value in values for problem in value_problems(value, f"{place}.values[{j}]")]
+        if not is_valid_term(NodeSelectorTerm(match_expressions=[expression])):
+            problems.append(f"{place}: want {_EXPRESSION}, got {_written(expression)}")
+    return problems + [
+        f"{path}.matchFields[{i}]: want {_FIELD}, got {field.key!r} with {_written(field)}"
+        for i, field in enumerate(term.match_fields or ())
+        if not is_valid_term(NodeSelectorTerm(match_fields=[field]))
+    ]
+
+
+def _written(expression: SelectorRequirement) -> str:
+    return f"{expression.operator!r} with {expression.values or []}"
+
 
 NAME: Final = "NodeAffinity"
+
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
+
 NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
+
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
 
 
-class NodeAffinity(
+class NodeAffinityPlugin(
     PreFilterPlugin, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
 ):
     """Filters by required terms, scores by preferred ones."""
@@ -110,19 +172,19 @@ class NodeAffinity(
         return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._matches_now),)
 
     def _matches_now(self, pod: Pod, old: object, new: object) -> bool:
-        pod_class = PodClass(b"", pod.spec)
+        pod_class = EquivalenceClass(b"", pod.spec)
         if not isinstance(new, Node) or not self._allows(pod_class, new):
             return False
         return not (isinstance(old, Node) and self._allows(pod_class, old))
 
-    def _allows(self, pod_class: PodClass, node: Node) -> bool:
+    def _allows(self, pod_class: EquivalenceClass, node: Node) -> bool:
         added = self._required
         name, labels = node.metadata.name, node.metadata.labels or {}
         return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
 
 
-def _build(args: Any) -> NodeAffinity:
-    return NodeAffinity(args or NodeAffinityArgs())
+def _build(args: Any) -> NodeAffinityPlugin:
+    return NodeAffinityPlugin(args or NodeAffinityArgs())
 
 
 FACTORY: Final = PluginFactory(

@@ -8,13 +8,11 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
-from berth.framework.verdicts import Verdicts
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "NodeName"

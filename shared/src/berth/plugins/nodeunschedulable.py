@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
-from berth.api.node import Node
+from berth.api.node import UNSCHEDULABLE, Node, is_tolerated
 from berth.api.pod import Pod
-from berth.api.taints import UNSCHEDULABLE, is_tolerated
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
-from berth.framework.verdicts import Verdicts
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "NodeUnschedulable"

@@ -1,4 +1,7 @@
-"""Lists of plugins by name: what a profile runs unless its file says otherwise; flag ``--algorithm-provider``."""
+"""Feature gates of presets: switches of a release that add plugins to its lists; flag ``--feature-gates``.
+
+Lists of plugins by name: what a profile runs unless its file says otherwise; flag ``--algorithm-provider``.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,23 @@ from typing import Final
 from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
 from berth.api.errors import PermanentError
 from berth.plugins import (
-    balancedallocation,
     defaultbinder,
-    defaultpreemption,
     dynamicresources,
-    freecapacity,
     imagelocality,
-    interpodaffinity,
     nodeaffinity,
     nodename,
     nodeports,
-    nodeready,
-    noderesourcesfit,
     nodeunschedulable,
-    nodevolumelimits,
-    podtopologyspread,
     prioritysort,
     schedulinggates,
     tainttoleration,
-    tenantspread,
-    volumebinding,
-    volumerestrictions,
-    volumezone,
 )
-from berth.plugins.gates import NO_GATES, Gate, GateError, GateValues, appended, read_gates, through_gates
+from berth.plugins.additional import freecapacity, nodeready, tenantspread
+from berth.plugins.defaultpreemption import plugin as defaultpreemption
+from berth.plugins.featuregates import NO_GATES, Gate, GateError, GateValues, appended, read_gates, through_gates
+from berth.plugins.interpodaffinity import plugin as interpodaffinity
+from berth.plugins.noderesources import balancedallocation, fit
+from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.v1_18.providers import (
     BESIDE,
     CLUSTER_AUTOSCALER_PROVIDER,
@@ -40,6 +36,14 @@ from berth.plugins.v1_18.providers import (
     GATES,
     RELEASE,
 )
+from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
+from berth.plugins.volumes.volumebinding import plugin as volumebinding
+
+"""Gate to on or off, of those that were named."""
+
+
+"""Every gate as its release had it."""
+
 
 DEFAULT: Final = Plugins(
     multi_point=PluginSet(
@@ -51,7 +55,7 @@ DEFAULT: Final = Plugins(
             PluginRef(name=tainttoleration.NAME, weight=3),
             PluginRef(name=nodeaffinity.NAME, weight=2),
             PluginRef(name=nodeports.NAME),
-            PluginRef(name=noderesourcesfit.NAME, weight=1),
+            PluginRef(name=fit.NAME, weight=1),
             PluginRef(name=volumerestrictions.NAME),
             PluginRef(name=nodevolumelimits.NAME),
             PluginRef(name=volumebinding.NAME),
@@ -68,12 +72,13 @@ DEFAULT: Final = Plugins(
 )
 """kube-scheduler 1.36's default plugins, in its order and with its weights (ADR 4)."""
 
+
 FROM_SCRATCH: Final = Plugins(
     pre_enqueue=PluginSet(enabled=[PluginRef(name=schedulinggates.NAME)]),
     queue_sort=PluginSet(enabled=[PluginRef(name=prioritysort.NAME)]),
     pre_filter=PluginSet(
         enabled=[
-            PluginRef(name=noderesourcesfit.NAME),
+            PluginRef(name=fit.NAME),
             PluginRef(name=nodeaffinity.NAME),
             PluginRef(name=dynamicresources.NAME),
         ]
@@ -81,7 +86,7 @@ FROM_SCRATCH: Final = Plugins(
     filter=PluginSet(
         enabled=[
             PluginRef(name=nodeready.NAME),
-            PluginRef(name=noderesourcesfit.NAME),
+            PluginRef(name=fit.NAME),
             PluginRef(name=nodeaffinity.NAME),
         ]
     ),
@@ -94,8 +99,10 @@ Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints
 there; a pod with scheduling gates waits, since the API server would refuse its Binding.
 """
 
+
 TENANTS_FIRST: Final = 101
 """One pod of the tenant more or less outweighs all that FreeCapacity can say (0..100): it only breaks ties."""
+
 
 FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
     pre_enqueue=FROM_SCRATCH.pre_enqueue,
@@ -112,8 +119,11 @@ FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
 )
 """The same for several tenants: the node with the fewest pods of the pod's tenant, of these the freest."""
 
+
 CURRENT: Final = "1.36"
 """The release of Kubernetes whose formulas plugins have unless their preset says otherwise."""
+
+
 NOTHING_BESIDE: Final = Plugins()
 
 
@@ -147,6 +157,8 @@ def _provider(plugins: Plugins) -> Preset:
 
 
 DEFAULT_NAME: Final = "default"
+
+
 PRESETS: Final[Mapping[str, Preset]] = {
     DEFAULT_NAME: Preset(plugins=DEFAULT),
     "DefaultProvider": _provider(DEFAULT_PROVIDER),
@@ -154,8 +166,12 @@ PRESETS: Final[Mapping[str, Preset]] = {
     "FromScratch": Preset(plugins=FROM_SCRATCH),
     "FromScratchMultiTenant": Preset(plugins=FROM_SCRATCH_MULTI_TENANT),
 }
+
+
 EVERY_GATE: Final = GATES
 """The gates of all presets."""
+
+
 DEPRECATION: Final = (
     "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
     "one of: ClusterAutoscalerProvider | DefaultProvider"

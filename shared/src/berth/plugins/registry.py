@@ -7,37 +7,30 @@ from typing import Final
 
 from berth.api.errors import PermanentError
 from berth.plugins import (
-    balancedallocation,
     defaultbinder,
-    defaultpreemption,
     dynamicresources,
-    freecapacity,
     imagelocality,
-    interpodaffinity,
-    networktraffic,
     nodeaffinity,
-    nodefilterlabel,
     nodename,
     nodeports,
-    nodeready,
-    noderesourcesfit,
-    nodescorelabel,
     nodeunschedulable,
-    nodevolumelimits,
-    podtopologyspread,
     prioritysort,
     schedulinggates,
     tainttoleration,
-    tenantspread,
-    volumebinding,
-    volumerestrictions,
-    volumezone,
 )
+from berth.plugins.additional import freecapacity, nodelabel, nodeready, tenantspread
+from berth.plugins.defaultpreemption import plugin as defaultpreemption
 from berth.plugins.factory import PluginFactory
+from berth.plugins.interpodaffinity import plugin as interpodaffinity
+from berth.plugins.networktraffic import plugin as networktraffic
+from berth.plugins.noderesources import balancedallocation, fit
+from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.v1_18.providers import RELEASE
 from berth.plugins.v1_18.registry import as_of_1_18
+from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
+from berth.plugins.volumes.volumebinding import plugin as volumebinding
 
-# A second name of a plugin is an alias: whatever is said under it is said of the plugin (berth.api.config.aliases).
+# A second name of a plugin is an alias: whatever is said under it is said of the plugin (berth.api.config.profiles).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "SchedulingGates": schedulinggates.FACTORY,
     "PrioritySort": prioritysort.FACTORY,
@@ -46,7 +39,7 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "TaintToleration": tainttoleration.FACTORY,
     "NodeAffinity": nodeaffinity.FACTORY,
     "NodePorts": nodeports.FACTORY,
-    "NodeResourcesFit": noderesourcesfit.FACTORY,
+    "NodeResourcesFit": fit.FACTORY,
     "NodeResourcesBalancedAllocation": balancedallocation.FACTORY,
     "VolumeRestrictions": volumerestrictions.FACTORY,
     "NodeVolumeLimits": nodevolumelimits.FACTORY,
@@ -60,8 +53,8 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "NetworkTraffic": networktraffic.FACTORY,
     "network_traffic": networktraffic.FACTORY,
     "NodeReady": nodeready.FACTORY,
-    "NodeScoreLabel": nodescorelabel.FACTORY,
-    "NodeFilterLabel": nodefilterlabel.FACTORY,
+    "NodeScoreLabel": nodelabel.NODE_SCORE_LABEL_FACTORY,
+    "NodeFilterLabel": nodelabel.NODE_FILTER_LABEL_FACTORY,
     "FreeCapacity": freecapacity.FACTORY,
     "TenantSpread": tenantspread.FACTORY,
     "DefaultBinder": defaultbinder.FACTORY,

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
-from berth.api.node import Node
+from berth.api.node import Node, discouraging, first_untolerated
 from berth.api.pod import Pod
-from berth.api.taints import discouraging, first_untolerated
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
     EnqueueExtensions,
@@ -24,10 +22,9 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.normalize import default_normalize
+from berth.framework.scoring import default_normalize
 from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
-from berth.framework.verdicts import Verdicts
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import by_taints, untolerated_mask
 

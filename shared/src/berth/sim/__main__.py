@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from berth.sim import snapshot
+from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.kubelet import KubeletSettings
+from berth.sim.nodes import KubeletSettings, make_nodes
 from berth.sim.store import DEFAULT_HISTORY
-from berth.sim.workload import make_nodes
 
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3

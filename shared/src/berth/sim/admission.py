@@ -1,32 +1,75 @@
-"""What the API server makes of an object that it is given: defaults and the light checks of shape.
+"""What the API server makes of volumes, claims and storage classes that it is given: their defaults.
+
+Without the finalizers by which the real one keeps those that are in use: nobody is here who takes them off again.
+
+
+What the API server makes of an object that it is given: defaults and the light checks of shape.
 
 Quantities are let through whatever they say, so that what reads them can be tried with bad ones.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from berth.sim import events, storage
-from berth.sim.kinds import EVENTS, NAMESPACES, NEW_EVENTS, NODE_INFO_FIELDS, NODES, PODS, PRIORITY_CLASSES, Kind
+from berth.sim import store as events
+from berth.sim.kinds import (
+    EVENTS,
+    NAMESPACES,
+    NEW_EVENTS,
+    NODE_INFO_FIELDS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    PRIORITY_CLASSES,
+    STORAGE_CLASSES,
+    SimulatedKind,
+)
 from berth.sim.status import ApiError, JsonObject, bad_request, forbidden, invalid
 from berth.sim.store import Store
 
+_PENDING: JsonObject = {"phase": "Pending"}
+
+_SPECS: Mapping[SimulatedKind, JsonObject] = {
+    PERSISTENT_VOLUMES: {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+    PERSISTENT_VOLUME_CLAIMS: {"volumeMode": "Filesystem"},
+}
+
+_CLASS: JsonObject = {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}
+
+
+def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
+    """Return a new object of storage as it is kept: pending, whatever its creator says of its status."""
+    if kind is STORAGE_CLASSES:
+        return {**_CLASS, **value}
+    if kind not in _SPECS:
+        return value
+    return {**value, "spec": {**_SPECS[kind], **(value.get("spec") or {})}, "status": _PENDING}
+
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
 _NAME_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
+
 _NAME_LENGTH = 253
+
 _POD_UPDATE_RULE = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
     "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
+
 _MUTABLE_POD_FIELDS = frozenset(
     {"activeDeadlineSeconds", "schedulingGates", "terminationGracePeriodSeconds", "tolerations"}
 )
+
 _GATED_POD_FIELDS = frozenset({"affinity", "nodeSelector"})
+
 _POD_DEFAULTS: JsonObject = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
@@ -35,21 +78,25 @@ _POD_DEFAULTS: JsonObject = {
     "schedulerName": "default-scheduler",
     "enableServiceLinks": True,
 }
+
 _CONTAINER_DEFAULTS: JsonObject = {
     "resources": {},
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
     "imagePullPolicy": "IfNotPresent",
 }
+
 _DEFAULT_TOLERATIONS = tuple(
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for problem in ("not-ready", "unreachable")
 )
+
 _CONDITION_TIMES = {PODS: ("lastProbeTime", "lastTransitionTime"), NODES: ("lastHeartbeatTime", "lastTransitionTime")}
+
 _COMPUTE = ("cpu", "memory")
 
 
-def check_metadata(kind: Kind, value: JsonObject) -> None:
+def check_metadata(kind: SimulatedKind, value: JsonObject) -> None:
     """Check the name and the shape of the metadata.
 
     Raises:
@@ -72,7 +119,7 @@ def _is_string_map(entries: Any) -> bool:
     return isinstance(entries, dict) and all(isinstance(value, str) for value in entries.values())
 
 
-def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
+def admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
     """Return a new object with its defaults.
 
     Raises:
@@ -81,7 +128,7 @@ def admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
     return with_condition_times(kind, _admit(store, kind, value))
 
 
-def _admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
+def _admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
     if kind is PODS:
         return _admit_pod(store, value)
     if kind is NAMESPACES:
@@ -92,7 +139,7 @@ def _admit(store: Store, kind: Kind, value: JsonObject) -> JsonObject:
         return events.with_defaults(value)
     if kind is NODES:
         return {**value, "spec": value.get("spec") or {}, "status": _node_status(value.get("status") or {})}
-    value = storage.with_defaults(kind, value)
+    value = with_defaults(kind, value)
     return {**value, "status": value.get("status") or {}} if kind.has_status else value
 
 
@@ -105,7 +152,7 @@ def _node_status(given: JsonObject) -> JsonObject:
     }
 
 
-def with_condition_times(kind: Kind, value: JsonObject) -> JsonObject:
+def with_condition_times(kind: SimulatedKind, value: JsonObject) -> JsonObject:
     """Return a pod or node whose conditions show the times that nobody has set as null, as the real server does."""
     times = _CONDITION_TIMES.get(kind)
     conditions = (value.get("status") or {}).get("conditions")
@@ -217,7 +264,7 @@ def _compute(resources: JsonObject, part: str) -> JsonObject:
     return {name: amounts[name] for name in _COMPUTE if name in amounts}
 
 
-def check_update(kind: Kind, before: JsonObject, after: JsonObject) -> None:
+def check_update(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> None:
     """Refuse a change of what may not change: of a pod's spec nearly everything, its node above all.
 
     Raises:
@@ -247,7 +294,7 @@ def _check_gates(spec: JsonObject, after: JsonObject) -> None:
         raise invalid(PODS, after["metadata"]["name"], "spec.schedulingGates", problem, "FieldValueForbidden")
 
 
-def check_namespace(store: Store, kind: Kind, namespace: str, name: str) -> None:
+def check_namespace(store: Store, kind: SimulatedKind, namespace: str, name: str) -> None:
     """Refuse a new object in a namespace that does not exist or is being terminated.
 
     Raises:

@@ -1,4 +1,6 @@
-"""The simulated cluster as a whole: API server, kubelet, nodes and a kubeconfig, for tests and for `berth.sim`'s CLI.
+"""Loads what `kubectl get ... -o json|yaml` wrote into the simulated cluster.
+
+The simulated cluster as a whole: API server, kubelet, nodes and a kubeconfig, for tests and for `berth.sim`'s CLI.
 
 async with SimulatedCluster(nodes=make_nodes(100)) as cluster:
     cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
@@ -7,27 +9,115 @@ async with SimulatedCluster(nodes=make_nodes(100)) as cluster:
 import json
 import tempfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import msgspec
+import yaml
 from aiohttp import web
 
-from berth.sim import snapshot
 from berth.sim.faults import Faults
-from berth.sim.kinds import NAMESPACES, NODES, PRIORITY_CLASSES
-from berth.sim.kubelet import Kubelet, KubeletSettings
+from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
+from berth.sim.nodes import Kubelet, KubeletSettings
 from berth.sim.prometheus import PREFIX
-from berth.sim.resources import Clock, Resources, utc_now
+from berth.sim.resources import Clock, Resources, incoming, utc_now
 from berth.sim.server import ApiServer
 from berth.sim.status import JsonObject
-from berth.sim.store import DEFAULT_HISTORY, FIRST_REVISION, Store
+from berth.sim.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
+
+_FIRST = (NAMESPACES, NODES)
+
+
+class SnapshotError(ValueError):
+    """The file is no snapshot; the message names it and says what was wanted."""
+
+
+def read(path: Path) -> list[JsonObject]:
+    """Return the objects of a file: a List, one object, or several YAML documents.
+
+    Raises:
+        SnapshotError: it cannot be read or holds something else.
+    """
+    try:
+        text = path.read_bytes()
+        documents = [msgspec.json.decode(text)] if text.lstrip()[:1] in b"{[" else list(yaml.safe_load_all(text))
+    except (OSError, ValueError, yaml.YAMLError) as exc:
+        raise SnapshotError(f"reading snapshot '{path}': {exc}") from exc
+    objects = [item for document in documents if document for item in _flattened(document)]
+    for item in objects:
+        if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
+            raise SnapshotError(
+                f"reading snapshot '{path}': want objects as `kubectl get -o json` writes, got {item!r}"
+            )
+    return objects
+
+
+def _flattened(document: Any) -> Iterator[Any]:
+    if isinstance(document, list):
+        for item in document:
+            yield from _flattened(item)
+    elif isinstance(document, dict) and "items" in document:
+        yield from _flattened(document["items"])
+    else:
+        yield document
+
+
+def load(resources: Resources, objects: Iterable[JsonObject]) -> dict[str, int]:
+    """Put objects into the cluster as they are, status and node included; return how many of each kind.
+
+    Kinds that are not simulated are passed over and counted under their name with a `!` before it. Namespaces that
+    objects are in and that the snapshot lacks are made.
+    """
+    counts: dict[str, int] = {}
+    known: list[tuple[SimulatedKind, JsonObject]] = []
+    for item in objects:
+        name = str(item.get("kind"))
+        kind = BY_NAME.get((str(item.get("apiVersion", "v1")), name))
+        counted = name if kind else f"!{name}"
+        counts[counted] = counts.get(counted, 0) + 1
+        if kind is not None:
+            known.append((kind, item))
+    for kind, item in sorted(known, key=lambda entry: entry[0] not in _FIRST):
+        _keep(resources, kind, item)
+    return counts
+
+
+def _keep(resources: Resources, kind: SimulatedKind, item: JsonObject) -> StoredObject:
+    namespace = (item["metadata"].get("namespace") or "default") if kind.namespaced else ""
+    if namespace and ("", namespace) not in resources.store.table(NAMESPACES).items:
+        resources.create(NAMESPACES, "", {"metadata": {"name": namespace}})
+    known = resources.store.table(kind).items.get((namespace, item["metadata"].get("name", "")))
+    if known is None:
+        clean = {**item["metadata"], "resourceVersion": ""}
+        created = resources.create(kind, namespace, {**item, "metadata": clean})
+    else:
+        created = known
+    value = incoming(kind, namespace, item)
+    metadata = {**created.value["metadata"], "uid": item["metadata"].get("uid") or created.value["metadata"]["uid"]}
+    merged = {**created.value, **value, "metadata": {**metadata, **_kept(item["metadata"])}}
+    if kind is PODS:
+        merged["spec"] = {**created.value["spec"], **value["spec"]}
+        merged["status"] = {**created.value["status"], **(value.get("status") or {})}
+    return resources.store.put(kind, created.key, merged)
+
+
+def _kept(metadata: JsonObject) -> JsonObject:
+    return {
+        member: metadata[member]
+        for member in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+        if metadata.get(member) is not None
+    }
+
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
 _PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
 _SHUTDOWN_SECONDS = 1.0
+
 REVISIONS_PER_SECOND = 10_000
 
 
@@ -35,7 +125,7 @@ class SimulatedCluster:
     """A cluster on a local port; `kubelet=None` leaves bound pods Pending and terminating ones there.
 
     Args:
-        nodes: Nodes that exist from the start (see `berth.sim.workload`).
+        nodes: Nodes that exist from the start (see `berth.sim.nodes`).
         objects: Further objects, taken as they are, as `kubectl get -o json` would list them.
         host: Address to listen on.
         port: Port to listen on; 0 is any that is free.
@@ -66,7 +156,7 @@ class SimulatedCluster:
         self.url = ""
         self.loaded = _seed(self.resources, nodes, objects)
         if identity:
-            snapshot.load(self.resources, [_known_by(identity)])
+            load(self.resources, [_known_by(identity)])
         """How many objects of each kind came from `objects`."""
         self._host = host
         self._port = port
@@ -163,4 +253,4 @@ def _seed(resources: Resources, nodes: Iterable[JsonObject], objects: Iterable[J
         resources.create(PRIORITY_CLASSES, "", body)
     for node in nodes:
         resources.create(NODES, "", node)
-    return snapshot.load(resources, objects)
+    return load(resources, objects)

@@ -8,7 +8,7 @@ FieldPath = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class SimulatedKind:
     """One resource of the API: how it is addressed, which selectors it takes, and how its writes behave."""
 
     group: str = ""
@@ -93,7 +93,7 @@ _NODE_BOOKMARK = (
     + b"}}"
 )
 
-PODS = Kind(
+PODS = SimulatedKind(
     plural="pods",
     name="Pod",
     short_names=("po",),
@@ -103,7 +103,7 @@ PODS = Kind(
     fields=_POD_FIELDS,
     bookmark=b',"spec":{"containers":null},"status":{}',
 )
-NODES = Kind(
+NODES = SimulatedKind(
     plural="nodes",
     name="Node",
     short_names=("no",),
@@ -112,7 +112,7 @@ NODES = Kind(
     fields={"spec.unschedulable": ("spec", "unschedulable")},
     bookmark=_NODE_BOOKMARK,
 )
-NAMESPACES = Kind(
+NAMESPACES = SimulatedKind(
     plural="namespaces",
     name="Namespace",
     short_names=("ns",),
@@ -121,7 +121,7 @@ NAMESPACES = Kind(
     fields={"status.phase": ("status", "phase")},
     bookmark=b',"spec":{},"status":{}',
 )
-EVENTS = Kind(
+EVENTS = SimulatedKind(
     plural="events",
     name="Event",
     short_names=("ev",),
@@ -129,7 +129,7 @@ EVENTS = Kind(
     fields=_CORE_EVENT_FIELDS,
     bookmark=b',"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null',
 )
-NEW_EVENTS = Kind(
+NEW_EVENTS = SimulatedKind(
     group="events.k8s.io",
     plural="events",
     name="Event",
@@ -139,7 +139,7 @@ NEW_EVENTS = Kind(
     bookmark=b',"eventTime":null,"regarding":{},"deprecatedSource":{}',
     stored_as="events",
 )
-LEASES = Kind(
+LEASES = SimulatedKind(
     group="coordination.k8s.io",
     plural="leases",
     name="Lease",
@@ -147,7 +147,7 @@ LEASES = Kind(
     updates_need_version=True,
     bookmark=b',"spec":{}',
 )
-PRIORITY_CLASSES = Kind(
+PRIORITY_CLASSES = SimulatedKind(
     group="scheduling.k8s.io", plural="priorityclasses", name="PriorityClass", short_names=("pc",), namespaced=False
 )
 SPEC_AND_STATUS = b',"spec":{},"status":{}'
@@ -162,7 +162,7 @@ _BUDGET_BOOKMARK = (
     b',"spec":{},"status":{"disruptionsAllowed":0,"currentHealthy":0,"desiredHealthy":0,"expectedPods":0}'
 )
 
-PERSISTENT_VOLUMES = Kind(
+PERSISTENT_VOLUMES = SimulatedKind(
     plural="persistentvolumes",
     name="PersistentVolume",
     short_names=("pv",),
@@ -170,14 +170,14 @@ PERSISTENT_VOLUMES = Kind(
     has_status=True,
     bookmark=SPEC_AND_STATUS,
 )
-PERSISTENT_VOLUME_CLAIMS = Kind(
+PERSISTENT_VOLUME_CLAIMS = SimulatedKind(
     plural="persistentvolumeclaims",
     name="PersistentVolumeClaim",
     short_names=("pvc",),
     has_status=True,
     bookmark=b',"spec":{"resources":{}},"status":{}',
 )
-STORAGE_CLASSES = Kind(
+STORAGE_CLASSES = SimulatedKind(
     group="storage.k8s.io",
     plural="storageclasses",
     name="StorageClass",
@@ -186,11 +186,11 @@ STORAGE_CLASSES = Kind(
     bookmark=b',"provisioner":""',
 )
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[SimulatedKind, ...] = (
     PODS,
     NODES,
     NAMESPACES,
-    Kind(
+    SimulatedKind(
         plural="services",
         name="Service",
         short_names=("svc",),
@@ -200,7 +200,7 @@ KINDS: tuple[Kind, ...] = (
     EVENTS,
     PERSISTENT_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
-    Kind(
+    SimulatedKind(
         plural="replicationcontrollers",
         name="ReplicationController",
         short_names=("rc",),
@@ -208,7 +208,7 @@ KINDS: tuple[Kind, ...] = (
         has_generation=True,
         bookmark=b',"spec":{},"status":{"replicas":0}',
     ),
-    Kind(
+    SimulatedKind(
         group="apps",
         plural="replicasets",
         name="ReplicaSet",
@@ -217,7 +217,7 @@ KINDS: tuple[Kind, ...] = (
         has_generation=True,
         bookmark=_REPLICA_SET_BOOKMARK,
     ),
-    Kind(
+    SimulatedKind(
         group="apps",
         plural="statefulsets",
         name="StatefulSet",
@@ -229,21 +229,23 @@ KINDS: tuple[Kind, ...] = (
     LEASES,
     NEW_EVENTS,
     STORAGE_CLASSES,
-    Kind(
+    SimulatedKind(
         group="storage.k8s.io",
         plural="csinodes",
         name="CSINode",
         namespaced=False,
         bookmark=b',"spec":{"drivers":null}',
     ),
-    Kind(group="storage.k8s.io", plural="csidrivers", name="CSIDriver", namespaced=False, bookmark=b',"spec":{}'),
-    Kind(
+    SimulatedKind(
+        group="storage.k8s.io", plural="csidrivers", name="CSIDriver", namespaced=False, bookmark=b',"spec":{}'
+    ),
+    SimulatedKind(
         group="storage.k8s.io",
         plural="csistoragecapacities",
         name="CSIStorageCapacity",
         bookmark=b',"storageClassName":""',
     ),
-    Kind(
+    SimulatedKind(
         group="storage.k8s.io",
         plural="volumeattachments",
         name="VolumeAttachment",
@@ -251,7 +253,7 @@ KINDS: tuple[Kind, ...] = (
         has_status=True,
         bookmark=b',"spec":{"attacher":"","source":{},"nodeName":""},"status":{"attached":false}',
     ),
-    Kind(
+    SimulatedKind(
         group="policy",
         plural="poddisruptionbudgets",
         name="PodDisruptionBudget",
@@ -263,5 +265,7 @@ KINDS: tuple[Kind, ...] = (
     PRIORITY_CLASSES,
 )
 
-BY_ADDRESS: Mapping[tuple[str, str, str], Kind] = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
-BY_NAME: Mapping[tuple[str, str], Kind] = {(kind.api_version, kind.name): kind for kind in KINDS}
+BY_ADDRESS: Mapping[tuple[str, str, str], SimulatedKind] = {
+    (kind.group, kind.version, kind.plural): kind for kind in KINDS
+}
+BY_NAME: Mapping[tuple[str, str], SimulatedKind] = {(kind.api_version, kind.name): kind for kind in KINDS}

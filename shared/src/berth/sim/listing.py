@@ -1,19 +1,173 @@
-"""LIST: a consistent snapshot, in pages; the continue token has the form of the real one."""
+"""Label and field selectors: parsed once into requirements, matched against objects as dicts.
+
+LIST: a consistent snapshot, in pages; the continue token has the form of the real one.
+"""
 
 import base64
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
-from berth.sim.kinds import Kind
-from berth.sim.selectors import Selector, parse
-from berth.sim.status import ApiError, bad_request, expired, future_version
-from berth.sim.store import Store, Stored
+from berth.sim.kinds import FieldPath, SimulatedKind
+from berth.sim.status import ApiError, JsonObject, bad_request, expired, future_version
+from berth.sim.store import Store, StoredObject
+
+Operator = Literal["=", "!=", "in", "notin", "exists", "!"]
+
+
+_COMMON_FIELDS: dict[str, FieldPath] = {
+    "metadata.name": ("metadata", "name"),
+    "metadata.namespace": ("metadata", "namespace"),
+}
+
+_SET = re.compile(r"(?P<key>[^\s=!(),]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)$")
+
+_COMPARISON = re.compile(r"(?P<key>[^\s=!(),]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s=!(),]*)$")
+
+_PRESENCE = re.compile(r"(?P<absent>!?)\s*(?P<key>[^\s=!(),]+)$")
+
+_BETWEEN_REQUIREMENTS = re.compile(r",(?![^(]*\))")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRequirement:
+    """One requirement on a label."""
+
+    key: str
+    operator: Operator
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: dict[str, str]) -> bool:
+        """Say whether an object with these labels is meant; `!=` and `notin` also hold without the label."""
+        match self.operator:
+            case "=" | "in":
+                return labels.get(self.key) in self.values
+            case "!=" | "notin":
+                return labels.get(self.key) not in self.values
+            case "exists":
+                return self.key in labels
+            case "!":
+                return self.key not in labels
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRequirement:
+    """One requirement on a field; a field that is not there is the empty string, or false."""
+
+    path: FieldPath
+    value: str
+    is_equal: bool
+
+    def matches(self, value: JsonObject) -> bool:
+        """Say whether the object is meant."""
+        return (_field(value, self.path) == self.value) is self.is_equal
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Everything that a request says about which objects it means, the namespace apart."""
+
+    labels: tuple[LabelRequirement, ...] = ()
+    fields: tuple[FieldRequirement, ...] = ()
+
+    @property
+    def is_everything(self) -> bool:
+        """True when there is no requirement at all."""
+        return not self.labels and not self.fields
+
+    def matches(self, value: JsonObject) -> bool:
+        """Say whether an object is meant."""
+        for requirement in self.fields:
+            if not requirement.matches(value):
+                return False
+        if not self.labels:
+            return True
+        labels = value["metadata"].get("labels") or {}
+        return all(requirement.matches(labels) for requirement in self.labels)
+
+
+def _field(value: JsonObject, path: FieldPath) -> str:
+    found: object = value
+    for member in path:
+        found = found.get(member) if isinstance(found, dict) else None
+    if found is None:
+        return "false" if path[-1] == "unschedulable" else ""
+    return str(found).lower() if isinstance(found, bool) else str(found)
+
+
+@lru_cache(maxsize=1024)
+def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Selector:
+    """Return the selector of a request.
+
+    Raises:
+        ApiError: 400, it cannot be parsed or names a field that the kind cannot be selected by.
+    """
+    return Selector(labels=parse_labels(label_selector), fields=parse_fields(kind, field_selector))
+
+
+def parse_labels(text: str) -> tuple[LabelRequirement, ...]:
+    """Parse `a=b,c in (d,e),!f`."""
+    return tuple(_label_requirement(part.strip()) for part in _BETWEEN_REQUIREMENTS.split(text) if part.strip())
+
+
+def _label_requirement(text: str) -> LabelRequirement:
+    for pattern, build in _LABEL_FORMS:
+        if found := pattern.match(text):
+            return build(found)
+    raise _unparseable(text)
+
+
+def _from_set(found: re.Match[str]) -> LabelRequirement:
+    values = frozenset(value.strip() for value in found["values"].split(","))
+    return LabelRequirement(key=found["key"], operator="in" if found["operator"] == "in" else "notin", values=values)
+
+
+def _from_comparison(found: re.Match[str]) -> LabelRequirement:
+    operator: Operator = "!=" if found["operator"] == "!=" else "="
+    return LabelRequirement(key=found["key"], operator=operator, values=frozenset({found["value"]}))
+
+
+def _from_presence(found: re.Match[str]) -> LabelRequirement:
+    return LabelRequirement(key=found["key"], operator="!" if found["absent"] else "exists")
+
+
+_LABEL_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], LabelRequirement]], ...] = (
+    (_SET, _from_set),
+    (_COMPARISON, _from_comparison),
+    (_PRESENCE, _from_presence),
+)
+
+
+def _unparseable(text: str) -> ApiError:
+    return bad_request(
+        f"unable to parse requirement: {text!r}: want `k=v`, `k!=v`, `k in (a,b)`, `k notin (a)`, `k`, `!k`"
+    )
+
+
+def parse_fields(kind: SimulatedKind, text: str) -> tuple[FieldRequirement, ...]:
+    """Parse `spec.nodeName=,status.phase!=Failed`."""
+    return tuple(_field_requirement(kind, part.strip()) for part in text.split(",") if part.strip())
+
+
+def _field_requirement(kind: SimulatedKind, text: str) -> FieldRequirement:
+    found = _COMPARISON.match(text)
+    if found is None:
+        raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
+    path = _COMMON_FIELDS.get(found["key"]) or kind.fields.get(found["key"])
+    if path is None:
+        raise bad_request(f"field label not supported: {found['key']}")
+    return FieldRequirement(path=path, value=found["value"], is_equal=found["operator"] != "!=")
+
 
 _PRESENT = -1
 """The revision of a token that goes on with the present state, in place of one that has been forgotten."""
+
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - a version, not a secret
+
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
@@ -35,15 +189,15 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ListPage:
     """A part of a list: `rest` is None when nothing follows, `remaining` None when that is not known."""
 
-    items: list[Stored]
+    items: list[StoredObject]
     revision: int
     rest: Token | None = None
     remaining: int | None = None
 
-    def encoded(self, kind: Kind) -> bytes:
+    def encoded(self, kind: SimulatedKind) -> bytes:
         """Return the page as JSON; its items carry no kind and apiVersion."""
         metadata: dict[str, object] = {"resourceVersion": str(self.revision)}
         if self.rest is not None:
@@ -67,7 +221,7 @@ class ListOptions:
     is_exact: bool = False
 
 
-def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
+def list_options(kind: SimulatedKind, query: Mapping[str, str]) -> ListOptions:
     """Read the query of a LIST.
 
     Raises:
@@ -87,7 +241,7 @@ def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
     )
 
 
-def selector_of(kind: Kind, query: Mapping[str, str]) -> Selector:
+def selector_of(kind: SimulatedKind, query: Mapping[str, str]) -> Selector:
     """Return the selector of a LIST or WATCH."""
     return parse(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
@@ -142,7 +296,7 @@ def _token(text: str) -> Token:
     return token
 
 
-def list_page(store: Store, kind: Kind, namespace: str, options: ListOptions) -> Page:
+def list_page(store: Store, kind: SimulatedKind, namespace: str, options: ListOptions) -> ListPage:
     """Return a page; every page of one list shows the state at the revision of its first.
 
     Raises:
@@ -153,11 +307,11 @@ def list_page(store: Store, kind: Kind, namespace: str, options: ListOptions) ->
     if options.token is not None:
         matching = [stored for stored in matching if _place(stored, namespace) >= options.token.start]
     if not options.limit or len(matching) <= options.limit or (options.revision == 0 and not options.is_exact):
-        return Page(items=matching, revision=revision)
+        return ListPage(items=matching, revision=revision)
     items = matching[: options.limit]
     rest = Token(v=_TOKEN_VERSION, rv=revision, start=_place(items[-1], namespace) + "\0")
     remaining = len(matching) - len(items) if options.selector.is_everything else None
-    return Page(items=items, revision=revision, rest=rest, remaining=remaining)
+    return ListPage(items=items, revision=revision, rest=rest, remaining=remaining)
 
 
 def _revision(store: Store, options: ListOptions) -> int:
@@ -169,7 +323,7 @@ def _revision(store: Store, options: ListOptions) -> int:
     return wanted if options.is_exact else store.revision
 
 
-def _snapshot(store: Store, kind: Kind, options: ListOptions, revision: int) -> list[Stored]:
+def _snapshot(store: Store, kind: SimulatedKind, options: ListOptions, revision: int) -> list[StoredObject]:
     table = store.table(kind)
     if options.token is None:
         return table.as_of(revision)
@@ -180,10 +334,10 @@ def _snapshot(store: Store, kind: Kind, options: ListOptions, revision: int) -> 
         raise expired(_TOO_OLD, rest.encoded()) from exc
 
 
-def _is_meant(stored: Stored, namespace: str, options: ListOptions) -> bool:
+def _is_meant(stored: StoredObject, namespace: str, options: ListOptions) -> bool:
     return (not namespace or stored.key[0] == namespace) and options.selector.matches(stored.value)
 
 
-def _place(stored: Stored, namespace: str) -> str:
+def _place(stored: StoredObject, namespace: str) -> str:
     """Return the key of an object below the prefix that is listed."""
     return stored.key[1] if namespace or not stored.key[0] else f"/{stored.key[0]}/{stored.key[1]}"

@@ -5,13 +5,23 @@ timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and
 scrape interval), in the shape of a real server's answer; anything else is refused with 400 and a sentence, as PromQL
 that is none. It is no PromQL engine. Every node has one device, eth0, and a link of 1 Gbit/s; its traffic is a share
 of its own, which comes and goes, and what every pod on it adds.
+
+
+Simulated node exporters at `<cluster>/sim/exporters`: the made-up traffic of simulated nodes, for a real Prometheus.
+
+    http_sd_configs: [{url: http://<cluster>/sim/exporters}]
+
+names one target a node; each is scraped at this same address, under a path of its own. Their counters grow by the rates
+that `berth.sim.prometheus` makes up, so that a Prometheus which scrapes them shows the traffic that the simulated one
+tells of.
 """
 
 import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -22,23 +32,35 @@ from berth.sim.kinds import NODES, PODS
 from berth.sim.resources import Resources
 
 PREFIX: Final = "/prometheus"
+
 PATH: Final = f"{PREFIX}/api/v1/query"
+
 SCRAPE_SECONDS: Final = 5.0
+
 LINK_BYTES: Final = 125e6
 """1 Gbit/s."""
+
 OWN_BYTES: Final = 60e6
 """The most that a node carries without any pod of ours, each way."""
+
 POD_BYTES: Final = 0.5e6
 """What each pod adds."""
+
 PERIOD_SECONDS: Final = 600.0
 """In which a node's own traffic comes and goes."""
+
 DEVICE: Final = "eth0"
+
 _JOB: Final = "node-exporter"
+
 FLAGS: Final = 0x1003
 """Of the device: up, broadcast, multicast; no part of a bond."""
 
+
 Labels = Mapping[str, str]
+
 Asked = re.Match[str]
+
 Rows = Iterable[tuple[Labels, float]]
 
 
@@ -109,10 +131,15 @@ def _interval(_moment: Moment, _asked: Asked) -> Rows:
 
 
 _BY = r"by \([\w, ]+\)"
+
 _SELECTOR = r'\{device(?P<match>=~?)"(?P<device>[^"]*)"\}'
+
 _COUNTER = rf"node_network_(?P<direction>receive|transmit)_bytes_total{_SELECTOR}"
+
 _OVER = r"(?P<seconds>\d+)s"
+
 _AGAIN = r"node_network_receive_bytes_total\{[^}]*\}"
+
 
 _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]] = (
     (
@@ -157,3 +184,82 @@ def _names_device(asked: Asked) -> bool:
 
 def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), status=code, content_type="application/json")
+
+
+EXPORTERS_PATH: Final = "/sim/exporters"
+
+PORT: Final = 9100
+"""Of the node exporter: what an instance is called, not where it listens."""
+
+MOMENT_SECONDS: Final = 1.0
+"""For how long the count of each node's pods is good enough: scrapes of all nodes come one after another."""
+
+_CONTENT_TYPE: Final = "text/plain"
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What one node's network card has counted, in bytes, up to `at` (Unix seconds)."""
+
+    at: float
+    received: float = 0.0
+    transmitted: float = 0.0
+
+    def grow(self, moment: Moment, node: str, until: float) -> None:
+        """Count what went by since the last look."""
+        elapsed = max(0.0, until - self.at)
+        self.received += moment.rate(node, "receive") * elapsed
+        self.transmitted += moment.rate(node, "transmit") * elapsed
+        self.at = until
+
+
+class SimulatedExporters:
+    """One exporter a node; counters start from 0 at the first scrape, as after a reboot."""
+
+    def __init__(self, traffic: SimulatedPrometheus) -> None:
+        self._traffic = traffic
+        self._counters: dict[str, Counters] = {}
+        self._moment: Moment | None = None
+
+    def respond(self, request: web.BaseRequest) -> web.Response:
+        """Answer what is asked for below PATH."""
+        rest = request.path.removeprefix(EXPORTERS_PATH).strip("/")
+        if not rest:
+            return web.Response(body=msgspec.json.encode(self._targets(request.host)), content_type="application/json")
+        node = rest.removesuffix("/metrics")
+        if node not in self._recent().nodes:
+            return web.Response(status=HTTPStatus.NOT_FOUND, text=f"there is no node {node!r}\n")
+        return web.Response(text="\n".join([*self._lines(node), ""]), content_type=_CONTENT_TYPE)
+
+    def _targets(self, host: str) -> list[dict[str, object]]:
+        """The answer to Prometheus's HTTP service discovery; `host` is what it calls this server."""
+        return [
+            {
+                "targets": [host],
+                "labels": {
+                    "__metrics_path__": f"{EXPORTERS_PATH}/{node}/metrics",
+                    "instance": f"{node}:{PORT}",
+                    "node": node,
+                },
+            }
+            for node in self._recent().nodes
+        ]
+
+    def _lines(self, node: str) -> Iterator[str]:
+        moment, now = self._recent(), self._traffic.now()
+        counters = self._counters.setdefault(node, Counters(at=now))
+        counters.grow(moment, node, now)
+        device = f'{{device="{DEVICE}"}}'
+        yield f'node_uname_info{{nodename="{node}",sysname="Linux"}} 1'
+        yield "# TYPE node_network_receive_bytes_total counter"
+        yield f"node_network_receive_bytes_total{device} {counters.received:.0f}"
+        yield "# TYPE node_network_transmit_bytes_total counter"
+        yield f"node_network_transmit_bytes_total{device} {counters.transmitted:.0f}"
+        yield f"node_network_flags{device} {FLAGS}"
+        yield f"node_network_speed_bytes{device} {LINK_BYTES:.0f}"
+
+    def _recent(self) -> Moment:
+        moment = self._moment
+        if moment is None or self._traffic.now() - moment.now > MOMENT_SECONDS:
+            moment = self._moment = self._traffic.moment()
+        return moment

@@ -1,24 +1,90 @@
-"""Create, read, update and delete of any kind: what kube-apiserver's generic registry does, on the store."""
+"""What a write says about the object that it means: uid and resourceVersion, and the refusals when they differ.
 
+Create, read, update and delete of any kind: what kube-apiserver's generic registry does, on the store.
+
+The Binding subresource: puts a pod on a node, once.
+"""
+
+import dataclasses
 import random
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Literal
 
-from berth.sim import admission, events
-from berth.sim.kinds import NAMESPACES, NEW_EVENTS, PODS, Kind
-from berth.sim.preconditions import DeleteOptions, check_delete, check_uid, version_required
-from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, invalid, modified, not_found
-from berth.sim.store import Key, Store, Stored
+from berth.sim import admission
+from berth.sim import store as events
+from berth.sim.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
+from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, conflict, invalid, modified, not_found
+from berth.sim.store import Key, Store, StoredObject
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """What a DELETE asks for; None is "not said"."""
+
+    grace_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: str | None) -> None:
+    """Refuse a PUT that means another object of the same name, or one that is not there any more.
+
+    Raises:
+        ApiError: 409.
+    """
+    known = before.value["metadata"]["uid"] if before is not None else ""
+    if uid and uid != known:
+        raise conflict(kind, key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}")
+
+
+def version_required(kind: SimulatedKind, name: str) -> ApiError:
+    """422: an update that does not say which state it was made from."""
+    problem = "Invalid value: 0: must be specified for an update"
+    cause = {"reason": "FieldValueInvalid", "message": problem, "field": "metadata.resourceVersion"}
+    details = {"name": name, "group": kind.group, "kind": kind.plural, "causes": [cause]}
+    message = f'{kind.resource} "{name}" is invalid: metadata.resourceVersion: {problem}'
+    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
+
+
+def check_delete(kind: SimulatedKind, before: StoredObject, options: DeleteOptions) -> None:
+    """Refuse a DELETE that means another object or another state of it.
+
+    Raises:
+        ApiError: 409.
+    """
+    metadata = before.value["metadata"]
+    details = {"name": before.key[1], "kind": kind.name}
+    cannot = f'Operation cannot be fulfilled on {kind.name} "{before.key[1]}": '
+    if options.uid is not None and options.uid != metadata["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
+    version = options.resource_version
+    if version is not None and version != metadata["resourceVersion"]:
+        why = (
+            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+            f"({metadata['resourceVersion']}). The object might have been modified"
+        )
+        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
+
 
 Part = Literal["", "status"]
 """Which subresource a write goes to; empty is the object itself."""
+
 Clock = Callable[[], datetime]
 
+
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
 _SUFFIX_LENGTH = 5
+
 _LONGEST_PREFIX = 58
+
 _KEPT_METADATA = (
     "name",
     "generateName",
@@ -29,7 +95,9 @@ _KEPT_METADATA = (
     "deletionGracePeriodSeconds",
     "generation",
 )
+
 _FINISHED = frozenset({"Succeeded", "Failed"})
+
 _DEFAULT_GRACE_SECONDS = 30
 
 
@@ -50,7 +118,7 @@ class Resources:
         self.store = store
         self.clock = clock
 
-    def find(self, kind: Kind, key: Key) -> Stored:
+    def find(self, kind: SimulatedKind, key: Key) -> StoredObject:
         """Return an object.
 
         Raises:
@@ -61,7 +129,7 @@ class Resources:
             raise not_found(kind, key[1])
         return stored
 
-    def create(self, kind: Kind, namespace: str, body: Any) -> Stored:
+    def create(self, kind: SimulatedKind, namespace: str, body: Any) -> StoredObject:
         """Keep a new object, named by itself or after its generateName.
 
         Raises:
@@ -80,7 +148,7 @@ class Resources:
             raise already_exists(kind, name)
         return self.store.put(kind, (namespace, name), value)
 
-    def _name(self, kind: Kind, namespace: str, metadata: JsonObject) -> str:
+    def _name(self, kind: SimulatedKind, namespace: str, metadata: JsonObject) -> str:
         name, prefix = metadata.get("name"), metadata.get("generateName")
         if name:
             return str(name)
@@ -93,7 +161,7 @@ class Resources:
             if (namespace, f"{prefix[:_LONGEST_PREFIX]}{suffix}") not in taken:
                 return f"{prefix[:_LONGEST_PREFIX]}{suffix}"
 
-    def _new_metadata(self, kind: Kind, namespace: str, name: str, given: JsonObject) -> JsonObject:
+    def _new_metadata(self, kind: SimulatedKind, namespace: str, name: str, given: JsonObject) -> JsonObject:
         kept = {member: value for member, value in given.items() if member not in _SET_BY_SERVER}
         return {
             "name": name,
@@ -105,7 +173,7 @@ class Resources:
             **kept,
         }
 
-    def replace(self, kind: Kind, key: Key, body: Any, part: Part = "") -> tuple[Stored, bool]:
+    def replace(self, kind: SimulatedKind, key: Key, body: Any, part: Part = "") -> tuple[StoredObject, bool]:
         """Write a whole object; return it and whether it is new (leases and events may be made by a PUT).
 
         Raises:
@@ -125,11 +193,13 @@ class Resources:
             raise version_required(kind, key[1])
         return self.update(kind, before, value, part), False
 
-    def _create_by_update(self, kind: Kind, key: Key, value: JsonObject) -> Stored:
+    def _create_by_update(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
         metadata = {member: entry for member, entry in value["metadata"].items() if member != "resourceVersion"}
         return self.create(kind, key[0], as_shown(kind, {**value, "metadata": metadata}))
 
-    def change(self, kind: Kind, key: Key, patch: Callable[[JsonObject], Any], part: Part = "") -> Stored:
+    def change(
+        self, kind: SimulatedKind, key: Key, patch: Callable[[JsonObject], Any], part: Part = ""
+    ) -> StoredObject:
         """Write what a patch makes of an object.
 
         Raises:
@@ -143,7 +213,7 @@ class Resources:
             raise invalid(kind, key[1], "metadata.uid", problem)
         return self.update(kind, before, value, part)
 
-    def update(self, kind: Kind, before: Stored, value: JsonObject, part: Part = "") -> Stored:
+    def update(self, kind: SimulatedKind, before: StoredObject, value: JsonObject, part: Part = "") -> StoredObject:
         """Write an object over an older state of it; one that changes nothing moves no resourceVersion.
 
         Raises:
@@ -161,10 +231,10 @@ class Resources:
             after["metadata"]["generation"] = after["metadata"].get("generation", 0) + 1
         if _is_over(kind, after):
             self.store.remove(kind, before.key)
-            return Stored(before.kind, before.key, before.revision, after)
+            return StoredObject(before.kind, before.key, before.revision, after)
         return self.store.put(kind, before.key, after)
 
-    def delete(self, kind: Kind, key: Key, options: DeleteOptions) -> tuple[Stored, bool]:
+    def delete(self, kind: SimulatedKind, key: Key, options: DeleteOptions) -> tuple[StoredObject, bool]:
         """Delete an object, or mark it as terminating; return its last state and whether it is gone.
 
         Raises:
@@ -179,14 +249,14 @@ class Resources:
         self.store.remove(kind, key)
         return before, True
 
-    def _mark(self, kind: Kind, before: Stored) -> Stored:
+    def _mark(self, kind: SimulatedKind, before: StoredObject) -> StoredObject:
         if "deletionTimestamp" in before.value["metadata"]:
             return before
         metadata = {**before.value["metadata"], "deletionTimestamp": timestamp(self.clock())}
         status = {"status": {"phase": "Terminating"}} if kind is NAMESPACES else {}
         return self.store.put(kind, before.key, {**before.value, **status, "metadata": metadata})
 
-    def _delete_pod(self, before: Stored, options: DeleteOptions) -> tuple[Stored, bool]:
+    def _delete_pod(self, before: StoredObject, options: DeleteOptions) -> tuple[StoredObject, bool]:
         metadata = before.value["metadata"]
         grace = _grace_seconds(before.value, options)
         marked = metadata.get("deletionGracePeriodSeconds")
@@ -207,7 +277,7 @@ _SET_BY_SERVER = frozenset(
 )
 
 
-def incoming(kind: Kind, namespace: str, body: Any) -> JsonObject:
+def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
     """Return a fresh object, in the form that is kept, from what a client sent.
 
     Raises:
@@ -230,12 +300,12 @@ def incoming(kind: Kind, namespace: str, body: Any) -> JsonObject:
 _HEAD = frozenset({"kind", "apiVersion", "metadata"})
 
 
-def as_shown(kind: Kind, value: JsonObject) -> JsonObject:
+def as_shown(kind: SimulatedKind, value: JsonObject) -> JsonObject:
     """Return an object in the form that a kind shows."""
     return events.as_new_event(value) if kind is NEW_EVENTS else value
 
 
-def _only_part(kind: Kind, before: JsonObject, value: JsonObject, part: Part) -> JsonObject:
+def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part: Part) -> JsonObject:
     """Return `value` with everything that this write may not touch as it was before."""
     kept = {member: before["metadata"][member] for member in _KEPT_METADATA if member in before["metadata"]}
     metadata = {
@@ -250,7 +320,7 @@ def _only_part(kind: Kind, before: JsonObject, value: JsonObject, part: Part) ->
     return {**value, "metadata": metadata}
 
 
-def _is_over(kind: Kind, value: JsonObject) -> bool:
+def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
     """Say whether a terminating object has nothing left to wait for."""
     metadata = value["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers") or kind is NAMESPACES:
@@ -265,3 +335,91 @@ def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
     given = options.grace_seconds
     grace = pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS) if given is None else given
     return int(grace) if grace >= 0 else 1
+
+
+# Copied from the node onto the pod since Kubernetes 1.35.
+TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+
+_SUBRESOURCE = "pods/binding"
+
+
+def bind(resources: Resources, namespace: str, name: str, binding: Any) -> None:
+    """Put a pod on the node that the Binding names; the node need not exist.
+
+    Raises:
+        ApiError: 400, 404, or 409 when the pod is bound, terminating, gated or not the one that the Binding means.
+    """
+    metadata, node = _decoded(binding, name)
+    pod = resources.find(PODS, (namespace, name))
+    _check_preconditions(pod, metadata)
+    _check_bindable(pod)
+    resources.store.put(PODS, pod.key, _bound(resources, pod.value, metadata, node))
+
+
+def _decoded(binding: Any, name: str) -> tuple[JsonObject, str]:
+    if not isinstance(binding, dict):
+        raise bad_request('Binding in version "v1" cannot be handled as a Binding: not an object')
+    metadata = binding.get("metadata") or {}
+    if metadata.get("name", name) != name:
+        raise bad_request("name in URL does not match name in Binding object")
+    target = binding.get("target") or {}
+    if not target.get("name"):
+        raise ApiError(500, "", "target.name: Required value")
+    return metadata, target["name"]
+
+
+def _check_preconditions(pod: StoredObject, wanted: JsonObject) -> None:
+    for member, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        actual = pod.value["metadata"][member]
+        if wanted.get(member) and wanted[member] != actual:
+            raise conflict(
+                PODS,
+                pod.key[1],
+                f"StorageError: invalid object, Code: 4, Key: /registry/pods/{pod.key[0]}/{pod.key[1]}, "
+                f"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {label} in precondition: "
+                f"{wanted[member]}, {label} in object meta: {actual}",
+            )
+
+
+def _check_bindable(pod: StoredObject) -> None:
+    name, spec = pod.key[1], pod.value["spec"]
+    if "deletionTimestamp" in pod.value["metadata"]:
+        raise _refused(name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise _refused(name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise _refused(name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def _refused(name: str, why: str) -> ApiError:
+    message = f'Operation cannot be fulfilled on {_SUBRESOURCE} "{name}": {why}'
+    return ApiError(409, "Conflict", message, {"name": name, "kind": _SUBRESOURCE})
+
+
+def _bound(resources: Resources, pod: JsonObject, binding: JsonObject, node: str) -> JsonObject:
+    labels = {**(pod["metadata"].get("labels") or {}), **(binding.get("labels") or {}), **_topology(resources, node)}
+    annotations = {**(pod["metadata"].get("annotations") or {}), **(binding.get("annotations") or {})}
+    metadata = {**pod["metadata"]}
+    if labels:
+        metadata["labels"] = labels
+    if annotations:
+        metadata["annotations"] = annotations
+    status = {member: value for member, value in pod["status"].items() if member != "nominatedNodeName"}
+    status["conditions"] = _scheduled(status.get("conditions") or [], resources.clock)
+    return {"metadata": metadata, "spec": {**pod["spec"], "nodeName": node}, "status": status}
+
+
+def _topology(resources: Resources, node: str) -> dict[str, str]:
+    found = resources.store.table(NODES).items.get(("", node))
+    labels = (found.value["metadata"].get("labels") or {}) if found else {}
+    return {label: labels[label] for label in TOPOLOGY_LABELS if label in labels}
+
+
+def _scheduled(conditions: list[JsonObject], clock: Clock) -> list[JsonObject]:
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(clock()),
+    }
+    return [*(known for known in conditions if known.get("type") != "PodScheduled"), condition]

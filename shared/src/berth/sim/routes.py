@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from berth.sim.kinds import BY_ADDRESS, KINDS, NAMESPACES, PODS, Kind
+from berth.sim.kinds import BY_ADDRESS, KINDS, NAMESPACES, PODS, SimulatedKind
 from berth.sim.status import no_such_resource
 
 _GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in KINDS)
@@ -12,7 +12,7 @@ _GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in KINDS)
 class Route:
     """What a path means; empty strings are parts that it does not have."""
 
-    kind: Kind
+    kind: SimulatedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -63,7 +63,7 @@ def _resource(group: str, version: str, rest: list[str]) -> Route:
     return Route(kind=kind, namespace=namespace, name=name, subresource=subresource)
 
 
-def _has_subresource(kind: Kind, subresource: str) -> bool:
+def _has_subresource(kind: SimulatedKind, subresource: str) -> bool:
     if subresource == "status":
         return kind.has_status or kind is NAMESPACES
     return subresource == "binding" and kind is PODS

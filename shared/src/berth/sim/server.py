@@ -1,4 +1,7 @@
-"""The HTTP side of the simulated API server: from a request to the store and back, in bytes."""
+"""Paths of the API: which kind, namespace, object and subresource a request means.
+
+The HTTP side of the simulated API server: from a request to the store and back, in bytes.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,21 +11,26 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from berth.sim import bindings, discovery, exporters, faults, listing, patch, prometheus, routes, status, tables
-from berth.sim.exporters import SimulatedExporters
+from berth.sim import faults, kubectl, listing, patch, prometheus, status
+from berth.sim import resources as bindings
 from berth.sim.faults import Faults, Verb
-from berth.sim.kinds import PODS, Kind
-from berth.sim.preconditions import DeleteOptions
-from berth.sim.prometheus import SimulatedPrometheus
-from berth.sim.resources import Part, Resources
-from berth.sim.routes import Route
+from berth.sim.kinds import PODS, SimulatedKind
+from berth.sim.prometheus import SimulatedExporters, SimulatedPrometheus
+from berth.sim.resources import DeleteOptions, Part, Resources
+from berth.sim.routes import Route, parse
 from berth.sim.status import ApiError, bad_request, method_not_allowed, unsupported_media_type
-from berth.sim.store import Store, Stored
+from berth.sim.store import Store, StoredObject
 from berth.sim.watch import Watch, watch_options
 
 _JSON = "application/json"
+
+
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
 _HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
+
+
 _FAULTS_PATH = "/sim/faults"
 
 
@@ -32,7 +40,7 @@ class ApiServer:
     def __init__(self, resources: Resources, injected: Faults) -> None:
         self._resources = resources
         self._faults = injected
-        self._documents = discovery.documents()
+        self._documents = kubectl.documents()
         self._prometheus = SimulatedPrometheus(resources)
         self._exporters = SimulatedExporters(self._prometheus)
 
@@ -57,7 +65,7 @@ class ApiServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
-        route = routes.parse(path) if path.startswith("/api") else None
+        route = parse(path) if path.startswith("/api") else None
         if route is None:
             return await self._answer_elsewhere(request, path)
         query: Mapping[str, str] = request.query if request.query_string else {}
@@ -74,7 +82,7 @@ class ApiServer:
             return web.Response(text="ok")
         if path == prometheus.PATH:
             return self._prometheus.respond(request.query.get("query", ""))
-        if path == exporters.PATH or path.startswith(f"{exporters.PATH}/"):
+        if path == prometheus.EXPORTERS_PATH or path.startswith(f"{prometheus.EXPORTERS_PATH}/"):
             return self._exporters.respond(request)
         if path == _FAULTS_PATH:
             if request.method == "POST":
@@ -105,11 +113,11 @@ class ApiServer:
         if verb == "get":
             stored = self._resources.find(kind, route.key)
             if _wants_table(request):
-                return _json(tables.encoded(kind, [stored], self._store.revision, self._resources.clock()))
+                return _json(kubectl.encoded(kind, [stored], self._store.revision, self._resources.clock()))
             return _json(stored.encoded(kind))
         page = listing.list_page(self._store, kind, route.namespace, listing.list_options(kind, query))
         if _wants_table(request):
-            return _json(tables.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
+            return _json(kubectl.encoded(kind, page.items, page.revision, self._resources.clock(), page.rest))
         return _json(page.encoded(kind))
 
     def _write(self, content_type: str, route: Route, verb: Verb, body: bytes) -> web.Response:
@@ -129,7 +137,7 @@ class ApiServer:
             return _json(stored.encoded(route.kind), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
         return _json(self._patch(content_type, route, part, body).encoded(route.kind))
 
-    def _patch(self, content_type: str, route: Route, part: Part, body: bytes) -> Stored:
+    def _patch(self, content_type: str, route: Route, part: Part, body: bytes) -> StoredObject:
         if content_type not in {patch.MERGE, patch.STRATEGIC, patch.JSON}:
             raise unsupported_media_type()
         change = _decode(body, "patch")
@@ -146,7 +154,7 @@ class ApiServer:
             self._delete_one(route.kind, stored.key, options)
         return _json(page.encoded(route.kind))
 
-    def _delete_one(self, kind: Kind, key: tuple[str, str], options: DeleteOptions) -> bytes:
+    def _delete_one(self, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
         """Delete an object; the answer is a pod's last state and, once any other object is gone, a Status."""
         stored, is_gone = self._resources.delete(kind, key, options)
         if kind is PODS or not is_gone:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from berth.sim.kinds import Kind
+from berth.sim.kinds import SimulatedKind
 
 JsonObject = dict[str, Any]
 """A JSON object as decoded: what the simulated API server keeps and serves."""
@@ -51,13 +51,13 @@ def success(code: int | None = None, details: Mapping[str, Any] | None = None) -
     return msgspec.json.encode(body)
 
 
-def details_of(kind: Kind, name: str) -> JsonObject:
+def details_of(kind: SimulatedKind, name: str) -> JsonObject:
     """Return the details that name an object: its group only when it is not the core group."""
     group = {"group": kind.group} if kind.group else {}
     return {"name": name, **group, "kind": kind.plural}
 
 
-def not_found(kind: Kind, name: str) -> ApiError:
+def not_found(kind: SimulatedKind, name: str) -> ApiError:
     """404: no such object."""
     return ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'{kind.resource} "{name}" not found', details_of(kind, name))
 
@@ -73,19 +73,19 @@ def method_not_allowed() -> ApiError:
     return ApiError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
 
 
-def already_exists(kind: Kind, name: str) -> ApiError:
+def already_exists(kind: SimulatedKind, name: str) -> ApiError:
     """409: a create of a name that is taken."""
     message = f'{kind.resource} "{name}" already exists'
     return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str) -> ApiError:
+def conflict(kind: SimulatedKind, name: str, why: str) -> ApiError:
     """409: a precondition, a resourceVersion among them, does not hold."""
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
     return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details_of(kind, name))
 
 
-def modified(kind: Kind, name: str) -> ApiError:
+def modified(kind: SimulatedKind, name: str) -> ApiError:
     """409: the resourceVersion of a write is not the newest."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
@@ -96,7 +96,7 @@ def bad_request(message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
-def forbidden(kind: Kind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
+def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
     """403: admission or authorization says no."""
     details = details_of(kind, name)
     if causes:
@@ -104,7 +104,7 @@ def forbidden(kind: Kind, name: str, why: str, causes: Sequence[Mapping[str, str
     return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", f'{kind.resource} "{name}" is forbidden: {why}', details)
 
 
-def invalid(kind: Kind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> ApiError:
+def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> ApiError:
     """422: one field of the object is not acceptable; `problem` is `Required value`, `Forbidden: ...` and so on."""
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}

@@ -1,4 +1,6 @@
-"""Objects in memory with one revision counter, a bounded history per kind, and listeners.
+"""The two forms of an Event: core/v1 is kept, events.k8s.io/v1 is made from it and turned back into it.
+
+Objects in memory with one revision counter, a bounded history per kind, and listeners.
 
 Values are never changed in place: a write brings a new dict that may share parts with the old one, so that a reader
 may keep what it got. Each object is encoded once per revision.
@@ -6,36 +8,78 @@ may keep what it got. Each object is encoded once per revision.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from berth.sim.events import as_new_event
-from berth.sim.kinds import KINDS, NEW_EVENTS, Kind
+from berth.sim.kinds import KINDS, NEW_EVENTS, SimulatedKind
 from berth.sim.status import JsonObject, expired
+
+_NEW_NAMES = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+
+_CORE_NAMES = {new: core for core, new in _NEW_NAMES.items()}
+
+_ALWAYS_THERE: dict[str, Any] = {
+    "source": {},
+    "firstTimestamp": None,
+    "lastTimestamp": None,
+    "eventTime": None,
+    "reportingComponent": "",
+    "reportingInstance": "",
+}
+
+_EMPTY_LEFT_OUT = frozenset({"reportingController", "reportingInstance"})
+
+
+def as_new_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a core/v1 Event in the form of events.k8s.io/v1."""
+    renamed = {_NEW_NAMES.get(member, member): value for member, value in event.items()}
+    return {member: value for member, value in renamed.items() if value != "" or member not in _EMPTY_LEFT_OUT}
+
+
+def as_core_event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an events.k8s.io/v1 Event in the form of core/v1."""
+    return {_CORE_NAMES.get(member, member): value for member, value in event.items()}
+
+
+def with_defaults(event: dict[str, Any]) -> dict[str, Any]:
+    """Return a core/v1 Event with the members that the API server always shows."""
+    return {**event, **{member: value for member, value in _ALWAYS_THERE.items() if member not in event}}
+
 
 Key = tuple[str, str]
 """Namespace (empty for kinds without) and name."""
+
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
+
 DEFAULT_HISTORY = 20_000
+
 FIRST_REVISION = 100
 """Above zero from the start, so that a made-up old resourceVersion is too old, as in a cluster that has lived."""
 
 
-class Stored:
+class StoredObject:
     """One object at one revision."""
 
     __slots__ = ("_body", "key", "kind", "revision", "value")
 
-    def __init__(self, kind: Kind, key: Key, revision: int, value: JsonObject) -> None:
+    def __init__(self, kind: SimulatedKind, key: Key, revision: int, value: JsonObject) -> None:
         self.kind = kind
         self.key = key
         self.revision = revision
         self.value = value
         self._body: bytes | None = None
 
-    def body(self, kind: Kind) -> bytes:
+    def body(self, kind: SimulatedKind) -> bytes:
         """Return the object as JSON without kind and apiVersion, in the form that `kind` shows (events have two)."""
         if kind is NEW_EVENTS:
             return msgspec.json.encode(as_new_event(self.value))
@@ -43,24 +87,24 @@ class Stored:
             self._body = msgspec.json.encode(self.value)
         return self._body
 
-    def encoded(self, kind: Kind) -> bytes:
+    def encoded(self, kind: SimulatedKind) -> bytes:
         """Return the whole object as JSON."""
         return kind.preamble + self.body(kind)[1:]
 
 
-class Change:
+class StoreEvent:
     """What one revision did to one object; `before` or `after` is None at the ends of its life."""
 
     __slots__ = ("_lines", "after", "before", "key", "revision")
 
-    def __init__(self, key: Key, revision: int, before: Stored | None, after: Stored | None) -> None:
+    def __init__(self, key: Key, revision: int, before: StoredObject | None, after: StoredObject | None) -> None:
         self.key = key
         self.revision = revision
         self.before = before
         self.after = after
-        self._lines: dict[tuple[EventType, Kind], bytes] = {}
+        self._lines: dict[tuple[EventType, SimulatedKind], bytes] = {}
 
-    def line(self, event: EventType, kind: Kind) -> bytes:
+    def line(self, event: EventType, kind: SimulatedKind) -> bytes:
         """Return the watch event as a line of JSON; a DELETED carries the last state at the revision of its end."""
         line = self._lines.get((event, kind))
         if line is None:
@@ -69,11 +113,11 @@ class Change:
             self._lines[event, kind] = line
         return line
 
-    def _departed(self) -> Stored | None:
+    def _departed(self) -> StoredObject | None:
         if self.before is None:
             return None
         value = with_revision(self.before.value, self.revision)
-        return Stored(self.before.kind, self.key, self.revision, value)
+        return StoredObject(self.before.kind, self.key, self.revision, value)
 
 
 def watch_line(event: str, encoded: bytes) -> bytes:
@@ -86,31 +130,31 @@ def with_revision(value: JsonObject, revision: int) -> JsonObject:
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
-Listener = Callable[[Change], None]
+Listener = Callable[[StoreEvent], None]
 
 
 class Table:
     """All objects of one kind, and what happened to them lately."""
 
-    def __init__(self, kind: Kind, history: int, first_revision: int) -> None:
+    def __init__(self, kind: SimulatedKind, history: int, first_revision: int) -> None:
         self.kind = kind
-        self.items: dict[Key, Stored] = {}
+        self.items: dict[Key, StoredObject] = {}
         self.listeners: dict[Listener, None] = {}
         self.floor = first_revision
         """Newest revision whose change was forgotten: a reader at an older one has to list again."""
         self.newest = first_revision
         """Revision of the latest change of this kind."""
-        self._history: deque[Change] = deque()
+        self._history: deque[StoreEvent] = deque()
         self._history_limit = history
-        self._sorted: list[Stored] | None = None
+        self._sorted: list[StoredObject] | None = None
 
-    def in_order(self) -> list[Stored]:
+    def in_order(self) -> list[StoredObject]:
         """Return all objects by namespace and name; the list is shared and must not be changed."""
         if self._sorted is None:
             self._sorted = [self.items[key] for key in sorted(self.items)]
         return self._sorted
 
-    def as_of(self, revision: int) -> list[Stored]:
+    def as_of(self, revision: int) -> list[StoredObject]:
         """Return all objects as they were at a revision.
 
         Raises:
@@ -128,7 +172,7 @@ class Table:
                 items[change.key] = change.before
         return [items[key] for key in sorted(items)]
 
-    def since(self, revision: int) -> list[Change]:
+    def since(self, revision: int) -> list[StoreEvent]:
         """Return the changes after a revision, oldest first.
 
         Raises:
@@ -138,13 +182,13 @@ class Table:
             raise expired(f"too old resource version: {revision} ({self.floor})")
         return list(self._newer_first(revision))[::-1]
 
-    def _newer_first(self, revision: int) -> Iterator[Change]:
+    def _newer_first(self, revision: int) -> Iterator[StoreEvent]:
         for change in reversed(self._history):
             if change.revision <= revision:
                 return
             yield change
 
-    def record(self, change: Change) -> None:
+    def record(self, change: StoreEvent) -> None:
         """Take a change in and tell the listeners."""
         if change.after is None:
             del self.items[change.key]
@@ -173,23 +217,23 @@ class Store:
         core = {kind.plural: table for kind, table in tables.items() if not kind.group}
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in KINDS}
 
-    def table(self, kind: Kind) -> Table:
+    def table(self, kind: SimulatedKind) -> Table:
         """Return the table in which the objects of a kind are kept."""
         return self._tables[kind]
 
-    def put(self, kind: Kind, key: Key, value: JsonObject) -> Stored:
+    def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
         """Keep an object under the next revision, which it is given as its resourceVersion."""
         table = self._tables[kind]
         self.revision += 1
-        stored = Stored(table.kind, key, self.revision, with_revision(value, self.revision))
-        table.record(Change(key, self.revision, table.items.get(key), stored))
+        stored = StoredObject(table.kind, key, self.revision, with_revision(value, self.revision))
+        table.record(StoreEvent(key, self.revision, table.items.get(key), stored))
         return stored
 
-    def remove(self, kind: Kind, key: Key) -> None:
+    def remove(self, kind: SimulatedKind, key: Key) -> None:
         """Remove an object; that too is a revision."""
         table = self._tables[kind]
         self.revision += 1
-        table.record(Change(key, self.revision, table.items[key], None))
+        table.record(StoreEvent(key, self.revision, table.items[key], None))
 
     def compact(self) -> None:
         """Forget all history, so that every older list page and watch ends in 410."""

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from berth.sim.kinds import Kind
-from berth.sim.listing import integer, is_set, resource_version, selector_of
-from berth.sim.selectors import Selector
+from berth.sim.kinds import SimulatedKind
+from berth.sim.listing import Selector, integer, is_set, resource_version, selector_of
 from berth.sim.status import ApiError
-from berth.sim.store import Change, Store, watch_line
+from berth.sim.store import Store, StoreEvent, watch_line
 
 BOOKMARK_EVERY_SECONDS = 60.0
 BOOKMARK_BEFORE_END_SECONDS = 2.0
@@ -40,7 +39,7 @@ class WatchOptions:
         return self.wants_initial_events or not self.revision
 
 
-def watch_options(kind: Kind, query: Mapping[str, str]) -> WatchOptions:
+def watch_options(kind: SimulatedKind, query: Mapping[str, str]) -> WatchOptions:
     """Read the query of a WATCH.
 
     Raises:
@@ -59,7 +58,7 @@ def watch_options(kind: Kind, query: Mapping[str, str]) -> WatchOptions:
 class Watch:
     """One reader's view of one kind: takes changes in as they happen, gives them out as lines."""
 
-    def __init__(self, store: Store, kind: Kind, namespace: str, options: WatchOptions) -> None:
+    def __init__(self, store: Store, kind: SimulatedKind, namespace: str, options: WatchOptions) -> None:
         self._store = store
         self._kind = kind
         self._namespace = namespace
@@ -103,7 +102,7 @@ class Watch:
     def _is_meant(self, namespace: str) -> bool:
         return not self._namespace or namespace == self._namespace
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: StoreEvent) -> None:
         """Queue what the change is to this reader: one that leaves the selection is DELETED to it."""
         if not self._is_meant(change.key[0]) or change.revision <= (self._options.revision or 0):
             return

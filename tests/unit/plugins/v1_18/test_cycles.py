@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile
-from berth.service.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of, read_configuration
 from harness.objects import first_attempt
 from harness.random_clusters import events, pods, snapshots
 

@@ -3,15 +3,23 @@
 import pytest
 
 from berth.api.meta import ObjectMeta
-from berth.api.pod import ClaimSource, EphemeralSource, Pod, Volume
-from berth.api.storage import StorageClass
+from berth.api.pod import (
+    AWSElasticBlockStore,
+    AzureDisk,
+    ClaimSource,
+    CSISource,
+    EphemeralSource,
+    GCEPersistentDisk,
+    Pod,
+    Volume,
+)
 from berth.api.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeSpec,
+    StorageClass,
 )
-from berth.api.volumesources import AWSElasticBlockStore, AzureDisk, CSISource, GCEPersistentDisk
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState

@@ -12,10 +12,8 @@ from berth.api.pod import NodeAffinity as Affine
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.imagelocality import MIB
 from berth.plugins.nodeaffinity import NodeAffinityArgs
-from berth.plugins.v1_18.imagelocality import ImageLocality
-from berth.plugins.v1_18.nodeaffinity import NodeAffinity
 from berth.plugins.v1_18.preferavoidpods import ANNOTATION, NodePreferAvoidPods
-from berth.plugins.v1_18.tainttoleration import TaintToleration
+from berth.plugins.v1_18.scores import ImageLocalityV118, NodeAffinityV118, TaintTolerationV118
 from harness.objects import a_node, a_pod
 from harness.scored import points
 
@@ -55,7 +53,7 @@ def running(*images: str, **spec):
 )
 def test_images_of_containers_draw_pods(pod, expected):
     nodes = cluster(with_images("a", one=250, both=250), with_images("b", both=250, huge=5000))
-    assert points(ImageLocality(), pod, nodes) == expected
+    assert points(ImageLocalityV118(), pod, nodes) == expected
 
 
 def term(weight: int, *, zone: str | None = None, node: str | None = None) -> PreferredNodeTerm:
@@ -83,7 +81,7 @@ def preferring(*terms: PreferredNodeTerm):
 )
 def test_preferred_terms_count_by_what_they_say_of_labels(pod, expected):
     nodes = cluster(a_node("a", labels={"zone": "x"}), a_node("b", labels={"zone": "y"}), a_node("c"))
-    assert points(NodeAffinity(NodeAffinityArgs()), pod, nodes) == expected
+    assert points(NodeAffinityV118(NodeAffinityArgs()), pod, nodes) == expected
 
 
 def test_fewer_mild_taints_are_better_and_what_is_tolerated_does_not_count():
@@ -91,8 +89,8 @@ def test_fewer_mild_taints_are_better_and_what_is_tolerated_does_not_count():
     nodes = cluster(a_node("a", taints=mild), a_node("b", taints=mild[:2]), a_node("c"))
     tolerations = [Toleration(key="k", operator="Exists"), Toleration(key="l", operator="Exists", effect="NoSchedule")]
     # raw 2 (l, m), 1 (l), 0; 100 - 100 * raw / 2
-    assert points(TaintToleration(), a_pod(tolerations=tolerations), nodes) == {"a": 0, "b": 50, "c": 100}
-    assert points(TaintToleration(), a_pod(tolerations=[Toleration(operator="Exists")]), nodes) == dict.fromkeys(
+    assert points(TaintTolerationV118(), a_pod(tolerations=tolerations), nodes) == {"a": 0, "b": 50, "c": 100}
+    assert points(TaintTolerationV118(), a_pod(tolerations=[Toleration(operator="Exists")]), nodes) == dict.fromkeys(
         "abc", 100
     )
 

@@ -16,10 +16,9 @@ from berth.api.pod import (
 )
 from berth.api.workloads import LabelsSpec, ReplicaSet, ReplicationController, SelectorSpec, Service, StatefulSet
 from berth.cluster.snapshot import Snapshot
-from berth.plugins.interpodaffinity import InterPodAffinityArgs
-from berth.plugins.v1_18.interpodaffinity import InterPodAffinity
-from berth.plugins.v1_18.podtopologyspread import PodTopologySpread, SpreadArgs
-from berth.plugins.v1_18.selectorspread import DefaultPodTopologySpread
+from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
+from berth.plugins.v1_18.scores import InterPodAffinityV118
+from berth.plugins.v1_18.spreading import DefaultPodTopologySpread, PodTopologySpreadV118, SpreadArgs
 from harness.objects import a_node, a_pod
 from harness.scored import points
 
@@ -66,7 +65,7 @@ def wishing(together: int = 0, apart: int = 0) -> Pod:
 )
 def test_affinity_is_measured_from_0(pod, counts, expected):
     nodes = cluster({name: {"zone": name} for name in "abc"}, counts)
-    assert points(InterPodAffinity(InterPodAffinityArgs()), pod, nodes) == expected
+    assert points(InterPodAffinityV118(InterPodAffinityArgs()), pod, nodes) == expected
 
 
 def spreading(*keys: str, selector: LabelSelector | None = None, skew: int = 1) -> Pod:
@@ -130,7 +129,7 @@ IN_ZONES = {"a": {"zone": "x", "host": "a"}, "b": {"zone": "y", "host": "b"}}
     ],
 )
 def test_constraints_are_scored_by_the_plain_number_of_pods(pod, nodes, counts, expected):
-    assert points(PodTopologySpread(SpreadArgs()), pod, cluster(nodes, counts)) == expected
+    assert points(PodTopologySpreadV118(SpreadArgs()), pod, cluster(nodes, counts)) == expected
 
 
 def selected_by(snapshot: Snapshot, *things) -> Snapshot:

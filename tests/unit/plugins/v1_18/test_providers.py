@@ -8,11 +8,11 @@ import pytest
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
 from berth.api.config.types import Plugins, Point
-from berth.plugins.gates import GateError
+from berth.plugins.featuregates import GateError
 from berth.plugins.presets import PRESETS, gates_for
-from berth.service.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
-from berth.service.sources import SettingsError
-from berth.service.start import read_all
+from berth.process.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
+from berth.process.sources import SettingsError
+from berth.process.start import read_all
 
 ARTICLE = json.loads((Path(__file__).parents[3] / "data" / "articles" / "algorithm-provider.json").read_text())
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

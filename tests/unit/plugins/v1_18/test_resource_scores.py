@@ -4,9 +4,12 @@ import pytest
 
 from berth.api.pod import Container, ResourceRequirements
 from berth.cluster.snapshot import Snapshot
-from berth.plugins.v1_18.balancedallocation import NodeResourcesBalancedAllocation
-from berth.plugins.v1_18.resourceallocation import NodeResourcesLeastAllocated, NodeResourcesMostAllocated
-from berth.plugins.v1_18.resourcelimits import NodeResourceLimits
+from berth.plugins.v1_18.noderesources import (
+    BalancedAllocationV118,
+    NodeResourceLimits,
+    NodeResourcesLeastAllocated,
+    NodeResourcesMostAllocated,
+)
 from harness.objects import a_container, a_node, a_pod, asking
 from harness.scored import points
 
@@ -85,7 +88,7 @@ def test_the_largest_init_container_counts_where_it_asks_for_more_than_all_conta
     ],
 )
 def test_balance_is_the_difference_of_what_is_used(pod, placed, node, expected):
-    assert of_node(NodeResourcesBalancedAllocation, pod, *placed, node=node) == expected
+    assert of_node(BalancedAllocationV118, pod, *placed, node=node) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from berth.api.config.configuration import (
     KubeSchedulerConfiguration,
     LeaderElection,
 )
-from berth.api.config.decode import Problems, read_struct
-from berth.api.config.document import parse
+from berth.api.config.decode import Problems, parse, read_struct
+from berth.api.config.encode import go_duration
 from berth.api.config.profiles import KnownPlugin, Plugged, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
@@ -30,7 +30,6 @@ from berth.api.config.types import (
     Point,
 )
 from berth.api.config.versions import NOT_HERE, to_v1
-from berth.api.config.written import go_duration
 from berth.api.errors import BerthError
 
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")

@@ -1,23 +1,132 @@
-"""Completing a profile: names checked against the known plugins, lists expanded, arguments read and validated."""
+"""Which plugins a file may name and where, and what is said of a name that it may not.
+
+Second names of plugins: what a profile says under one is said of the plugin, whichever name the rest uses.
+
+The article that NetworkTraffic comes from enables ``network_traffic`` and configures ``NetworkTraffic``; there the
+arguments never arrived.
+
+
+Completing a profile: names checked against the known plugins, lists expanded, arguments read and validated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
-from berth.api.config.aliases import with_own_names
-from berth.api.config.configuration import EVERY_NODE, ProfileConfiguration
-from berth.api.config.decode import Problems, read_struct
-from berth.api.config.names import MULTI_POINT, PluginNames
-from berth.api.config.plugins import EVERYTHING, PluginLists, expand
-from berth.api.config.types import API_VERSION, FileProfile, Plugins, PluginSet, Point
-from berth.api.config.versions import NOT_HERE
+from berth.api.config.configuration import EVERY_NODE, EVERYTHING, PluginLists, ProfileConfiguration, expand
+from berth.api.config.decode import Problems, did_you_mean, read_struct
+from berth.api.config.types import API_VERSION, FileProfile, PluginRef, Plugins, PluginSet, Point
+from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
+
+MULTI_POINT: Final = "multiPoint"
+
+
+class NamedPlugin(Protocol):
+    """What is asked of a plugin here."""
+
+    @property
+    def only_in_presets(self) -> bool:
+        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class PluginNames:
+    """The names that one file may use."""
+
+    known: Mapping[str, NamedPlugin]
+    preset: Plugins
+    has_listed: bool = field(init=False, default=False)
+    """Whether somebody was told all names."""
+
+    def allows(self, name: str) -> bool:
+        """Whether any file may name the plugin."""
+        return name in self.known and not self.known[name].only_in_presets
+
+    def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
+        """Whether this set of an extension point, or of multiPoint, may name the plugin.
+
+        One that is gone from v1 may stand in a list that is written out whole (what ``berth config show`` prints), as
+        the preset has it there.
+        """
+        return self.allows(ref.name) or (
+            ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
+        )
+
+    def refusal(self, path: str, name: str) -> str:
+        """What is wrong with the name at this path."""
+        if name in GONE_PLUGINS:
+            return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
+        near, listed = did_you_mean(name, self._offered()), self._listed_once()
+        known = f"{' Known' if near else ', known'} are {listed}" if listed else ""
+        return f"{path}: unknown plugin {name!r}{near}{known}"
+
+    def _listed_once(self) -> str:
+        """All that may be named, the first time; a second one would bury the other lines."""
+        if self.has_listed:
+            return ""
+        self.has_listed = True
+        return ", ".join(self._offered())
+
+    def _of_preset(self, place: str) -> set[tuple[str, int]]:
+        if place not in set(Point):
+            return set()
+        return {_read(ref) for ref in self.preset.at(Point(place)).enabled or ()}
+
+    def _offered(self) -> list[str]:
+        return [name for name in sorted(self.known) if self.allows(name)]
+
+
+def _is_whole(written: PluginSet) -> bool:
+    return any(ref.name == EVERYTHING for ref in written.disabled or ())
+
+
+def _read(ref: PluginRef) -> tuple[str, int]:
+    """Weight absent or 0 is 1."""
+    return ref.name, ref.weight or 1
+
+
+Rename = Callable[[str], str]
+
+
+def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FileProfile:
+    """The profile with every alias replaced by the plugin's own name; unknown names stay for others to complain of."""
+    aliases = {alias: own for alias, plugin in known.items() if (own := getattr(plugin, "name", alias)) != alias}
+    if not aliases:
+        return profile
+
+    def own_name(name: str) -> str:
+        return aliases.get(name, name)
+
+    config = profile.plugin_config
+    return msgspec.structs.replace(
+        profile,
+        plugins=_plugins(profile.plugins, own_name),
+        plugin_config=config and [msgspec.structs.replace(one, name=own_name(one.name)) for one in config],
+    )
+
+
+def _plugins(plugins: Plugins, own_name: Rename) -> Plugins:
+    names = [field.name for field in msgspec.structs.fields(Plugins)]
+    return Plugins(**{name: _set(getattr(plugins, name), own_name) for name in names})
+
+
+def _set(given: PluginSet, own_name: Rename) -> PluginSet:
+    return PluginSet(enabled=_refs(given.enabled, own_name), disabled=_refs(given.disabled, own_name))
+
+
+def _refs(refs: list[PluginRef] | None, own_name: Rename) -> list[PluginRef] | None:
+    return refs and [msgspec.structs.replace(ref, name=own_name(ref.name)) for ref in refs]
+
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
+
 SAME_QUEUE: Final = "the same as in profiles[0], they share one queue"
+
 _MAX_WEIGHT: Final = (1 << 31) - 1
 
 

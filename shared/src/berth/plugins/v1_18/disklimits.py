@@ -18,18 +18,15 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod, Volume
-from berth.api.storage import StorageClass
-from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, StorageClass
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, VectorFilterPlugin
 from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
-from berth.framework.verdicts import Verdicts
+from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumeclaims import claim_of
+from berth.plugins.volumes.claims import claim_of
 
 TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
 INSTANCE_TYPE_LABELS: Final = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")

@@ -17,8 +17,7 @@ from berth.api.config.types import Point
 from berth.api.meta import OwnerReference
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.cluster.nodeinfo import NodeInfo
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores, VectorScorePlugin
 from berth.framework.state import CycleState

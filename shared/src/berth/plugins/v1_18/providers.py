@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from berth.api.config.types import PluginRef, Plugins, PluginSet, Point
-from berth.plugins.gates import Gate
+from berth.plugins.featuregates import Gate
 
 RELEASE: Final = "1.18"
 

@@ -1,0 +1,32 @@
+"""Composition root of the collector: flags to settings, settings to clients, clients to the service."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.process.flags import service_command
+from berth.process.lifecycle import Process
+from berth.process.sessions import nats_bus
+from berth.process.start import start
+from berth_metrics_collector.queries import maximum_ages_of, questions_of
+from berth_metrics_collector.service import serve
+from berth_metrics_collector.settings import collector_settings
+
+
+async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    settings = collector_settings(os.environ)
+    for token, age in maximum_ages_of(configuration).items():
+        process.metrics.set("berth_bandwidth_maximum_age_seconds", age.total_seconds(), query=token)
+    await serve(process, nats_bus(process.settings), questions_of(configuration), settings)
+
+
+main = service_command(
+    "berth-metrics-collector",
+    about="Keeps the live bandwidth of every node from Prometheus. Needs NATS and no Kubernetes credentials.",
+    start=partial(start, name="metrics-collector", serve=_serve),
+)
+
+if __name__ == "__main__":
+    main()

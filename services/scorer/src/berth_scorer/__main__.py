@@ -1,0 +1,35 @@
+"""Composition root of the scorer: flags to settings, settings to clients, clients to the service."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.process.configuration import profiles_of
+from berth.process.flags import service_command
+from berth.process.lifecycle import Process
+from berth.process.sessions import nats_bus
+from berth.process.start import start
+from berth_scorer.ranker import VERBOSITY, Ranker, explain
+from berth_scorer.service import serve
+
+
+async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    answering = Ranker(
+        profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
+        config=configuration.digest,
+        identity=process.identity,
+        best=process.settings.numbers.best,
+        explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
+    )
+    await serve(process, nats_bus(process.settings), answering)
+
+
+main = service_command(
+    "berth-scorer",
+    about="Ranks nodes for pending pods; any number run side by side. Needs NATS and no Kubernetes credentials.",
+    start=partial(start, name="scorer", serve=_serve),
+)
+
+if __name__ == "__main__":
+    main()

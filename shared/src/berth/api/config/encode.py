@@ -1,0 +1,90 @@
+"""A configuration written as a file again, with every default: what ``berth config show`` prints.
+
+Read again, it gives the same plugins, arguments and settings, whatever preset it then starts from: each extension point
+disables everything (``"*"``) and enables what it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from berth.api.config.configuration import EVERYTHING, KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.types import API_VERSION, KIND, PluginRef, Point
+
+
+def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
+    """The file as plain dicts and lists, in the order in which people write it."""
+    election, connection = configuration.leader_election, configuration.client_connection
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "leaderElection": {
+            "leaderElect": election.leader_elect,
+            "leaseDuration": go_duration(election.lease_duration),
+            "renewDeadline": go_duration(election.renew_deadline),
+            "retryPeriod": go_duration(election.retry_period),
+            "resourceLock": "leases",
+            "resourceName": election.resource_name,
+            "resourceNamespace": election.resource_namespace,
+        },
+        "clientConnection": {
+            "kubeconfig": connection.kubeconfig,
+            "qps": connection.qps or 0,
+            "burst": connection.burst or 0,
+        },
+        "percentageOfNodesToScore": configuration.percentage_of_nodes_to_score,
+        "podInitialBackoffSeconds": int(configuration.pod_initial_backoff.total_seconds()),
+        "podMaxBackoffSeconds": int(configuration.pod_max_backoff.total_seconds()),
+        "profiles": [_profile(profile) for profile in configuration.profiles],
+    }
+
+
+def go_duration(duration: timedelta) -> str:
+    """As Go writes durations: ``15s``, ``1m30s``, ``500ms``."""
+    milliseconds = round(duration.total_seconds() * 1000)
+    if milliseconds % 1000:
+        return f"{milliseconds}ms"
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "m"), (seconds, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
+    return {
+        "schedulerName": profile.scheduler_name,
+        "percentageOfNodesToScore": profile.percentage_of_nodes_to_score,
+        "plugins": {
+            str(point): {
+                "enabled": [_ref(ref, point) for ref in profile.plugins.get(point, ())],
+                "disabled": [{"name": EVERYTHING}],
+            }
+            for point in Point
+        },
+        "pluginConfig": [
+            {"name": name, "args": {"apiVersion": API_VERSION, "kind": f"{name}Args", **in_full(args)}}
+            for name, args in sorted(profile.args.items())
+            if isinstance(args, msgspec.Struct)
+        ],
+    }
+
+
+def _ref(ref: PluginRef, point: Point) -> dict[str, Any]:
+    """Weight absent or 0 is 1; elsewhere than at score it means nothing."""
+    return {"name": ref.name, "weight": ref.weight or 1} if point is Point.SCORE else {"name": ref.name}
+
+
+def in_full(value: object) -> Any:
+    """A Struct with every field that has a value, defaults too; what is absent by default stays absent."""
+    if isinstance(value, msgspec.Struct):
+        fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(type(value)))
+        return {name: in_full(given) for name, given in fields if given is not None}
+    if isinstance(value, Mapping):
+        return {str(key): in_full(given) for key, given in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_full(given) for given in value]
+    return go_duration(value) if isinstance(value, timedelta) else msgspec.to_builtins(value)

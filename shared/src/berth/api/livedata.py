@@ -1,0 +1,148 @@
+"""Bandwidth of nodes: which question is asked (plugin and collector name it alike), and what stands in the bucket.
+
+The bucket ``bandwidth`` holds one value for each question and node, under ``<query>.<node>``. Amounts are bytes per
+second throughout; only what people write (annotations, arguments) is in bits, as links and Kubernetes count.
+
+
+What a plugin declares to read besides the cluster's objects: a question of ``bandwidth``, a source of ``facts``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from berth.api.errors import DecodeError, PermanentError
+from berth.api.messages import MALFORMED, SCHEMA, UnknownSchemaError
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.quantity import QuantityError, value
+
+INGRESS: Final = "kubernetes.io/ingress-bandwidth"
+
+EGRESS: Final = "kubernetes.io/egress-bandwidth"
+"""Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
+
+LINK_CAPACITY: Final = "berth/link-capacity"
+"""Annotation of a node: bits per second of its link, for network cards that do not tell or lie."""
+
+BITS: Final = 8
+"""In a byte."""
+
+DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
+"""An allow-list: what carries traffic of the machine. A bond's slaves are left out by whoever sums."""
+
+DEFAULT_NODE_LABEL: Final = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthQuery:
+    """One question: the average over ``time_range`` of what these devices of every node carry, both directions."""
+
+    url: str
+    """Of the Prometheus server, with scheme."""
+    devices: tuple[str, ...] = DEFAULT_DEVICES
+    """Names of network devices, each a regular expression that must match the whole name."""
+    time_range: timedelta
+    node_label: str = DEFAULT_NODE_LABEL
+    """The label that carries the node's name, where a relabelling rule has made one."""
+
+    @property
+    def token(self) -> str:
+        """Names the question in keys: short, stable, the same in every process."""
+        text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
+        return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one node's devices carry. ``None`` is unknown, never 0.
+
+    ``receive`` and ``transmit`` are bytes per second, averaged over the question's range up to ``sampled_at``: the time
+    of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
+    each direction.
+    """
+
+    schema: int = msgspec.field(default_factory=lambda: SCHEMA)
+    receive: float | None = None
+    transmit: float | None = None
+    capacity: float | None = None
+    sampled_at: datetime
+
+
+_encoder: Final = msgspec.json.Encoder()
+
+_decoder: Final = msgspec.json.Decoder(Bandwidth)
+
+
+def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
+    """The value as JSON."""
+    return _encoder.encode(bandwidth)
+
+
+def decode_bandwidth(data: bytes) -> Bandwidth:
+    """Read a value.
+
+    Raises:
+        UnknownSchemaError: of a schema that is neither this one nor the one before.
+        DecodeError: anything else that is wrong with it; so are amounts below 0 and times without a zone.
+    """
+    try:
+        bandwidth = _decoder.decode(data)
+    except MALFORMED as exc:
+        raise DecodeError(f"decoding a bandwidth of {len(data)} bytes: {exc}") from exc
+    if bandwidth.schema not in (SCHEMA, SCHEMA - 1):
+        raise UnknownSchemaError(f"decoding a bandwidth: want schema {SCHEMA} or {SCHEMA - 1}, got {bandwidth.schema}")
+    amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
+    if any(amount is not None and not amount >= 0 for amount in amounts):
+        raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 or more, got {amounts}")
+    if bandwidth.sampled_at.tzinfo is None:
+        raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
+    return bandwidth
+
+
+def utc(seconds: float) -> datetime:
+    """A time of Prometheus (Unix seconds) as it is written, to the millisecond."""
+    return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)
+
+
+def bytes_per_second(bits: str | float) -> float:
+    """A quantity of bits per second (``10M``) in bytes per second.
+
+    Raises:
+        QuantityError: it is none, or below 0.
+    """
+    amount = value(bits)
+    if amount < 0:
+        raise QuantityError(f"want 0 or more, got {bits!r}")
+    return amount / BITS
+
+
+def announced(thing: Pod | Node, annotation: str) -> float | None:
+    """Bytes per second that an object's annotation names; ``None`` without it, and for one that cannot be read."""
+    written = (thing.metadata.annotations or {}).get(annotation)
+    if written is None:
+        return None
+    try:
+        return bytes_per_second(written)
+    except PermanentError:
+        return None
+
+
+BANDWIDTH: Final = "bandwidth"
+
+FACTS: Final = "facts"
+
+LiveBucket = Literal["bandwidth", "facts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSource:
+    """All keys ``<name>.<node>`` of a bucket."""
+
+    bucket: LiveBucket
+    name: str

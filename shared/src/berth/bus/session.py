@@ -1,0 +1,248 @@
+"""Registration with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show who is there.
+
+The bus on a real NATS server.
+"""
+
+# ruff: noqa: D102 - the port documents every call
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from nats.aio.msg import Msg
+from nats.micro import add_service
+from nats.micro.request import Request
+from nats.micro.service import EndpointStats
+
+from berth.api.messages import MALFORMED
+from berth.api.subjects import PREFIX, escape_token
+from berth.bus import admin, kv, ordered, streams
+from berth.bus import consumer as consuming
+from berth.bus.connection import Connection
+from berth.bus.consumer import NO_HEADERS, NatsConsumption
+from berth.bus.interface import (
+    Bus,
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    Present,
+    PubAck,
+    Session,
+    StoredMessage,
+    StreamState,
+    UnansweredError,
+)
+from berth.bus.ordered import EVERYTHING, NatsReader
+from berth.bus.settings import BusSettings
+
+ENDPOINT: Final = "status"
+
+PATIENCE_SECONDS: Final = 0.5
+"""How long all answers together may take."""
+
+QUIET_SECONDS: Final = 0.2
+"""After which nobody else is expected to answer; nobody says how many there are."""
+
+_ASK: Final = "$SRV.STATS"
+
+
+Stats = Callable[[], Mapping[str, object]]
+
+
+async def register(connection: Connection, service: str, *, identity: str, version: str, stats: Stats) -> None:
+    """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
+
+    def for_listing(_: EndpointStats) -> Mapping[str, object]:
+        return stats()
+
+    async def answer(request: Request) -> None:
+        await request.respond(msgspec.json.encode(stats()))
+
+    registered = await add_service(
+        connection.client,
+        name=service,
+        version=version,
+        description=f"berth: {service.removeprefix('berth-')}",
+        metadata={"identity": identity},
+        stats_handler=for_listing,
+    )
+    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(identity)}"
+    await registered.add_endpoint(name=ENDPOINT, subject=subject, handler=answer)
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    data: dict[str, object] | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    version: str = ""
+    metadata: dict[str, str] | None = None
+    endpoints: list[_Endpoint] | None = None
+
+
+_answers: Final = msgspec.json.Decoder(_Answer)
+
+
+async def present(connection: Connection) -> list[Present]:
+    """Everybody who answers to the service protocol's question for stats; what cannot be read is left out."""
+    heard: asyncio.Queue[Msg] = asyncio.Queue()
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox, heard.put)
+    found = []
+    try:
+        await connection.publish(_ASK, b"", reply=inbox)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    found.append(await asyncio.wait_for(heard.get(), QUIET_SECONDS))
+    finally:
+        await connection.unsubscribe(subscription)
+    return sorted((one for msg in found if (one := _read(msg.data))), key=lambda one: (one.service, one.identity))
+
+
+def _read(data: bytes) -> Present | None:
+    try:
+        answer = _answers.decode(data)
+    except MALFORMED:
+        return None
+    identity = (answer.metadata or {}).get("identity", answer.id)
+    stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
+    return Present(service=answer.name, identity=identity, version=answer.version, stats=stats)
+
+
+log = logging.getLogger(__name__)
+
+
+MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
+
+
+class NatsBus(Bus):
+    """Opens sessions with one set of settings. Keeps :class:`berth.bus.interface.Bus`."""
+
+    def __init__(self, settings: BusSettings | None = None) -> None:
+        """Check the settings.
+
+        Raises:
+            BusRefusedError: everything that is wrong with them at once.
+        """
+        self.settings = settings or BusSettings()
+        if problems := self.settings.problems():
+            raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")
+
+    async def connect(self, *, name: str) -> NatsSession:
+        """A new client; see the port."""
+        connection = Connection(self.settings, name)
+        await connection.open()
+        try:
+            return NatsSession(connection, await admin.read_bus_id(connection))
+        except UnansweredError as exc:
+            await connection.close()
+            raise BusLostError(f"connecting as {name!r}: {exc}") from exc
+        except BaseException:
+            await connection.close()
+            raise
+
+
+class NatsSession(Session):
+    """One client on one connection. Keeps :class:`berth.bus.interface.Session`, which documents every call."""
+
+    def __init__(self, connection: Connection, bus_id: str) -> None:
+        self._connection = connection
+        self._bus_id = bus_id
+
+    @property
+    def bus_id(self) -> str:
+        return self._bus_id
+
+    @property
+    def lost(self) -> asyncio.Event:
+        return self._connection.lost
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def publish(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PubAck:
+        return await streams.publish(self._connection, subject, data, message_id=message_id, headers=headers)
+
+    def consume(self, stream: str, consumer: str, *, hold: int) -> AbstractAsyncContextManager[NatsConsumption]:
+        return consuming.consume(self._connection, stream, consumer, hold)
+
+    def follow(
+        self,
+        stream: str,
+        *,
+        filters: tuple[str, ...] = EVERYTHING,
+        since: timedelta | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[NatsReader[StoredMessage]]:
+        return ordered.follow_stream(self._connection, stream, filters, since, after).open()
+
+    def follow_bucket(
+        self, bucket: str, *, filters: tuple[str, ...] = EVERYTHING
+    ) -> AbstractAsyncContextManager[NatsReader[Entry]]:
+        return ordered.follow_bucket(self._connection, bucket, filters).open()
+
+    def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+        return streams.look_through(self._connection, stream, subject, after)
+
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
+        return await streams.last(self._connection, stream, subject)
+
+    async def get(self, bucket: str, key: str) -> Entry | None:
+        return await kv.get(self._connection, bucket, key)
+
+    async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
+        return await kv.put(self._connection, bucket, key, data, expected)
+
+    async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
+        return await kv.purge(self._connection, bucket, key, expected)
+
+    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+        async def hear(msg: Msg) -> None:
+            try:
+                listener(msg.subject, msg.data, msg.headers or NO_HEADERS)
+            except Exception:  # a listener's mistake costs one message, not the subscription
+                log.exception("hearing %r failed", msg.subject)
+
+        await self._connection.subscribe(subject, hear)
+
+    async def apply(self) -> None:
+        self._bus_id = await admin.apply(self._connection)
+
+    async def verify(self) -> None:
+        await admin.verify(self._connection)
+
+    async def create_consumer(self, stream: str, consumer: str) -> None:
+        await admin.create_consumer(self._connection, stream, consumer)
+
+    async def consumers(self, stream: str) -> list[str]:
+        return await admin.consumer_names(self._connection, stream)
+
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        await admin.delete_consumer(self._connection, stream, consumer)
+
+    async def register(
+        self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
+    ) -> None:
+        await register(self._connection, service, identity=identity, version=version, stats=stats)
+
+    async def state(self, stream: str) -> StreamState:
+        return await admin.stream_state(self._connection, stream)
+
+    async def present(self) -> list[Present]:
+        return await present(self._connection)

@@ -1,0 +1,143 @@
+"""``berth plugin list``: every plugin that a configuration can name, where it is called, and what wakes its pods.
+
+``berth plugin``: the plugins that there are, and the start of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from berth.api.config.configuration import EVERYTHING
+from berth.cli.commands.pluginpackage import files_of, name_problem
+from berth.cli.lookup import Output, OutputFormat
+from berth.cli.rendering import columns, note, plain, say, say_json, show
+from berth.framework.events import Action
+from berth.framework.interface import EnqueueExtensions, Plugin
+from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
+from berth.plugins.factory import PluginFactory
+from berth.plugins.presets import CURRENT
+from berth.plugins.v1_18.providers import RELEASE as OLDER
+from berth.process.configuration import PluginBuildError, known_plugins
+from berth.process.exits import Exit
+
+_PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
+
+
+class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin for programs.
+
+    ``release``: the release of Kubernetes that it is of; an older one is to be had with --algorithm-provider alone.
+    ``points``: the services that call it, by extension point. ``wakes_on``: what may help a pod that it refused, by
+    resource, ``*`` for everything that happens; None when that hangs on arguments that have to be written.
+    """
+
+    name: str
+    release: str
+    points: Mapping[str, tuple[str, ...]]
+    wakes_on: Mapping[str, tuple[str, ...]] | None
+    takes_arguments: bool
+
+
+def plugins(output: Output = OutputFormat.TABLE) -> None:
+    """Print every plugin, its extension points, the services that call it, and the events that wake pods it refused."""
+    listed = list(_every())
+    if output is OutputFormat.JSON:
+        say_json(listed)
+        return
+    table = columns("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
+    for one in listed:
+        services = dict.fromkeys(service for services in one.points.values() for service in services)
+        release = "" if one.release == CURRENT else one.release
+        table.add_row(*map(plain, (one.name, release, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
+    show(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
+
+
+def _every() -> Iterator[PluginListing]:
+    """Today's, then those that were others in the older release, or are gone."""
+    today = known_plugins()
+    yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
+    before = known_plugins(release=OLDER)
+    yield from (listed_as(factory, OLDER) for name, factory in before.items() if today.get(name) is not factory)
+
+
+def listed_as(factory: PluginFactory, release: str = CURRENT) -> PluginListing:
+    """What there is to say of a plugin without a configuration."""
+    plugin = _made(factory)
+    points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
+    if isinstance(plugin, EnqueueExtensions):
+        points["events"] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
+    return PluginListing(
+        name=factory.name,
+        release=release,
+        points=points,
+        wakes_on=None if plugin is None else _by_resource(plugin),
+        takes_arguments=factory.args_type is not None,
+    )
+
+
+def _made(factory: PluginFactory) -> Plugin | None:
+    """The plugin by default; None when some argument must be written."""
+    args = factory.args_type() if factory.args_type is not None else None
+    if args is not None and factory.validate(args, ""):
+        return None
+    try:
+        return factory.build(args)
+    except PluginBuildError:
+        return None
+
+
+def _by_resource(plugin: Plugin) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(plugin, EnqueueExtensions):
+        return {EVERYTHING: (EVERYTHING,)} if any(isinstance(plugin, POINT_TYPES[point]) for point in REFUSING) else {}
+    actions: dict[str, Action] = {}
+    for hint in plugin.events():
+        resource = str(hint.event.resource)
+        actions[resource] = actions.get(resource, Action(0)) | hint.event.action
+    return {resource: tuple(_word(action) for action in Action if action & of) for resource, of in actions.items()}
+
+
+def _word(action: Action) -> str:
+    name = action.name or ""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.lower().replace("_", " ")
+
+
+def _wakes_on(one: PluginListing) -> str:
+    if one.wakes_on is None:
+        return "depends on its arguments"
+    if EVERYTHING in one.wakes_on:
+        return "everything that happens"
+    return "; ".join(f"{resource}: {', '.join(actions)}" for resource, actions in one.wakes_on.items())
+
+
+app = typer.Typer(help="Plugins: those that there are, and one's own.", no_args_is_help=True)
+
+app.command("list")(plugins)
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="As a configuration will name it: FirstNode.", show_default=False)],
+    folder: Annotated[Path | None, typer.Option(help="Where to write it; by default a new folder here.")] = None,
+) -> None:
+    """Write a package with a plugin that scores nodes, its entry point, and a test that passes."""
+    problem = name_problem(name)
+    if problem:
+        note(problem)
+        raise typer.Exit(Exit.USAGE)
+    files = files_of(name)
+    root = folder or Path(files.folder)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        note(f"writing plugin {name!r}: want a new or empty folder, got {str(root)!r}")
+        raise typer.Exit(Exit.USAGE)
+    for path, text in files.texts.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        say(str(target))

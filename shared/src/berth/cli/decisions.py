@@ -1,0 +1,235 @@
+"""Whom a pod's room cost, and for whom a pod had to go: what the Decisions tell of evictions.
+
+A pod's last Decision, with what earlier and others' Decisions add to it.
+
+Where a command finds a pod as it is: at the API server of a kubeconfig, or in what the bus has of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berth.api.errors import DecodeError
+from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decoder
+from berth.api.mirror import decode_entry
+from berth.api.pod import Pod
+from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
+from berth.bus.interface import Session
+from berth.bus.stages import OUTCOME
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
+from berth.cli.lookup import NoSuchThingError, PodName
+from berth.cli.rendering import ago
+from berth.cluster.snapshot import Snapshot
+from berth.kube.client import KubeClient
+from berth.kube.pods import get_pod
+from berth.leader.term import read_cluster_id, read_served_cluster
+from berth.process.exits import UsageError
+
+LOOK_BACK: Final = 20_000
+"""Decisions, of all pods, that are searched for whoever had a pod evicted: a second or two of reading."""
+
+
+_DECISION: Final = decoder(Decision)
+
+
+_POD: Final = msgspec.json.Decoder(Pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionRecord:
+    """A preemption that was carried out: for which pod, what it cost, and when, by NATS's clock."""
+
+    pod: PodName
+    uid: str
+    preemption: Preemption
+    at: datetime
+
+
+async def room_made(session: Session, decision: Decision) -> EvictionRecord | None:
+    """The last time that pods were evicted for the pod of a Decision."""
+    name = PodName(namespace=decision.namespace, name=decision.pod)
+    return await _last(session, name.filter("decision"), 0, lambda made: made.uid == decision.uid)
+
+
+async def eviction_of(session: Session, decision: Decision, after: int) -> EvictionRecord | None:
+    """For whom the pod was evicted that a Decision of this sequence has bound.
+
+    None where it has not gone, and where none of the last Decisions says so.
+    """
+    if decision.outcome is not Outcome.BOUND or await _stays(session, decision.uid):
+        return None
+    after = max(after, (await session.state(DECISIONS)).last_sequence - LOOK_BACK)
+    return await _last(session, f"{PREFIX}.decision.>", after, lambda made: _is_victim(decision.uid, made))
+
+
+def _is_victim(uid: str, of: Decision) -> bool:
+    return of.preemption is not None and any(victim.uid == uid for victim in of.preemption.victims)
+
+
+async def _stays(session: Session, uid: str) -> bool:
+    """Whether the mirror shows the pod, and not on its way out."""
+    entry = await session.get(CLUSTER, key("pod", uid))
+    if entry is None or entry.data is None:
+        return False
+    try:
+        return _POD.decode(decode_entry(entry.data).object).metadata.deletion_timestamp is None
+    except (DecodeError, msgspec.MsgspecError):
+        return True
+
+
+async def _last(
+    session: Session, subject: str, after: int, is_meant: Callable[[Decision], bool]
+) -> EvictionRecord | None:
+    found = None
+    async for at, made in _preempting(session, subject, after):
+        if made.preemption is not None and made.preemption.victims and is_meant(made):
+            name = PodName(namespace=made.namespace, name=made.pod)
+            found = EvictionRecord(pod=name, uid=made.uid, preemption=made.preemption, at=at)
+    return found
+
+
+async def _preempting(session: Session, subject: str, after: int) -> AsyncIterator[tuple[datetime, Decision]]:
+    """The Decisions of this outcome, which a header tells, so that the others need not be decoded."""
+    async for stored in session.look_through(DECISIONS, subject, after=after):
+        if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
+            try:
+                yield stored.time, decode(stored.data, _DECISION)
+            except DecodeError:
+                continue
+
+
+async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
+    """The pod's last Decision.
+
+    Raises:
+        NoSuchThingError: there is none; the text says where the pod is instead, as far as the bus knows.
+        DecodeError: it cannot be read.
+    """
+    stored = await session.last(DECISIONS, name.filter("decision"))
+    if stored is None:
+        raise NoSuchThingError(f"looking for a Decision on pod {str(name)!r}: {await _where_it_is(session, name)}")
+    decision = decode(stored.data, decoder(Decision))
+    return ExplainedDecision(
+        decision=decision,
+        at=stored.time,
+        now=(await session.state(DECISIONS)).now,
+        room_made=await room_made(session, decision),
+        evicted=await eviction_of(session, decision, stored.sequence),
+    )
+
+
+async def _where_it_is(session: Session, name: PodName) -> str:
+    for stream, stage, waits in ((PENDING, "pending", "to be ranked"), (RANKED, "ranked", "to be bound")):
+        stored = await session.last(stream, name.filter(stage))
+        if stored is not None:
+            since = ago(stored.time, (await session.state(stream)).now)
+            return f"there is none yet: it waits {waits}, asked for {since}"
+    return (
+        "there is none, and nothing on the bus waits (Decisions are kept for an hour; is it a pod of berth's? Is it "
+        "gated? Then name the cluster with --kubeconfig)"
+    )
+
+
+_PENDING: Final = decoder(Pending)
+
+
+_RANKED: Final = decoder(Ranked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPod:
+    """A pod, and where it was found, in words."""
+
+    pod: Pod
+    where: str
+
+
+async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconfig: Path | None) -> FoundPod:
+    """The pod as it is.
+
+    Raises:
+        NoSuchThingError: it is nowhere.
+        UsageError: the kubeconfig is another cluster's.
+        KubeconfigError, TemporaryError: the API server cannot be asked.
+    """
+    if kubeconfig is not None:
+        return FoundPod(pod=await pod_at_the_api(session, name, kubeconfig), where="the API server")
+    found = await _on_the_way(session, name) or _in_the_mirror(snapshot, name)
+    if found is None:
+        raise NoSuchThingError(
+            f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (a pod that sleeps until "
+            "something changes, or is gated, is in the watcher only): name the cluster with --kubeconfig"
+        )
+    return found
+
+
+async def pod_at_the_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
+    """The pod as the API server has it. Raises as :func:`find_pod`."""
+    async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
+        served = await read_served_cluster(session)
+        if served and served != await read_cluster_id(client):
+            raise UsageError(
+                f"asking for pod {str(name)!r}: NATS serves another cluster than {str(kubeconfig)!r} names"
+            )
+        pod = await get_pod(client, name.namespace, name.name)
+    if pod is None:
+        raise NoSuchThingError(f"looking for pod {str(name)!r}: the API server has no such pod")
+    return pod
+
+
+async def _on_the_way(session: Session, name: PodName) -> FoundPod | None:
+    pending = await session.last(PENDING, name.filter("pending"))
+    if pending is not None:
+        return FoundPod(pod=decode(pending.data, _PENDING).pod, where=PENDING)
+    ranked = await session.last(RANKED, name.filter("ranked"))
+    return FoundPod(pod=decode(ranked.data, _RANKED).pod, where=RANKED) if ranked is not None else None
+
+
+def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
+    placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
+    for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
+        if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
+            return FoundPod(pod=pod, where="bucket cluster")
+    return None
+
+
+async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
+    """The attempt of the pod's last Decision, so that equal nodes fall as they fell then; else one that never was."""
+    stored = await session.last(DECISIONS, name.filter("decision"))
+    try:
+        attempt = Attempt.parse(decode(stored.data, _DECISION).attempt) if stored is not None else None
+    except DecodeError:
+        attempt = None
+    if attempt is not None and attempt.uid == pod.uid:
+        return attempt
+    return Attempt(uid=Uid(pod.uid), term=Term(0), n=0)
+
+
+async def digest_in_use(session: Session, pod: Pod) -> str:
+    """The digest of the configuration under which the pod's profile was decided by last; empty when nobody was."""
+    stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
+    try:
+        return decode(stored.data, _DECISION).config if stored is not None else ""
+    except DecodeError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedDecision:
+    """A Decision as it stands in its stream. Both times are of NATS's clock.
+
+    ``room_made`` is the last time that others were evicted for the pod; ``evicted`` is for whom it was itself.
+    """
+
+    decision: Decision
+    at: datetime
+    now: datetime
+    room_made: EvictionRecord | None = None
+    evicted: EvictionRecord | None = None

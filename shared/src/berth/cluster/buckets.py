@@ -1,0 +1,187 @@
+"""From the mirror on the bus to a Snapshot: what each key of the bucket ``cluster`` means to one.
+
+Whoever reads the bucket uses this: the scorer as it goes, ``berth why --now`` once.
+
+
+From the buckets of live data to a Snapshot: what each key of ``bandwidth`` and ``facts`` means to one.
+
+Keys of questions and sources that nobody here declared to read are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from berth.api.errors import DecodeError
+from berth.api.kinds import FURTHER_KINDS
+from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth
+from berth.api.mirror import MirrorEntry, decode_entry
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound, unix_seconds
+from berth.api.subjects import parse_key
+from berth.api.workloads import Namespace
+from berth.cluster.livedata import LiveData
+from berth.cluster.snapshot import Snapshot
+
+WATERMARK = "watermark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """The mirror shows a pod on a node."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNominated:
+    """The mirror shows which node is kept for a pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLeft:
+    """The mirror does not show a pod any more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """A kind is complete up to the time at which this was stored."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectChanged:
+    """Something else changed."""
+
+    kind: str
+
+
+News = PodSeen | PodNominated | PodLeft | Complete | ObjectChanged
+
+
+class MirroredSnapshot:
+    """A Snapshot kept by the entries of the bucket ``cluster``."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._nodes = msgspec.json.Decoder(Node)
+        self._pods = msgspec.json.Decoder(Pod)
+        self._namespaces = msgspec.json.Decoder(Namespace)
+        self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in FURTHER_KINDS.items()}
+        self._setters: Mapping[str, Callable[[MirrorEntry], News]] = {
+            "node": self._set_node,
+            "pod": self._set_pod,
+            "namespace": self._set_namespace,
+        }
+
+    def apply(self, key: str, data: bytes | None) -> News:
+        """Take over one entry; ``data`` is ``None`` for a removal. Kinds that no plugin here reads change nothing.
+
+        Raises:
+            DecodeError: the key or the value does not say what it should; the Snapshot is as it was.
+        """
+        kind, name = parse_key(key)
+        if kind == WATERMARK:
+            return Complete(kind=name)
+        if data is None:
+            return self._remove(kind, name)
+        setter = self._setters.get(kind)
+        if setter is None and kind not in FURTHER_KINDS:
+            return ObjectChanged(kind=kind)
+        try:
+            entry = decode_entry(data)
+            return self._set_further(kind, name, entry) if setter is None else setter(entry)
+        except msgspec.MsgspecError as exc:
+            raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
+
+    def _remove(self, kind: str, name: str) -> News:
+        if kind == "node":
+            self.snapshot.remove_node(name)
+        elif kind == "namespace":
+            self.snapshot.remove_namespace(name)
+        elif kind == "pod":
+            self.snapshot.remove_pod(name)
+            self.snapshot.end_nomination(name)
+            return PodLeft(uid=name)
+        elif kind in FURTHER_KINDS:
+            self.snapshot.objects(FURTHER_KINDS[kind].struct).remove(name)
+        return ObjectChanged(kind=kind)
+
+    def _set_node(self, entry: MirrorEntry) -> News:
+        self.snapshot.set_node(self._nodes.decode(entry.object))
+        return ObjectChanged(kind="node")
+
+    def _set_namespace(self, entry: MirrorEntry) -> News:
+        self.snapshot.set_namespace(self._namespaces.decode(entry.object))
+        return ObjectChanged(kind="namespace")
+
+    def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> News:
+        thing = self._further[kind].decode(entry.object)
+        self.snapshot.objects(FURTHER_KINDS[kind].struct).set(name, thing)
+        return ObjectChanged(kind=kind)
+
+    def _set_pod(self, entry: MirrorEntry) -> News:
+        pod = self._pods.decode(entry.object)
+        if is_bound(pod):
+            self.snapshot.end_nomination(pod.uid)
+            self.snapshot.place(pod, pod.spec.node_name, bound_at=unix_seconds(entry.bound_at))
+            return PodSeen(uid=pod.uid)
+        if not pod.status.nominated_node_name:
+            return ObjectChanged(kind="pod")
+        self.snapshot.nominate(pod, pod.status.nominated_node_name)
+        return PodNominated(pod=pod)
+
+
+_raw: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+class LiveDataReader:
+    """Live data kept by the entries of its buckets."""
+
+    def __init__(self, live: LiveData, sources: Collection[LiveSource]) -> None:
+        self._live = live
+        self._wanted = {
+            bucket: frozenset(s.name for s in sources if s.bucket == bucket) for bucket in (BANDWIDTH, FACTS)
+        }
+
+    @property
+    def buckets(self) -> tuple[str, ...]:
+        """The buckets that have to be read for the sources."""
+        return tuple(bucket for bucket, names in self._wanted.items() if names)
+
+    def apply(self, bucket: str, key: str, data: bytes | None, time: datetime) -> None:
+        """Take over one entry, stored at ``time``; ``data`` is ``None`` for a removal.
+
+        Raises:
+            DecodeError: the key or the value does not say what it should; what was known before stays.
+        """
+        self._live.heard_at(time.timestamp())
+        source, node = parse_key(key)
+        if source not in self._wanted[bucket]:
+            return
+        if bucket == BANDWIDTH:
+            self._live.set_bandwidth(source, node, None if data is None else decode_bandwidth(data))
+        else:
+            self._live.set_fact(source, node, None if data is None else _fact(key, data))
+
+
+def _fact(key: str, data: bytes) -> msgspec.Raw:
+    """Any JSON.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    try:
+        return msgspec.Raw(bytes(_raw.decode(data)))
+    except msgspec.MsgspecError as exc:
+        raise DecodeError(f"decoding fact {key!r}: {exc}") from exc

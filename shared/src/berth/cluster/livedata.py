@@ -1,0 +1,157 @@
+"""Live data of nodes beside a Snapshot: the last sample of each question as columns, the age of everything.
+
+Samples may come before their node and outlive it: they are kept by the node's name, and written to the node's row when
+that is asked for. Nothing here raises on odd data: what cannot be read was refused where it was decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from itertools import takewhile
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.livedata import Bandwidth
+from berth.cluster.columns import NOBODY, NodeColumns
+from berth.cluster.rows import Rows, grown
+
+T = TypeVar("T")
+Amount = npt.NDArray[np.float64]
+
+
+class BandwidthColumns:
+    """The samples of one question.
+
+    Attributes:
+        receive, transmit, capacity: float64[capacity], bytes per second; NaN where unknown.
+        sampled_at: float64[capacity], Unix seconds of the sample; NaN where there is none.
+        version: rises with every row that is written.
+    """
+
+    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._samples: dict[str, Bandwidth] = {}
+        self._whose: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
+        self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
+        self._names_seen = 0
+        self.version = 0
+        self._changed: dict[int, int] = {}
+        """Row to the version that wrote it last, in that order."""
+
+    def set(self, node: str, sample: Bandwidth | None) -> None:
+        """The node's newest sample; ``None`` when there is none any more."""
+        if sample is None:
+            self._samples.pop(node, None)
+        else:
+            self._samples[node] = sample
+        row = self._rows.of(node)
+        if row is not None and row < len(self._whose):
+            self._write(row, sample)
+
+    def sample(self, node: str) -> Bandwidth | None:
+        """The node's newest sample."""
+        return self._samples.get(node)
+
+    def samples(self) -> Mapping[str, Bandwidth]:
+        """All samples by node, also of nodes that the Snapshot does not have."""
+        return self._samples
+
+    def refresh(self) -> None:
+        """Bring the columns in line with the rows: rows come, go, and are given to other nodes."""
+        if len(self._whose) != self._columns.capacity:
+            self._grow()
+        if self._names_seen == self._columns.names_written:
+            return
+        self._names_seen = self._columns.names_written
+        other = np.flatnonzero(self._whose != self._columns.name_hash)
+        for row in other.tolist():
+            name = self._rows.names[row] if row < self._rows.size else ""
+            self._whose[row] = self._columns.name_hash[row]
+            self._write(row, self._samples.get(name))
+
+    def changed_since(self, version: int) -> list[int]:
+        """The rows written after a version."""
+        recent = takewhile(lambda item: item[1] > version, reversed(self._changed.items()))
+        return [row for row, _ in recent]
+
+    def _write(self, row: int, sample: Bandwidth | None) -> None:
+        self.receive[row] = _or_nan(sample.receive if sample else None)
+        self.transmit[row] = _or_nan(sample.transmit if sample else None)
+        self.capacity[row] = _or_nan(sample.capacity if sample else None)
+        self.sampled_at[row] = sample.sampled_at.timestamp() if sample else np.nan
+        self.version += 1
+        self._changed.pop(row, None)
+        self._changed[row] = self.version
+
+    def _grow(self) -> None:
+        capacity = self._columns.capacity
+        self._whose = grown(self._whose, capacity, NOBODY)
+        self.receive, self.transmit = grown(self.receive, capacity, np.nan), grown(self.transmit, capacity, np.nan)
+        self.capacity = grown(self.capacity, capacity, np.nan)
+        self.sampled_at = grown(self.sampled_at, capacity, np.nan)
+
+
+class LiveData:
+    """What is known of nodes beside their objects.
+
+    ``now`` is the present in Unix seconds: the newest time that NATS, the only clock that all services share, has put
+    on a message that was read here. Ages are computed with it, so that nothing here has a clock of its own.
+    """
+
+    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._bandwidth: dict[str, BandwidthColumns] = {}
+        self._facts: dict[str, dict[str, msgspec.Raw]] = {}
+        self._derived: dict[Hashable, Any] = {}
+        self.now = 0.0
+
+    def heard_at(self, now: float) -> None:
+        """Something was read that bears this time (Unix seconds)."""
+        self.now = max(self.now, now)
+
+    def bandwidth(self, query: str) -> BandwidthColumns:
+        """The samples of a question, by its token; without any sample when nobody has asked it yet."""
+        known = self._bandwidth.get(query)
+        if known is None:
+            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+        known.refresh()
+        return known
+
+    def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
+        """A node's newest sample of a question, or that there is none any more."""
+        self.bandwidth(query).set(node, sample)
+
+    def derived(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What a plugin makes of this once and keeps for as long as the Snapshot lives."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        made: T = self._derived[key]
+        return made
+
+    def fact(self, source: str, node: str) -> msgspec.Raw | None:
+        """The newest fact of a source about a node, as JSON."""
+        return self._facts.get(source, {}).get(node)
+
+    def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
+        """All facts of a source by node, also of nodes that the Snapshot does not have."""
+        return self._facts.get(source, {})
+
+    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
+        """A node's newest fact of a source, or that there is none any more."""
+        if fact is not None:
+            self._facts.setdefault(source, {})[node] = fact
+        elif source in self._facts:
+            self._facts[source].pop(node, None)
+
+
+def _unknown(capacity: int) -> Amount:
+    return np.full(capacity, np.nan, dtype=np.float64)
+
+
+def _or_nan(amount: float | None) -> float:
+    return np.nan if amount is None else amount

@@ -1,0 +1,291 @@
+"""What row-local plugins said for a class of pods, kept so that only rows that changed are asked again (DESIGN 5)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.pod import Pod
+from berth.cluster.equivalence import EquivalenceClass
+from berth.cluster.nodes import Nodes, RowIndex
+from berth.cluster.snapshot import ChangedRows, Snapshot
+from berth.framework.interface import (
+    MAX_SCORE,
+    MIN_SCORE,
+    FilterPlugin,
+    NormalizePlugin,
+    Plugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    Reads,
+    ScorePlugin,
+)
+from berth.framework.plugincalls import call, evaluate_filter, evaluate_score, named, says_skip, whole_numbers
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Code, Codes, Mask, Status, Verdicts
+
+Plug = TypeVar("Plug", bound=Plugin)
+_MAX_BYTES: Final = 64 * 1024 * 1024
+"""What all remembered classes may hold together."""
+_MIN_CLASSES: Final = 4
+_FEW: Final = 2
+"""Up to here scalar forms are quicker than vector forms: a pod that was placed since changed one row."""
+_MAX_STATUSES: Final = 1024
+"""How many different answers of a filter are kept beyond one a row: reasons with numbers in them pile up."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScore:
+    """A score plugin and what its normalized score is multiplied with."""
+
+    plugin: ScorePlugin
+    weight: int
+
+
+class FilterColumn:
+    """One filter's verdict on every row: ``codes`` int32[capacity], index into ``statuses``."""
+
+    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
+        self.plugin = plugin
+        self.codes = codes
+        self.statuses: list[Status] = [SUCCESS]
+        self.errors = False
+        self._ids: dict[Status, int] = {SUCCESS: 0}
+
+    def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
+        """Keep verdicts, one a row."""
+        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
+        self.codes[rows] = ids[verdicts.codes]
+
+    def write_one(self, row: int, status: Status) -> None:
+        """Keep one verdict."""
+        self.codes[row] = self._intern(status)
+
+    def _intern(self, status: Status) -> int:
+        status = Status(status.code, status.reasons, self.plugin.name) if not status.is_success else SUCCESS
+        number = self._ids.get(status)
+        if number is None:
+            number = self._ids[status] = len(self.statuses)
+            self.statuses.append(status)
+            self.errors = self.errors or status.code is Code.ERROR
+        return number
+
+
+class ScoreColumn:
+    """One plugin's raw score of every row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100."""
+
+    def __init__(self, entry: WeightedScore, capacity: int) -> None:
+        self.plugin = entry.plugin
+        self.weight = entry.weight
+        self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self.in_range = True
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the raw scores are still to be normalized."""
+        return isinstance(self.plugin, NormalizePlugin)
+
+    def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
+        """Keep raw scores, one a row."""
+        self.scores[rows] = scores
+        if self.in_range and len(scores):
+            self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
+
+    def write_one(self, row: int, score: int) -> None:
+        """Keep one raw score.
+
+        Raises:
+            PluginFailure: it does not fit into 64 bits.
+        """
+        self.scores[row] = whole_numbers(self.plugin, (score,))[0]
+        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
+
+
+class EquivalenceView:
+    """One class of pods: its PreFilter and PreScore answers, and the columns of its row-local plugins."""
+
+    def __init__(self, memory: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
+        self._memory = memory
+        self._pod = pod
+        self.state = CycleState(pod_class)
+        self.pre_filtered = {p.name: self._pre_filter(p) for p in memory.local_pre_filters}
+        self._filters = [f for f in memory.local_filters if not self._skips(f)]
+        self._scores: list[WeightedScore] | None = None
+        self._filtered = self._scored = -1
+        self._codes: npt.NDArray[np.int32]
+        self._fits: Mask
+        self._columns: dict[str, FilterColumn]
+        self._score_columns: dict[str, ScoreColumn]
+        self._forget()
+
+    @property
+    def columns(self) -> dict[str, FilterColumn]:
+        """The columns of filters that were not skipped, by plugin."""
+        return self._columns
+
+    @property
+    def score_columns(self) -> dict[str, ScoreColumn]:
+        """The columns of scores that were not skipped, by plugin."""
+        return self._score_columns
+
+    @property
+    def fits(self) -> Mask:
+        """bool[capacity]: the row has a node, and no row-local filter refuses it."""
+        return self._fits
+
+    def refresh_filters(self) -> None:
+        """Ask the filters again about rows that changed since the last time."""
+        snapshot = self._memory.snapshot
+        worn = any(len(column.statuses) > _MAX_STATUSES + snapshot.size for column in self._columns.values())
+        if worn or self._capacity != snapshot.columns.capacity:
+            self._forget()
+        changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
+        if changed is None:
+            self._evaluate_filters(None, self._filters)
+        else:
+            for rows, filters in _concerned(changed, self._filters):
+                self._evaluate_filters(rows, filters)
+        self._filtered = snapshot.version
+
+    def refresh_scores(self) -> None:
+        """The same for scores."""
+        snapshot = self._memory.snapshot
+        changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
+        if self._scores is None:
+            self._pre_score()
+        columns = list(self._score_columns.values())
+        if changed is None:
+            self._evaluate_scores(None, columns)
+        else:
+            for rows, plugins in _concerned(changed, [column.plugin for column in columns]):
+                self._evaluate_scores(rows, [self._score_columns[plugin.name] for plugin in plugins])
+        self._scored = snapshot.version
+
+    def _forget(self) -> None:
+        self._capacity = self._memory.snapshot.columns.capacity
+        self._filtered = self._scored = -1
+        self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
+        self._fits = np.zeros(self._capacity, dtype=np.bool_)
+        self._columns = {f.name: FilterColumn(f, self._codes[i]) for i, f in enumerate(self._filters)}
+        self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
+
+    def _pre_filter(self, plugin: PreFilterPlugin) -> PreFilterResult:
+        snapshot = self._memory.snapshot
+        answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, self.state, self._pod, snapshot)
+        return PreFilterResult(named(plugin, "PreFilter", answer.status), answer.nodes)
+
+    def _skips(self, plugin: Plugin) -> bool:
+        answer = self.pre_filtered.get(plugin.name)
+        return answer is not None and answer.status.is_skip
+
+    def _pre_score(self) -> None:
+        nodes = Nodes(self._memory.snapshot)
+        skipped = {
+            p.name
+            for p in self._memory.local_pre_scores
+            if says_skip(p, call(p, "PreScore", p.pre_score, Status, self.state, self._pod, nodes))
+        }
+        self._scores = [entry for entry in self._memory.local_scores if entry.plugin.name not in skipped]
+        self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores}
+
+    def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._filter_one(row, filters)
+            return
+        index, nodes = self._view(changed)
+        for plugin in filters:
+            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes))
+        self._fits[index] = nodes.exists & ~self._codes[:, index].any(axis=0)
+
+    def _evaluate_scores(self, changed: frozenset[int] | None, columns: Sequence[ScoreColumn]) -> None:
+        if changed is not None and len(changed) <= _FEW:
+            for row in changed:
+                self._score_one(row, columns)
+            return
+        index, nodes = self._view(changed)
+        for column in columns:
+            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes))
+
+    def _filter_one(self, row: int, filters: Sequence[FilterPlugin]) -> None:
+        info = self._memory.snapshot.info_of_row(row)
+        if info is None:
+            self._fits[row] = False
+            return
+        for plugin in filters:
+            status = call(plugin, "Filter", plugin.filter, Status, self.state, self._pod, info)
+            self._columns[plugin.name].write_one(row, status)
+        self._fits[row] = not self._codes[:, row].any()
+
+    def _score_one(self, row: int, columns: Sequence[ScoreColumn]) -> None:
+        info = self._memory.snapshot.info_of_row(row)
+        if info is None:
+            return
+        for column in columns:
+            points = call(column.plugin, "Score", column.plugin.score, int, self.state, self._pod, info)
+            column.write_one(row, points)
+
+    def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
+        snapshot = self._memory.snapshot
+        if changed is None:
+            return slice(0, snapshot.size), Nodes(snapshot)
+        rows = np.fromiter(changed, dtype=np.intp, count=len(changed))
+        return rows, Nodes(snapshot, rows)
+
+
+def _concerned(changed: ChangedRows, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
+    """Which plugins are to be asked about which rows: all where the node changed, some where only its pods did."""
+    of_pods = [plugin for plugin in plugins if Reads.PODS in plugin.reads]
+    others = [plugin for plugin in plugins if Reads.PODS not in plugin.reads]
+    asked = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
+    return [(rows, concerned) for rows, concerned in asked if rows and (concerned or rows is changed.nodes)]
+
+
+class EquivalenceCache:
+    """The classes that were ranked on one Snapshot last, as many as fit into a bound."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pre_filters: Sequence[PreFilterPlugin],
+        filters: Sequence[FilterPlugin],
+        pre_scores: Sequence[PreScorePlugin],
+        scores: Sequence[WeightedScore],
+    ) -> None:
+        self.snapshot = snapshot
+        self.local_pre_filters = [p for p in pre_filters if p.is_row_local]
+        self.local_filters = [f for f in filters if f.is_row_local]
+        self.local_pre_scores = [p for p in pre_scores if p.is_row_local]
+        self.local_scores = [s for s in scores if s.plugin.is_row_local]
+        self._views: OrderedDict[EquivalenceClass, EquivalenceView] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    @property
+    def bound(self) -> int:
+        """How many classes are remembered."""
+        row_bytes = 1 + 4 * len(self.local_filters) + 8 * len(self.local_scores)
+        return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
+
+    def view_of(self, pod: Pod) -> EquivalenceView:
+        """The view of the pod's class; a class that is new, or was forgotten, has its PreFilters run.
+
+        Raises:
+            PluginFailure: one of them failed; nothing is remembered then.
+        """
+        pod_class = self.snapshot.class_of(pod)
+        view = self._views.get(pod_class)
+        if view is None:
+            view = self._views[pod_class] = EquivalenceView(self, pod, pod_class)
+            while len(self._views) > self.bound:
+                self._views.popitem(last=False)
+        else:
+            self._views.move_to_end(pod_class)
+        return view

@@ -1,0 +1,1 @@
+"""Plugins that kube-scheduler does not have."""

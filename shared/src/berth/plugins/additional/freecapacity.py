@@ -1,0 +1,65 @@
+"""FreeCapacity: the node with the most to spare first, in cpu and memory added up as the article does.
+
+Raw: ``free millicores + free memory / 1,000,000``, free being allocatable less what this pod and those there ask for.
+(The article forgets the pods that are there; they are counted here.) One millicore weighs as much as one megabyte.
+Normalized by place: the largest is 100, the next smaller number 99, and so on down to 0. So the order of the best 101
+different numbers is the article's to the last unit, which points in proportion could not keep within 0..100.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.api.resources import CPU, MEMORY
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.framework.interface import NormalizePlugin, Reads, Scores, VectorScorePlugin
+from berth.framework.scoring import normalize_by_place
+from berth.framework.state import CycleState
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "FreeCapacity"
+MEGABYTE: Final = 1_000_000
+_EXACT: Final = 1 << 53
+"""Amounts are exact up to here; what is beyond it counts as this much."""
+
+
+class FreeCapacity(VectorScorePlugin, NormalizePlugin):
+    """Scores by what would be left on the node."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE | Reads.PODS
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """Free millicores and megabytes."""
+        asked = state.pod_class.requests.amounts
+        cpu = node.allocatable(CPU) - node.requested(CPU) - asked.get(CPU, 0)
+        memory = node.allocatable(MEMORY) - node.requested(MEMORY) - asked.get(MEMORY, 0)
+        return _bounded(cpu) + _bounded(memory) // MEGABYTE
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        asked = state.pod_class.requests.amounts
+        cpu = nodes.allocatable(CPU) - nodes.requested(CPU) - asked.get(CPU, 0)
+        memory = nodes.allocatable(MEMORY) - nodes.requested(MEMORY) - asked.get(MEMORY, 0)
+        scores: Scores = _whole(cpu) + _whole(memory) // MEGABYTE
+        return scores
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """By place among the numbers that occur."""
+        return normalize_by_place(scores)
+
+
+def _bounded(amount: int) -> int:
+    return max(-_EXACT, min(amount, _EXACT))
+
+
+def _whole(amount: npt.NDArray[np.float64]) -> Scores:
+    return np.clip(amount, -_EXACT, _EXACT).astype(np.int64)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.SCORE,), build=no_args(FreeCapacity))

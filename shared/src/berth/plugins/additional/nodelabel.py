@@ -1,0 +1,137 @@
+"""NodeFilterLabel: pods go to nodes with a certain label only, whatever the pods ask for.
+
+Filter: the node has the label ``key=value``, ``cpu=true`` by default as in the article. Unschedulable otherwise, and
+evicting pods does not help.
+
+
+NodeScoreLabel: nodes with a certain label are the last choice.
+
+Score: 0 with the label ``key=value``, 1 without, normalized so that the largest is 100. As the article's plugin of that
+name; there the label is ``node=hello``, which is the default here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    NormalizePlugin,
+    Reads,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.scoring import default_normalize
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.plugins.factory import LabelArgs, PluginFactory, validate
+from berth.plugins.matching import has_label
+
+NODE_FILTER_LABEL: Final = "NodeFilterLabel"
+
+NO_LABEL: Final = "node(s) didn't have label {}={}"
+
+
+class NodeFilterLabelArgs(LabelArgs, frozen=True, kw_only=True):
+    """The label that a node must have."""
+
+    key: str = "cpu"
+    value: str = "true"
+
+
+class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
+    """Filters by one label of the node."""
+
+    name: ClassVar[str] = NODE_FILTER_LABEL
+    reads = Reads.NODE
+
+    def __init__(self, args: NodeFilterLabelArgs) -> None:
+        self._key, self._value = args.key, args.value
+        self._refusal = Status.unresolvable(NO_LABEL.format(args.key, args.value))
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the node has the label."""
+        return SUCCESS if self._is_labelled(node.node) else self._refusal
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        return Verdicts.refusing(~has_label(self._key, self._value, nodes), self._refusal)
+
+    def events(self) -> Sequence[EventHint]:
+        """A node is added with the label, or gets it."""
+        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._is_labelled_now),)
+
+    def _is_labelled(self, node: Node) -> bool:
+        return (node.metadata.labels or {}).get(self._key) == self._value
+
+    def _is_labelled_now(self, _: Pod, old: object, new: object) -> bool:
+        was = isinstance(old, Node) and self._is_labelled(old)
+        return isinstance(new, Node) and self._is_labelled(new) and not was
+
+
+def _build_node_filter_label(args: Any) -> NodeFilterLabel:
+    return NodeFilterLabel(args or NodeFilterLabelArgs())
+
+
+NODE_FILTER_LABEL_FACTORY: Final = PluginFactory(
+    name=NODE_FILTER_LABEL,
+    points=(Point.FILTER,),
+    build=_build_node_filter_label,
+    args_type=NodeFilterLabelArgs,
+    validate=validate,
+)
+
+
+NODE_SCORE_LABEL: Final = "NodeScoreLabel"
+
+
+class NodeScoreLabelArgs(LabelArgs, frozen=True, kw_only=True):
+    """The label that costs a node its point."""
+
+    key: str = "node"
+    value: str = "hello"
+
+
+class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
+    """Scores by one label of the node."""
+
+    name: ClassVar[str] = NODE_SCORE_LABEL
+    reads = Reads.NODE
+
+    def __init__(self, args: NodeScoreLabelArgs) -> None:
+        self._key, self._value = args.key, args.value
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """0 with the label, 1 without."""
+        return int(node.labels.get(self._key) != self._value)
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        scores: Scores = (~has_label(self._key, self._value, nodes)).astype(np.int64)
+        return scores
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """1 becomes 100; 0 stays, also when no node has more."""
+        return default_normalize(scores)
+
+
+def _build_node_score_label(args: Any) -> NodeScoreLabel:
+    return NodeScoreLabel(args or NodeScoreLabelArgs())
+
+
+NODE_SCORE_LABEL_FACTORY: Final = PluginFactory(
+    name=NODE_SCORE_LABEL,
+    points=(Point.SCORE,),
+    build=_build_node_score_label,
+    args_type=NodeScoreLabelArgs,
+    validate=validate,
+)

@@ -1,0 +1,111 @@
+"""TenantSpread: the pods of each tenant lie evenly over the nodes. A tenant is the value of the pods' label ``tenant``.
+
+PreFilter: a pod without the label is unschedulable. Score: how many pods of the tenant the node has, over all
+namespaces, those that are being deleted not counted; normalized by place and reversed: the fewest are 100, the next
+larger number 99, and so on. With a weight above 100 no other score outweighs one pod of the tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    NormalizePlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    Scores,
+    SpreadingPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.scoring import normalize_by_place
+from berth.framework.state import CycleState
+from berth.framework.status import Status
+from berth.plugins.factory import Args, PluginFactory, key_problems
+
+NAME: Final = "TenantSpread"
+NO_TENANT: Final = "pod has no label {}, which names the tenant it belongs to"
+
+
+class TenantSpreadArgs(Args, frozen=True, kw_only=True):
+    """``key``: the label of pods whose value is the tenant."""
+
+    key: str = "tenant"
+
+
+class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, SpreadingPlugin, EnqueueExtensions):
+    """Scores by the number of the tenant's pods."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: TenantSpreadArgs) -> None:
+        self._key = args.key
+        self._refusal = PreFilterResult(Status.unresolvable(NO_TENANT.format(args.key)))
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """The pod must say whose it is."""
+        return PreFilterResult() if self._tenant(pod) else self._refusal
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """How many of the tenant's other pods are on the node."""
+        tenant = self._tenant(pod)
+        return sum(self._counts(placed.pod, tenant) and placed.pod.uid != pod.uid for placed in node.placed())
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        return self.company(pod, nodes)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Fewest first."""
+        return normalize_by_place(-scores)
+
+    def company(self, pod: Pod, nodes: Nodes) -> Scores:
+        """How many of the tenant's other pods are on each node."""
+        snapshot, tenant = nodes.snapshot, self._tenant(pod)
+        counts = np.zeros(snapshot.size, dtype=np.int64)
+        for group in snapshot.groups.all():
+            if not group.terminating and group.labels.get(self._key, "") == tenant:
+                counts[list(group.counts)] += list(group.counts.values())
+        itself = snapshot.placed(pod.uid)
+        if itself is not None and self._counts(itself.pod, tenant):
+            counts[itself.row] -= 1
+        return nodes.take(counts)
+
+    def events(self) -> Sequence[EventHint]:
+        """The pod gets the label: nothing else helps one that has none."""
+        return (EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL), self._is_labelled_now),)
+
+    def _tenant(self, pod: Pod) -> str:
+        return (pod.metadata.labels or {}).get(self._key, "")
+
+    def _counts(self, pod: Pod, tenant: str) -> bool:
+        return pod.metadata.deletion_timestamp is None and self._tenant(pod) == tenant
+
+    def _is_labelled_now(self, pod: Pod, _: object, new: object) -> bool:
+        return isinstance(new, Pod) and new.uid == pod.uid and bool(self._tenant(new))
+
+
+def validate(args: TenantSpreadArgs, path: str) -> list[str]:
+    """The key must be one that a label can have."""
+    return key_problems(args.key, f"{path}.key")
+
+
+def _build(args: Any) -> TenantSpread:
+    return TenantSpread(args or TenantSpreadArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_FILTER, Point.SCORE),
+    build=_build,
+    args_type=TenantSpreadArgs,
+    validate=validate,
+)

@@ -1,0 +1,1 @@
+"""DefaultPreemption: evicts less important pods, as few as possible, to make room for an important one."""

@@ -1,0 +1,1 @@
+"""NetworkTraffic: prefers nodes whose network carries little, by live data from Prometheus."""

@@ -1,0 +1,173 @@
+"""The arguments of NetworkTraffic: the short form (``ip``, ``deviceName``, ``timeRange``) and the full one."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from berth.api.livedata import DEFAULT_DEVICES, DEFAULT_NODE_LABEL, BandwidthQuery, bytes_per_second
+from berth.api.quantity import QuantityError
+from berth.plugins.factory import Args
+
+RECEIVE: Final = "receive"
+TRANSMIT: Final = "transmit"
+BOTH: Final = "both"
+RELATIVE: Final = "Relative"
+CAPACITY: Final = "Capacity"
+_MAX_PERCENT: Final = 100
+_SHORTEST_RANGE: Final = timedelta(seconds=5)
+_LONGEST_RANGE: Final = timedelta(days=1)
+_SHORTEST_AGE: Final = timedelta(minutes=5)
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
+    """Where the bandwidth comes from and what becomes of it. Rates are written in bits per second (``1G``).
+
+    Attributes:
+        ip: short form of ``url``: host and port, without a scheme it is http.
+        device_name: short form of ``devices``: the name of one.
+        time_range: minutes that are averaged over.
+        url: of the Prometheus server.
+        devices: names, each a regular expression for the whole name; unset is eth.*, en.* and bond.*, slaves left out.
+        range: in the place of ``timeRange``: a duration such as 90s; at least two scrapes long.
+        direction: receive, transmit or both.
+        scoring: Relative (to the busiest node) or Capacity (of the node's own link).
+        capacity: of links that do not tell theirs; unset: such a node counts as unknown under Capacity.
+        unknown_score: 0..100, what a node gets of which there is no sample, or none that is recent enough.
+        maximum_age: beyond which a sample is not believed; unset is the range, and 5 minutes at least.
+        pod_bandwidth: estimate for a placed pod that is not annotated, in each direction.
+        saturation_percent: 1..100, from which share of its link's capacity on a node is refused; 0 refuses none.
+        node_label: the label of the metrics that carries the node's name, where there is one.
+    """
+
+    ip: str = ""
+    device_name: str = ""
+    time_range: int | None = None
+    url: str = ""
+    devices: list[str] | None = None
+    range: timedelta | None = None
+    direction: str = RECEIVE
+    scoring: str = RELATIVE
+    capacity: str = ""
+    unknown_score: int = 0
+    maximum_age: timedelta | None = None
+    pod_bandwidth: str = "10M"
+    saturation_percent: int = 0
+    node_label: str = DEFAULT_NODE_LABEL
+
+
+def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
+    """The question that valid arguments ask."""
+    return BandwidthQuery(
+        url=_url(args).rstrip("/"),
+        devices=tuple(args.devices or ((re.escape(args.device_name),) if args.device_name else DEFAULT_DEVICES)),
+        time_range=time_range_of(args),
+        node_label=args.node_label,
+    )
+
+
+def time_range_of(args: NetworkTrafficArgs) -> timedelta:
+    """What is averaged over; 5 minutes unless something is said."""
+    return args.range or timedelta(minutes=args.time_range if args.time_range is not None else 5)
+
+
+def maximum_age_of(args: NetworkTrafficArgs) -> timedelta:
+    """Beyond which a sample is not believed."""
+    return args.maximum_age or max(time_range_of(args), _SHORTEST_AGE)
+
+
+def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
+    """Every problem, with its path."""
+    return [
+        *_two_forms(args, path),
+        *_url_problems(args, path),
+        *_device_problems(args, path),
+        *_range_problems(args, path),
+        *_choice_problems(args, path),
+        *_number_problems(args, path),
+    ]
+
+
+def _url(args: NetworkTrafficArgs) -> str:
+    given = args.url or args.ip
+    return given if "://" in given else f"http://{given}"
+
+
+def _two_forms(args: NetworkTrafficArgs, path: str) -> list[str]:
+    pairs = (("ip", args.ip, "url", args.url), ("deviceName", args.device_name, "devices", args.devices))
+    problems = [f"{path}.{long}: want {short} or {long}, got both" for short, a, long, b in pairs if a and b]
+    if args.time_range is not None and args.range is not None:
+        problems.append(f"{path}.range: want timeRange or range, got both")
+    return problems
+
+
+def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    if not args.url and not args.ip:
+        return [f"{path}.url: required (or ip): the address of a Prometheus server"]
+    where, given = ("url", args.url) if args.url else ("ip", args.ip)
+    try:
+        parts = urlsplit(_url(args))
+        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        sound, parts = False, urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        return [f"{path}.{where}: want no user and password in it (addresses are logged)"]
+    return [] if sound else [f"{path}.{where}: want http://HOST[:PORT] or https://HOST[:PORT], got {given!r}"]
+
+
+def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = [f"{path}.devices: want at least one, got none"] if args.devices == [] else []
+    for index, device in enumerate(args.devices or ()):
+        try:
+            re.compile(device)
+        except re.error as exc:
+            problems.append(f"{path}.devices[{index}]: want a regular expression, got {device!r} ({exc})")
+        if not device:
+            problems.append(f"{path}.devices[{index}]: want a name, got ''")
+    return problems
+
+
+def _range_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = []
+    if args.time_range is not None and not timedelta(minutes=1) <= timedelta(minutes=args.time_range) <= _LONGEST_RANGE:
+        problems.append(f"{path}.timeRange: want 1..1440 (minutes), got {args.time_range}")
+    if args.range is not None and not _SHORTEST_RANGE <= args.range <= _LONGEST_RANGE:
+        problems.append(f"{path}.range: want 5s..24h, got {args.range.total_seconds():g}s")
+    if args.maximum_age is not None and args.maximum_age < _SHORTEST_RANGE:
+        problems.append(f"{path}.maximumAge: want at least 5s, got {args.maximum_age.total_seconds():g}s")
+    return problems
+
+
+def _choice_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    problems = []
+    if args.direction not in (RECEIVE, TRANSMIT, BOTH):
+        problems.append(f"{path}.direction: want receive, transmit or both, got {args.direction!r}")
+    if args.scoring not in (RELATIVE, CAPACITY):
+        problems.append(f"{path}.scoring: want Relative or Capacity, got {args.scoring!r}")
+    if not _LABEL.fullmatch(args.node_label):
+        problems.append(f"{path}.nodeLabel: want the name of a label, got {args.node_label!r}")
+    return problems
+
+
+def _number_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
+    percents = (("unknownScore", args.unknown_score), ("saturationPercent", args.saturation_percent))
+    problems = [
+        f"{path}.{name}: want 0..100, got {percent}" for name, percent in percents if not 0 <= percent <= _MAX_PERCENT
+    ]
+    for name, bits in (("capacity", args.capacity), ("podBandwidth", args.pod_bandwidth)):
+        if bits or name == "podBandwidth":
+            problems += _rate_problems(bits, f"{path}.{name}")
+    if args.capacity and not problems and not bytes_per_second(args.capacity):
+        problems.append(f"{path}.capacity: want more than 0, got {args.capacity!r}")
+    return problems
+
+
+def _rate_problems(bits: str, path: str) -> list[str]:
+    try:
+        bytes_per_second(bits)
+    except QuantityError as exc:
+        return [f"{path}: {exc} (bits per second)"]
+    return []

@@ -1,0 +1,145 @@
+"""NetworkTraffic: prefers nodes whose network carries little, by live data from Prometheus.
+
+Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when every node carries nothing. Capacity:
+``100 - bandwidth * 100 / capacity`` of the node's own link, 0 from a full link on. A node without a usable sample gets
+``unknownScore``. ``bandwidth`` is the sample and, so that not every pod follows the one quiet node until the next one,
+what pods placed lately are estimated to add (DESIGN 3.10). The plugin of the article "Kubernetes scheduler, live
+traffic", which asks a meaningful question in the place of the sum of a counter's readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.livedata import BANDWIDTH, LiveSource, decode_bandwidth
+from berth.api.pod import Pod
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
+from berth.framework.interface import (
+    MAX_SCORE,
+    EnqueueExtensions,
+    ExplainingPlugin,
+    NormalizePlugin,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.state import CycleState
+from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.plugins.factory import PluginFactory
+from berth.plugins.networktraffic.args import CAPACITY, NetworkTrafficArgs, query_of, validate
+from berth.plugins.networktraffic.traffic import NodeTraffic, measured_share
+
+NAME: Final = "NetworkTraffic"
+ALIAS: Final = "network_traffic"
+SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
+UNKNOWN: Final = -1
+"""The raw score of a node without a usable sample."""
+_MOST: Final = 2.0**53
+"""Bytes per second beyond what any link carries: more is not told apart, so that whole numbers stay within 64 bits."""
+_MEGA: Final = 1e6
+
+
+class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
+    """Scores by live traffic. Reads one question of the bucket ``bandwidth``."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: NetworkTrafficArgs) -> None:
+        self._args = args
+        self._of_capacity = args.scoring == CAPACITY
+        self.live_sources = frozenset({LiveSource(bucket=BANDWIDTH, name=query_of(args).token)})
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """Bytes per second, or percent of the capacity; UNKNOWN when it is not known."""
+        traffic = self._traffic_on(node.snapshot)
+        raw = 100 * traffic.used_share(node.row) if self._of_capacity else traffic.used(node.row)
+        return UNKNOWN if math.isnan(raw) else math.floor(min(raw, _MOST))
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        traffic = self._traffic_on(nodes.snapshot)
+        raw = nodes.take(100 * traffic.all_used_shares() if self._of_capacity else traffic.all_used())
+        return np.where(np.isnan(raw), UNKNOWN, np.floor(np.minimum(raw, _MOST))).astype(np.int64)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Less traffic is better."""
+        largest = MAX_SCORE if self._of_capacity else max(int(scores.max(initial=0)), 1)
+        used = np.minimum(scores * MAX_SCORE // largest, MAX_SCORE)
+        return np.where(scores == UNKNOWN, self._args.unknown_score, MAX_SCORE - used)
+
+    def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
+        """Value, age and estimate."""
+        traffic = self._traffic_on(node.snapshot)
+        seen, direction = traffic.seen(node.row), self._args.direction
+        if math.isnan(seen.measured):
+            return "unknown: no sample"
+        said = f"{_written(seen.measured)} {direction}, sampled {seen.age_seconds:.0f} s ago"
+        if seen.estimated:
+            pods = "1 pod" if seen.pods == 1 else f"{seen.pods} pods"
+            said += f", {_written(seen.estimated)} estimated for {pods} placed lately"
+        if self._of_capacity:
+            said += f", link {_written(seen.capacity)}"
+        return f"unknown, too old: {said}" if traffic.is_too_old(node.row) else said
+
+    def _traffic_on(self, snapshot: Snapshot) -> NodeTraffic:
+        return snapshot.live.derived(self, lambda: NodeTraffic(self._args, snapshot))
+
+
+class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):
+    """Also refuses nodes whose link is saturated; what is not known refuses nobody."""
+
+    def __init__(self, args: NetworkTrafficArgs) -> None:
+        super().__init__(args)
+        self._limit = args.saturation_percent / 100
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the link has room."""
+        return SATURATED if self._traffic_on(node.snapshot).used_share(node.row) >= self._limit else SUCCESS
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        shares = nodes.take(self._traffic_on(nodes.snapshot).all_used_shares())
+        return Verdicts.refusing(shares >= self._limit, SATURATED)
+
+    def events(self) -> Sequence[EventHint]:
+        """Samples of links with room, new nodes, of which nothing is known, pods that go with what they carry."""
+        return (
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._has_room_now),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node),
+        )
+
+    def _has_room_now(self, _: Pod, __: object, news: object) -> bool:
+        """By the sample alone: what pods are estimated to add may have refused the node before, and fades."""
+        if not isinstance(news, LiveNews) or news.source not in self.live_sources:
+            return False
+        return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
+
+
+def _was_on_a_node(_: Pod, old: object, __: object) -> bool:
+    return isinstance(old, Pod) and bool(old.spec.node_name)
+
+
+def _written(bytes_per_second: float) -> str:
+    return "unknown" if math.isnan(bytes_per_second) else f"{bytes_per_second / _MEGA:.4g} MB/s"
+
+
+def _build(args: NetworkTrafficArgs) -> NetworkTraffic:
+    """With a Filter only when one is wished for, so that the binder reads live data only when a filter needs it."""
+    return FilteringNetworkTraffic(args) if args.saturation_percent else NetworkTraffic(args)
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.FILTER, Point.SCORE),
+    build=_build,
+    args_type=NetworkTrafficArgs,
+    validate=validate,
+)

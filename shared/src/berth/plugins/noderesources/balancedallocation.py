@@ -1,0 +1,177 @@
+"""How evenly the resources of a node are used, before and after a pod: what NodeResourcesBalancedAllocation computes.
+
+With the used part ``f = R / A`` of each resource, at most 1, those with A = 0 left out: the spread is ``|f1 - f2| / 2``
+of two resources, the population standard deviation of more, 0 of fewer, and the balance ``(1 - spread) * 100`` without
+its fraction. Points: ``50 + (50 + balance with the pod - balance without it) / 2``, without the fraction.
+
+Balances are 50..100, so nothing is ever negative. Sums are in the order of the resources: float results depend on it.
+
+
+NodeResourcesBalancedAllocation: prefers nodes whose resources the pod makes more evenly used.
+
+Score: see balance. Requests are the real ones, and a pod that asks for none of the resources is not scored. As
+kube-scheduler 1.36's plugin of that name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any, ClassVar, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.api.resources import Requests, is_scalar
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.framework.interface import PreScorePlugin, Reads, Scores, VectorScorePlugin
+from berth.framework.state import CycleState
+from berth.framework.status import SKIP, SUCCESS, Status
+from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.noderesources.scoringstrategy import ResourceWeight, cpu_and_memory, resource_problems
+
+Amount = npt.NDArray[np.float64]
+
+Points = npt.NDArray[np.int64]
+
+_TWO: Final = 2
+
+
+def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
+    """Of (requested without the pod, amount of the pod, allocatable) of each resource."""
+    counted = [(r, amount, a) for r, amount, a in resources if a]
+    now = _balance([(r + amount) / a for r, amount, a in counted])
+    before = _balance([r / a for r, _, a in counted])
+    return 50 + (50 + now - before) // 2
+
+
+def points_of_nodes(resources: Sequence[tuple[Amount, float, Amount]], count: int) -> Points:
+    """The same for ``count`` nodes."""
+    has = [a > 0 for _, _, a in resources]
+    divisors = [np.maximum(a, 1.0) for _, _, a in resources]
+    now = [(r + amount) / a for (r, amount, _), a in zip(resources, divisors, strict=True)]
+    before = [r / a for (r, _, _), a in zip(resources, divisors, strict=True)]
+    points: Points = 50 + (50 + _balances(now, has, count) - _balances(before, has, count)) // 2
+    return points
+
+
+def _balance(fractions: Sequence[float]) -> int:
+    parts = [min(part, 1.0) for part in fractions]
+    if len(parts) < _TWO:
+        return 100
+    if len(parts) == _TWO:
+        return int((1 - abs(parts[0] - parts[1]) / 2) * 100)
+    mean = _added(parts) / len(parts)
+    return int((1 - math.sqrt(_added([(part - mean) * (part - mean) for part in parts]) / len(parts))) * 100)
+
+
+def _added(numbers: Sequence[float]) -> float:
+    """One after the other: ``sum`` of newer Pythons is more exact than kube-scheduler's."""
+    return reduce(add, numbers)
+
+
+def _balances(fractions: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]], count: int) -> Points:
+    parts = [np.minimum(f, 1.0) * there for f, there in zip(fractions, has, strict=True)]
+    if len(parts) < _TWO:
+        return np.full(count, 100, dtype=np.int64)
+    spread = np.abs(parts[0] - parts[1]) / 2 * (has[0] & has[1]) if len(parts) == _TWO else _deviations(parts, has)
+    balances: Points = ((1 - spread) * 100).astype(np.int64)
+    return balances
+
+
+def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -> Amount:
+    """The spread of more than two resources, of which a node may lack some."""
+    there = np.add.reduce([h.astype(np.float64) for h in has])
+    number = np.maximum(there, 1.0)
+    mean = np.add.reduce(parts) / number
+    squares = [np.where(h, (part - mean) * (part - mean), 0.0) for part, h in zip(parts, has, strict=True)]
+    deviations: Amount = np.sqrt(np.add.reduce(squares) / number)
+    if not np.any(there == _TWO):
+        return deviations
+    ranked = [np.where(h, part, np.nan) for part, h in zip(parts, has, strict=True)]
+    halves = np.abs(np.fmax.reduce(ranked) - np.fmin.reduce(ranked)) / 2
+    return np.where(there == _TWO, halves, deviations)
+
+
+NAME: Final = "NodeResourcesBalancedAllocation"
+
+
+class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
+    """``resources``: those that are to be used evenly; their weight can only be 1."""
+
+    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+
+    def __post_init__(self) -> None:
+        """An empty list is not written."""
+        if not self.resources:
+            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
+    """Scores by what the pod does to the balance."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE | Reads.PODS
+
+    def __init__(self, args: BalancedAllocationArgs) -> None:
+        self._resources = [resource.name for resource in args.resources or ()]
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip for a pod that asks for none of it: it leaves every balance as it is."""
+        return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """50..100: 75 where the balance stays as it is."""
+        return points_of_node(
+            [
+                (node.requested(name), amount, node.allocatable(name))
+                for name, amount in self._counted(state.pod_class.requests)
+            ]
+        )
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        counted = self._counted(state.pod_class.requests)
+        resources = [(nodes.requested(name), float(amount), nodes.allocatable(name)) for name, amount in counted]
+        return points_of_nodes(resources, len(nodes))
+
+    def _counted(self, requests: Requests) -> list[tuple[str, int]]:
+        """(resource, amount) of what counts: scalars only when the pod asks for them."""
+        given = ((name, requests.amounts.get(name, 0)) for name in self._resources)
+        return [(name, amount) for name, amount in given if amount or not is_scalar(name)]
+
+
+def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
+    """Resources that can be counted, each once, and no weights."""
+    resources = args.resources or []
+    names = [resource.name for resource in resources]
+    problems = [
+        f"{path}.resources[{i}].name: want it once, got {name!r} once more"
+        for i, name in enumerate(names)
+        if name in names[:i]
+    ]
+    problems += [
+        f"{path}.resources[{i}].weight: want 1, got {resource.weight}"
+        for i, resource in enumerate(resources)
+        if resource.weight != 1
+    ]
+    unweighed = [ResourceWeight(name=name) for name in names]
+    return problems + resource_problems(unweighed, f"{path}.resources")
+
+
+def _build(args: Any) -> NodeResourcesBalancedAllocation:
+    return NodeResourcesBalancedAllocation(args or BalancedAllocationArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_SCORE, Point.SCORE),
+    build=_build,
+    args_type=BalancedAllocationArgs,
+    validate=validate,
+)

@@ -1,0 +1,234 @@
+"""What NodeResourcesFit wants free for a pod, and which events may free it.
+
+NodeResourcesFit: what the pod asks for must be free on the node, and room is preferred, or the lack of it.
+
+Filter: ``requested + pod > allocatable`` for any resource refuses the node, and so do too many pods; each missing
+resource is a reason of its own. Score: see scoringstrategy. As kube-scheduler 1.36's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    Amounts,
+    Requests,
+    is_extended,
+    is_scalar,
+    pod_requests,
+    read_amounts,
+)
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    PreFilterPlugin,
+    PreFilterResult,
+    Reads,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.plugins.factory import PluginFactory
+from berth.plugins.noderesources.scoringstrategy import NodeResourcesFitArgs, strategy_of, validate, weights_of
+
+_FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedAmount:
+    """What must be free: (resource, amount), each amount more than 0, in the order in which reasons are given."""
+
+    amounts: tuple[tuple[str, int], ...]
+
+
+class ResourceNeeds:
+    """What of a pod's requests counts: all but the extended resources that the arguments leave out."""
+
+    def __init__(self, args: NodeResourcesFitArgs) -> None:
+        self._ignored = frozenset(args.ignored_resources or ())
+        self._ignored_groups = frozenset(args.ignored_resource_groups or ())
+
+    def of(self, requests: Requests) -> WantedAmount:
+        """What must be free for these requests."""
+        names = [*_FIRST, *sorted(name for name in requests.amounts if is_scalar(name) and not self._ignores(name))]
+        amounts = ((name, requests.amounts.get(name, 0)) for name in names)
+        return WantedAmount(tuple((name, amount) for name, amount in amounts if amount > 0))
+
+    def _ignores(self, resource: str) -> bool:
+        group = resource.split("/", maxsplit=1)[0]
+        return is_extended(resource) and (resource in self._ignored or group in self._ignored_groups)
+
+
+def events_of(needs: ResourceNeeds) -> Sequence[EventHint]:
+    """A pod goes or shrinks; a node is added or has more to give; room that was kept for a pod is free again."""
+    pod_frees = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
+    node_offers = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
+    return (
+        EventHint(pod_frees, partial(_pod_frees, needs)),
+        EventHint(node_offers, partial(_node_offers, needs)),
+        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
+    )
+
+
+def _pod_frees(needs: ResourceNeeds, pod: Pod, old: object, new: object) -> bool:
+    """A pod that is gone frees what it had if it had a node; one that shrinks, what this pod wants too."""
+    if not isinstance(old, Pod):
+        return True
+    if not isinstance(new, Pod):
+        return bool(old.spec.node_name or old.status.nominated_node_name)
+    if new.uid != pod.uid and not new.spec.node_name:
+        return False
+    before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
+    wanted = needs.of(pod_requests(old.spec if new.uid == pod.uid else pod.spec))
+    return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted.amounts)
+
+
+def _node_offers(needs: ResourceNeeds, pod: Pod, old: object, new: object) -> bool:
+    """The node, were it empty, has room for the pod, and more of something that the pod wants than before."""
+    if not isinstance(new, Node):
+        return False
+    wanted, now = needs.of(pod_requests(pod.spec)).amounts, _allocatable(new)
+    if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
+        return False
+    before = _allocatable(old) if isinstance(old, Node) else {}
+    return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
+
+
+def _allocatable(node: Node) -> Amounts:
+    return read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
+
+
+NAME: Final = "NodeResourcesFit"
+
+TOO_MANY_PODS: Final = "Too many pods"
+
+INSUFFICIENT: Final = "Insufficient {}"
+
+WANTED: Final = StateKey[WantedAmount]("NodeResourcesFit.wanted")
+
+_MAX_BITS: Final = 60
+"""More reasons than that do not fit into the bits of an int64."""
+
+
+class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):
+    """Filters by real requests, scores by requests of which cpu and memory are never 0 by omission."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE | Reads.PODS
+    sums_only = True
+
+    def __init__(self, args: NodeResourcesFitArgs) -> None:
+        self._needs = ResourceNeeds(args)
+        self._weights = weights_of(args.scoring_strategy)
+        self._strategy = strategy_of(args.scoring_strategy)
+        self.packs = self._strategy.packs
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """What counts of the requests; never Skip, since there may be too many pods."""
+        state.write(WANTED, self._needs.of(state.pod_class.requests))
+        return PreFilterResult()
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether all of it is free."""
+        missing = [TOO_MANY_PODS] if node.pods + 1 > node.allowed_pods else []
+        unresolvable = False
+        for resource, amount in state.read(WANTED).amounts:
+            allocatable = node.allocatable(resource)
+            if amount > allocatable - node.requested(resource):
+                missing.append(INSUFFICIENT.format(resource))
+                unresolvable = unresolvable or amount > allocatable
+        return _status(missing, unresolvable=unresolvable)
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes: one bit for each reason, then one status for each set of bits that occurs."""
+        wanted = state.read(WANTED).amounts
+        if len(wanted) > _MAX_BITS:
+            return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
+        bits = (nodes.pods + 1 > nodes.allowed_pods).astype(np.int64)
+        beyond = np.zeros(len(nodes), dtype=np.bool_)
+        for place, (resource, amount) in enumerate(wanted, start=1):
+            allocatable = nodes.allocatable(resource)
+            bits |= (amount > allocatable - nodes.requested(resource)).astype(np.int64) << place
+            beyond |= amount > allocatable
+        bits |= beyond.astype(np.int64) << (len(wanted) + 1)
+        return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """By the strategy, over the resources that it counts."""
+        requests = state.pod_class.requests
+        used = {CPU: (node.nonzero_cpu, requests.nonzero_cpu), MEMORY: (node.nonzero_memory, requests.nonzero_memory)}
+        return self._strategy.of_node(
+            (weight, sum(used.get(name, (node.requested(name), amount))), node.allocatable(name))
+            for name, weight, amount in self._counted(requests)
+        )
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        requests = state.pod_class.requests
+        return self._strategy.of_nodes(
+            (
+                (weight, _used(name, amount, requests, nodes), nodes.allocatable(name))
+                for name, weight, amount in self._counted(requests)
+            ),
+            len(nodes),
+        )
+
+    def events(self) -> Sequence[EventHint]:
+        """A pod goes or shrinks, room kept for one is free again; a node is added or has more to give."""
+        return events_of(self._needs)
+
+    def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
+        """(resource, weight, amount) of what scores count: scalars only when the pod asks for them."""
+        given = ((name, weight, requests.amounts.get(name, 0)) for name, weight in self._weights)
+        return [entry for entry in given if entry[2] or not is_scalar(entry[0])]
+
+
+def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
+    if not missing:
+        return SUCCESS
+    return Status.unresolvable(*missing) if unresolvable else Status.unschedulable(*missing)
+
+
+def _status_of(resources: Sequence[str], bits: int) -> Status:
+    """The lowest bit: too many pods; one for each resource; the highest: more is asked for than the node has at all."""
+    reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
+    missing = [reason for place, reason in enumerate(reasons) if bits >> place & 1]
+    return _status(missing, unresolvable=bool(bits >> len(reasons)))
+
+
+def _used(resource: str, amount: int, requests: Requests, nodes: Nodes) -> npt.NDArray[np.float64]:
+    if resource == CPU:
+        return nodes.nonzero_cpu + requests.nonzero_cpu
+    if resource == MEMORY:
+        return nodes.nonzero_memory + requests.nonzero_memory
+    return nodes.requested(resource) + amount
+
+
+def _build(args: Any) -> NodeResourcesFit:
+    return NodeResourcesFit(args or NodeResourcesFitArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_FILTER, Point.FILTER, Point.SCORE),
+    build=_build,
+    args_type=NodeResourcesFitArgs,
+    validate=validate,
+)

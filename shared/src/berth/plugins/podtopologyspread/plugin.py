@@ -1,0 +1,264 @@
+"""The arguments of PodTopologySpread and what is wrong with them.
+
+Which events may help a pod that PodTopologySpread refused.
+
+PodTopologySpread: pods of a kind lie evenly over zones, hosts or any other values of a node label.
+
+Filter: ``pods in the domain + 1 - pods in the emptiest domain > maxSkew`` refuses the node. Score: see spreadscore.
+Pods without constraints have those of the arguments, about the pods of their services and their controller. As
+kube-scheduler 1.36's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import msgspec
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.node import Node
+from berth.api.pod import Pod, TopologySpreadConstraint
+from berth.cluster.nodes import Gone, NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import (
+    EnqueueExtensions,
+    NormalizePlugin,
+    PreFilterExtensions,
+    PreFilterResult,
+    PreScorePlugin,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.podtopologyspread.constraints import (
+    DO_NOT_SCHEDULE,
+    HOSTNAME,
+    SCHEDULE_ANYWAY,
+    ZONE,
+    Constraint,
+    DefaultSelectors,
+    compile_constraints,
+)
+from berth.plugins.podtopologyspread.counts import Skews, Spread, skews_of, spread_of
+
+SYSTEM: Final = "System"
+
+LIST: Final = "List"
+
+SYSTEM_CONSTRAINTS: Final = (
+    TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable=SCHEDULE_ANYWAY),
+    TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
+)
+"""What pods without constraints of their own have under ``defaultingType: System``."""
+
+
+class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
+    """``defaultConstraints``: for pods that have none of their own, under ``defaultingType: List``."""
+
+    default_constraints: list[TopologySpreadConstraint] | None = None
+    defaulting_type: str = SYSTEM
+
+    def __post_init__(self) -> None:
+        """Empty is not written."""
+        if not self.defaulting_type:
+            msgspec.structs.force_setattr(self, "defaulting_type", SYSTEM)
+
+
+def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:
+    """Every problem, with its path."""
+    given, where = args.default_constraints or [], f"{path}.defaultConstraints"
+    problems = []
+    if args.defaulting_type not in (SYSTEM, LIST):
+        problems.append(f"{path}.defaultingType: want {SYSTEM} or {LIST}, got {args.defaulting_type!r}")
+    if args.defaulting_type == SYSTEM and given:
+        problems.append(f"{path}.defaultingType: want {LIST} where there are defaultConstraints, got {SYSTEM!r}")
+    problems += [problem for i, c in enumerate(given) for problem in _problems_of(c, f"{where}[{i}]")]
+    pairs = [(constraint.topology_key, constraint.when_unsatisfiable) for constraint in given]
+    return problems + [
+        f"{where}[{i}]: want a constraint of its own, got {key!r} with {action!r} once more"
+        for i, (key, action) in enumerate(pairs)
+        if (key, action) in pairs[:i]
+    ]
+
+
+def _problems_of(constraint: TopologySpreadConstraint, path: str) -> list[str]:
+    problems = key_problems(constraint.topology_key, f"{path}.topologyKey")
+    if constraint.max_skew <= 0:
+        problems.append(f"{path}.maxSkew: want more than 0, got {constraint.max_skew}")
+    if constraint.when_unsatisfiable not in (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY):
+        got = constraint.when_unsatisfiable
+        problems.append(f"{path}.whenUnsatisfiable: want {DO_NOT_SCHEDULE} or {SCHEDULE_ANYWAY}, got {got!r}")
+    if constraint.label_selector is not None:
+        problems.append(f"{path}.labelSelector: want none, it follows from the pod's services and its controller")
+    return problems
+
+
+Defaults = Sequence[TopologySpreadConstraint]
+
+_OF_PODS = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+
+_OF_NODES = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+
+
+def events_of(defaults: Defaults) -> Sequence[EventHint]:
+    """With the constraints of pods that have none of their own."""
+    return (
+        EventHint(ClusterEvent(Resource.POD, _OF_PODS), partial(_pod_helps, defaults)),
+        EventHint(ClusterEvent(Resource.NODE, _OF_NODES), partial(_node_helps, defaults)),
+        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), partial(_pod_helps, defaults)),
+    )
+
+
+def _pod_helps(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
+    """A pod of the namespace starts or ceases to count; of default constraints any may."""
+    known = [other for other in (old, new) if isinstance(other, Pod)]
+    if any(other.uid == pod.uid for other in known):
+        return True
+    if any(other.metadata.namespace != pod.metadata.namespace for other in known):
+        return False
+    if not pod.spec.topology_spread_constraints:
+        return bool(defaults)
+    constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
+    return any(_counts(constraint, old) != _counts(constraint, new) for constraint in constraints)
+
+
+def _node_helps(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
+    """A node with all the labels comes or goes, or it comes to other domains."""
+    given = pod.spec.topology_spread_constraints or defaults
+    keys = [constraint.topology_key for constraint in given if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
+    was, now = _domains(old, keys), _domains(new, keys)
+    return was != now or (now is not None and _taints_of(old) != _taints_of(new))
+
+
+def _counts(constraint: Constraint, pod: object) -> bool:
+    return isinstance(pod, Pod) and constraint.means(pod)
+
+
+def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
+    """The node's values; None when it lacks one."""
+    labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
+    return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
+
+
+def _taints_of(node: object) -> object:
+    return (node.spec.unschedulable, node.spec.taints or []) if isinstance(node, Node) else None
+
+
+NAME: Final = "PodTopologySpread"
+
+TOO_MANY: Final = Status.unschedulable("node(s) didn't match pod topology spread constraints")
+
+NO_LABEL: Final = Status.unresolvable("node(s) didn't match pod topology spread constraints (missing required label)")
+
+SKEWS: Final = StateKey[Skews]("PodTopologySpread.skews")
+
+SPREAD: Final = StateKey[Spread]("PodTopologySpread.spread")
+
+
+class PodTopologySpread(
+    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+):
+    """Filters by DoNotSchedule, scores by ScheduleAnyway."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: PodTopologySpreadArgs) -> None:
+        self._system = args.defaulting_type == SYSTEM
+        self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip without constraints that must hold."""
+        constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
+        if not constraints:
+            return PreFilterResult(SKIP)
+        state.write(SKEWS, skews_of(constraints, pod, state.pod_class, snapshot))
+        return PreFilterResult()
+
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
+        """One more in the domains of the node."""
+        state.read(SKEWS).change(added, node, 1)
+        return SUCCESS
+
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
+        """One less."""
+        state.read(SKEWS).change(removed, node, -1)
+        return SUCCESS
+
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+        """Domains that have too many all the same; that the emptiest may have fewer then is left out."""
+        refused = np.zeros(len(nodes), dtype=np.bool_)
+        for skew in state.read(SKEWS).every:
+            refused |= skew.domains.on(nodes) - skew.gone(gone, nodes.snapshot) > skew.most
+        return Verdicts.refusing(refused, TOO_MANY)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """The first constraint that does not hold decides."""
+        for skew in state.read(SKEWS).every:
+            if not skew.domains.has(node.row):
+                return NO_LABEL
+            if skew.domains.at(node.row) > skew.most:
+                return TOO_MANY
+        return SUCCESS
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        codes = np.zeros(len(nodes), dtype=np.int32)
+        for skew in reversed(state.read(SKEWS).every):
+            codes[skew.domains.on(nodes) > skew.most] = 1
+            codes[~skew.domains.present(nodes)] = 2
+        return Verdicts(codes, (SUCCESS, TOO_MANY, NO_LABEL))
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip without constraints that would rather hold."""
+        constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
+        if not constraints:
+            return SKIP
+        all_keys = bool(pod.spec.topology_spread_constraints) or not self._system
+        state.write(SPREAD, spread_of(constraints, state.pod_class, nodes, all_keys=all_keys))
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """The more pods in the node's domains, the more."""
+        return state.read(SPREAD).raw(node.row)
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        return state.read(SPREAD).all_raw(nodes)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        """Fewest pods first."""
+        return state.read(SPREAD).normalized(scores, nodes)
+
+    def events(self) -> Sequence[EventHint]:
+        """Pods of its kind come, go or change; nodes come, go or come to other domains."""
+        return events_of(self._defaults)
+
+    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
+        """What holds for the pod: its own constraints, else the default ones where something selects it."""
+        own = pod.spec.topology_spread_constraints
+        if own:
+            return compile_constraints(own, pod, action)
+        if not any(constraint.when_unsatisfiable == action for constraint in self._defaults):
+            return ()
+        selector = snapshot.live.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
+        return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
+
+
+def _build(args: Any) -> PodTopologySpread:
+    return PodTopologySpread(args or PodTopologySpreadArgs())
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME,
+    points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
+    build=_build,
+    args_type=PodTopologySpreadArgs,
+    validate=validate,
+)

@@ -1,0 +1,116 @@
+"""The claims that a pod's volumes use, and what is said of those that it cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.pod import Pod, Volume
+from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolumeClaim, StorageClass
+from berth.cluster.snapshot import Snapshot
+from berth.framework.status import Status
+
+LOST: Final = "Lost"
+"""The phase of a claim whose volume is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A volume's claim by name; one of an ephemeral volume is made for the pod and must be the pod's own."""
+
+    name: str
+    is_ephemeral: bool = False
+
+    def find(self, pod: Pod, snapshot: Snapshot) -> PersistentVolumeClaim | None:
+        """The claim itself; None when it is not there."""
+        return snapshot.objects(PersistentVolumeClaim).named(self.name, pod.metadata.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """A pod's claims: ``bound``; ``waiting`` for their first consumer; ``immediate``: to be bound, and not yet so."""
+
+    bound: tuple[PersistentVolumeClaim, ...] = ()
+    waiting: tuple[PersistentVolumeClaim, ...] = ()
+    immediate: tuple[PersistentVolumeClaim, ...] = ()
+
+
+def claim_of(volume: Volume, pod: Pod) -> ClaimUse | None:
+    """The claim that a volume uses; None for one that uses none."""
+    if volume.persistent_volume_claim is not None:
+        return ClaimUse(volume.persistent_volume_claim.claim_name)
+    if volume.ephemeral is not None:
+        return ClaimUse(f"{pod.metadata.name}-{volume.name}", is_ephemeral=True)
+    return None
+
+
+def claims_of(pod: Pod) -> Iterator[ClaimUse]:
+    """The claims of all volumes, in their order."""
+    uses = (claim_of(volume, pod) for volume in pod.spec.volumes or ())
+    return (use for use in uses if use is not None)
+
+
+def named_claims(pod: Pod) -> Iterator[str]:
+    """The claims that the pod names; those that are made for it left out."""
+    return (use.name for use in claims_of(pod) if not use.is_ephemeral)
+
+
+def not_found(kind: str, name: str) -> str:
+    """In the API server's words."""
+    return f'{kind} "{name}" not found'
+
+
+def claim_not_found(name: str) -> str:
+    """The claim is not there."""
+    return not_found("persistentvolumeclaim", name)
+
+
+def foreign(pod: Pod, claim: PersistentVolumeClaim) -> str:
+    """Why the claim of an ephemeral volume is not to be used; empty when it was made for this pod."""
+    owners = claim.metadata.owner_references or ()
+    if any(owner.controller and owner.uid == pod.uid for owner in owners):
+        return ""
+    meta = claim.metadata
+    return f"PVC {meta.namespace}/{meta.name} was not created for pod {pod.key} (pod is not owner)"
+
+
+def uses_claim(pod: Pod, claim: object, *, also_ephemeral: bool = True) -> bool:
+    """Whether the pod uses this claim: for hints, which are handed any object."""
+    if not isinstance(claim, PersistentVolumeClaim) or claim.metadata.namespace != pod.metadata.namespace:
+        return False
+    return any(use.name == claim.metadata.name and (also_ephemeral or not use.is_ephemeral) for use in claims_of(pod))
+
+
+def pod_claims(pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
+    """The pod's claims, sorted out; a Status when one is missing, lost, being deleted or another pod's."""
+    claims: list[PersistentVolumeClaim] = []
+    for use in claims_of(pod):
+        claim = use.find(pod, snapshot)
+        reason = _why_not(pod, use, claim)
+        if claim is None or reason:
+            return Status.unresolvable(reason)
+        claims.append(claim)
+    return PodClaims(
+        bound=tuple(claim for claim in claims if claim.is_fully_bound),
+        waiting=tuple(claim for claim in claims if not claim.is_fully_bound and _may_wait(claim, snapshot)),
+        immediate=tuple(claim for claim in claims if not claim.is_fully_bound and not _may_wait(claim, snapshot)),
+    )
+
+
+def _why_not(pod: Pod, use: ClaimUse, claim: PersistentVolumeClaim | None) -> str:
+    if claim is None:
+        waits = f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{use.name}"'
+        return waits if use.is_ephemeral else claim_not_found(use.name)
+    if claim.status.phase == LOST:
+        return f'persistentvolumeclaim "{use.name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+    if claim.metadata.deletion_timestamp is not None:
+        return f'persistentvolumeclaim "{use.name}" is being deleted'
+    return foreign(pod, claim) if use.is_ephemeral else ""
+
+
+def _may_wait(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
+    """Whether the claim gets its volume only with its first pod. One that names its volume does not wait for that."""
+    storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
+    waits = storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+    return waits and not claim.spec.volume_name

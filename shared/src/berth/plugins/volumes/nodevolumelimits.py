@@ -1,0 +1,302 @@
+"""The volumes that CSI drivers attach to nodes: which a pod needs, which the pods of a node have, which are attached.
+
+A volume is known by its driver and handle, and counted once however many pods use it.
+
+
+How many volumes of each CSI driver a node may have, and whether some more fit.
+
+NodeVolumeLimits: a CSI driver attaches as many volumes to a node as its CSINode says, and no more.
+
+Counted are volumes of pods on the node and those that are still attached to it, each once. In-tree volumes count for
+the driver that took them over. As kube-scheduler's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+from weakref import ref
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod, Volume
+from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.volumes.claims import ClaimUse, claim_not_found, claim_of, foreign, uses_claim
+from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
+
+Attached = Mapping[str, str]
+"""Driver and handle to driver."""
+
+_NONE: Final[Attached] = {}
+
+
+def has_attachable(pod: Pod) -> bool:
+    """Whether the pod has volumes that may be attached by a CSI driver."""
+    volumes = pod.spec.volumes or ()
+    return any(claim_of(volume, pod) is not None or driver_of(volume) is not None for volume in volumes)
+
+
+def needed_volumes(pod: Pod, snapshot: Snapshot) -> Attached | Status:
+    """What must be attached for a pod that waits; a Status when one of its claims is not there or not its own."""
+    found: dict[str, str] = {}
+    for volume in pod.spec.volumes or ():
+        use = claim_of(volume, pod)
+        if use is not None and use.find(pod, snapshot) is None:
+            missing = f"looking up PVC {pod.metadata.namespace}/{use.name}: {claim_not_found(use.name)}"
+            return Status.unresolvable(missing)
+        one = _of_volume(volume, use, pod, snapshot)
+        if isinstance(one, Status):
+            return one
+        found.update(one)
+    return found
+
+
+def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> Attached:
+    """What is attached for pods that are on a node. What is odd about them counts for nothing: it is not for others."""
+    found: dict[str, str] = {}
+    for pod in pods:
+        for volume in pod.spec.volumes or ():
+            one = _of_volume(volume, claim_of(volume, pod), pod, snapshot)
+            found.update(_NONE if isinstance(one, Status) else one)
+    return found
+
+
+class Attachments:
+    """VolumeAttachments by node, gone through again when one of them or a volume has changed."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[ref[Snapshot], int, int] | None = None
+        self._by_node: dict[str, dict[str, str]] = {}
+
+    def on_node(self, node: str, snapshot: Snapshot) -> Attached:
+        """What is attached to a node, or is to be."""
+        attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
+        seen = (ref(snapshot), attachments.version, volumes.version)
+        if seen != self._seen:
+            self._seen, self._by_node = seen, {}
+            for attachment in attachments.in_namespace(""):
+                self._take(attachment, snapshot)
+        return self._by_node.get(node, _NONE)
+
+    def _take(self, attachment: VolumeAttachment, snapshot: Snapshot) -> None:
+        spec = attachment.spec
+        volume = snapshot.objects(PersistentVolume).named(spec.source.persistent_volume_name or "")
+        if spec.attacher and volume is not None and volume.spec.csi is not None:
+            name = _name(spec.attacher, volume.spec.csi.volume_handle)
+            self._by_node.setdefault(spec.node_name, {})[name] = spec.attacher
+
+
+def _of_volume(volume: Volume, use: ClaimUse | None, pod: Pod, snapshot: Snapshot) -> Attached | Status:
+    if use is None:
+        return _of_inline(volume)
+    claim = use.find(pod, snapshot)
+    if claim is None:
+        return _NONE
+    reason = foreign(pod, claim) if use.is_ephemeral else ""
+    return Status.error(reason) if reason else _of_claim(claim, snapshot)
+
+
+def _of_inline(volume: Volume) -> Attached | Status:
+    found = driver_of(volume)
+    if found is None:
+        return _NONE
+    driver, source = found
+    try:
+        return {_name(driver.name, driver.handle(source, {})): driver.name}
+    except UntranslatableError as exc:
+        return Status.error(f"converting volume({volume.name}) from inline to csi: {exc}")
+
+
+def _of_claim(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
+    volume = snapshot.objects(PersistentVolume).named(claim.spec.volume_name) if claim.spec.volume_name else None
+    if volume is None:
+        return _of_class(claim, snapshot)
+    csi = volume.spec.csi
+    return _of_in_tree(volume) if csi is None else _counted(csi.driver, csi.volume_handle)
+
+
+def _of_in_tree(volume: PersistentVolume) -> Attached:
+    found = driver_of(volume)
+    if found is None:
+        return _NONE
+    driver, source = found
+    try:
+        return _counted(driver.name, driver.handle(source, volume.metadata.labels or {}))
+    except UntranslatableError:
+        return _NONE
+
+
+def _of_class(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
+    """A volume that is still to be made, of the driver that will make it."""
+    storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
+    if storage_class is None or storage_class.provisioner in LEFT_IN_TREE:
+        return _NONE
+    driver = BY_PROVISIONER.get(storage_class.provisioner)
+    name = driver.name if driver is not None else storage_class.provisioner
+    return _counted(name, f"claim {claim.metadata.namespace}/{claim.metadata.name}")
+
+
+def _counted(driver: str, handle: str) -> Attached:
+    return {_name(driver, handle): driver} if driver and handle else _NONE
+
+
+def _name(driver: str, handle: str) -> str:
+    return f"{driver}/{handle}"
+
+
+class Limits:
+    """What CSINodes allow, gone through again when one of them has changed."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[ref[Snapshot], int] | None = None
+        self._by_node: dict[str, dict[str, int]] = {}
+
+    def by_node(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
+        """By node and driver; nodes that limit nothing are not among them."""
+        csi_nodes = snapshot.objects(CSINode)
+        seen = (ref(snapshot), csi_nodes.version)
+        if seen != self._seen:
+            found = {node.metadata.name: limits_of(node) for node in csi_nodes}
+            self._seen, self._by_node = seen, {name: limits for name, limits in found.items() if limits}
+        return self._by_node
+
+
+def has_room(limits: Mapping[str, int], *, needed: Attached, present: Attached, attached: Attached) -> bool:
+    """Whether what is needed and not there yet fits beside what the node's pods have and what else is attached.
+
+    What is attached and used by no pod counts beside a pod that will use it, as in kube-scheduler.
+    """
+    new = Counter(driver for volume, driver in needed.items() if volume not in present)
+    taken = Counter(present.values())
+    taken.update(driver for volume, driver in attached.items() if volume not in present)
+    return all(taken[driver] + count <= limits[driver] for driver, count in new.items() if driver in limits)
+
+
+def limits_of(node: CSINode) -> dict[str, int]:
+    """How many volumes of each driver the node may have; a driver that is missing may have any number."""
+    drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
+    return {name: room.count for name, room in drivers if room is not None and room.count is not None}
+
+
+NAME: Final = "NodeVolumeLimits"
+
+TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
+
+NEEDED: Final = StateKey[Attached | Status]("NodeVolumeLimits.needed")
+
+
+class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Filters by what CSINodes allow."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self) -> None:
+        self._attachments = Attachments()
+        self._limits = Limits()
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod without volumes that are attached to nodes."""
+        if not pod.spec.volumes or not has_attachable(pod):
+            return PreFilterResult(SKIP)
+        self._needed(state, pod, snapshot)
+        return PreFilterResult()
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the node has room for what the pod brings anew."""
+        needed = self._needed(state, pod, node.snapshot)
+        if isinstance(needed, Status):
+            return needed
+        limits = self._limits.by_node(node.snapshot).get(node.name, {})
+        if limits.keys().isdisjoint(needed.values()):
+            return SUCCESS
+        return self._filter(needed, limits, node.name, node.row, node.snapshot)
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes; only those whose CSINode limits one of the drivers are looked at."""
+        needed = self._needed(state, pod, nodes.snapshot)
+        if isinstance(needed, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
+        if not needed:
+            return Verdicts.all_fit(len(nodes))
+        refused = self._refused(needed, nodes.snapshot) if needed else {}
+        if not refused:
+            return Verdicts.all_fit(len(nodes))
+        return Verdicts.of(refused.get(row, SUCCESS) for row in nodes.rows.tolist())
+
+    def _refused(self, needed: Attached, snapshot: Snapshot) -> dict[int, Status]:
+        """The rows that are refused. Volumes are looked at only where there may be too many of them."""
+        volumes, drivers, refused = snapshot.pod_volumes, set(needed.values()), {}
+        for name, limits in self._limits.by_node(snapshot).items():
+            least = min((limits[driver] for driver in drivers if driver in limits), default=None)
+            row = None if least is None else snapshot.rows.of(name)
+            if least is None or row is None:
+                continue
+            most = len(needed) + volumes.count_on(row) + len(self._attachments.on_node(name, snapshot))
+            status = SUCCESS if most <= least else self._filter(needed, limits, name, row, snapshot)
+            if not status.is_success:
+                refused[row] = status
+        return refused
+
+    def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> Attached | Status:
+        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
+        needed = state.find(NEEDED)
+        if needed is None:
+            needed = needed_volumes(pod, snapshot)
+            state.write(NEEDED, needed)
+        return needed
+
+    def _filter(self, needed: Attached, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot) -> Status:
+        present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
+        attached = self._attachments.on_node(name, snapshot)
+        return SUCCESS if has_room(limits, needed=needed, present=present, attached=attached) else TOO_MANY
+
+    def events(self) -> Sequence[EventHint]:
+        """A CSINode comes or allows more, a pod with volumes goes, a claim of the pod's comes, a volume is let go."""
+        return (
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
+            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _frees_a_place),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
+        )
+
+
+def _allows_more(_: Pod, old: object, new: object) -> bool:
+    if not isinstance(old, CSINode) or not isinstance(new, CSINode):
+        return True
+    before = limits_of(old)
+    return any(limit > before.get(driver, 0) for driver, limit in limits_of(new).items())
+
+
+def _had_volumes(_: Pod, old: object, __: object) -> bool:
+    if not isinstance(old, Pod):
+        return True
+    was_somewhere = bool(old.spec.node_name or old.status.nominated_node_name)
+    return was_somewhere and has_attachable(old)
+
+
+def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
+    return uses_claim(pod, new)
+
+
+def _frees_a_place(pod: Pod, old: object, _: object) -> bool:
+    """Claims may lead to any driver; an inline volume leads to its own."""
+    if not isinstance(old, VolumeAttachment):
+        return True
+    volumes = pod.spec.volumes or ()
+    found = [driver_of(volume) for volume in volumes]
+    inline = {driver.name for driver, _source in filter(None, found)}
+    return old.spec.attacher in inline or any(volume.persistent_volume_claim is not None for volume in volumes)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(NodeVolumeLimits))

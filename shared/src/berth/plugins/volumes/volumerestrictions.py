@@ -1,0 +1,189 @@
+"""Disks that two pods on one node cannot both have: a cloud's disk, an RBD image or an iSCSI target of volumes.
+
+VolumeRestrictions: a disk that allows one user, and a claim for one pod (ReadWriteOncePod), have one.
+
+As kube-scheduler's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, Pod, Volume
+from berth.api.volumes import READ_WRITE_ONCE_POD
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, uses_claim
+
+Disk = GCEPersistentDisk | AWSElasticBlockStore | ISCSI | RBD
+
+
+def disks_of(pod: Pod) -> list[Disk]:
+    """The disks that a pod's volumes name."""
+    return [disk for volume in pod.spec.volumes or () for disk in _disks(volume)]
+
+
+def any_conflict(disks: Collection[Disk], others: Iterable[Pod]) -> bool:
+    """Whether one of the pods has one of the disks in a way that leaves no room for a second user."""
+    return bool(disks) and any(_conflict(disk, taken) for pod in others for taken in disks_of(pod) for disk in disks)
+
+
+def _disks(volume: Volume) -> Iterable[Disk]:
+    sources = (volume.gce_persistent_disk, volume.aws_elastic_block_store, volume.iscsi, volume.rbd)
+    return (source for source in sources if source is not None)
+
+
+def _conflict(disk: Disk, taken: Disk) -> bool:
+    """Readers do not disturb each other, but for disks of Amazon's cloud, which have one user."""
+    match disk, taken:
+        case GCEPersistentDisk(), GCEPersistentDisk():
+            return disk.pd_name == taken.pd_name and not (disk.read_only and taken.read_only)
+        case AWSElasticBlockStore(), AWSElasticBlockStore():
+            return disk.volume_id == taken.volume_id
+        case ISCSI(), ISCSI():
+            return disk.iqn == taken.iqn and not (disk.read_only and taken.read_only)
+        case RBD(), RBD():
+            return _is_same_image(disk, taken) and not (disk.read_only and taken.read_only)
+        case _:
+            return False
+
+
+def _is_same_image(image: RBD, other: RBD) -> bool:
+    same_cluster = not set(image.monitors or ()).isdisjoint(other.monitors or ())
+    return same_cluster and (image.pool, image.image) == (other.pool, other.image)
+
+
+NAME: Final = "VolumeRestrictions"
+
+DISK_TAKEN: Final = Status.unschedulable("node(s) had no available disk")
+
+CLAIM_TAKEN: Final = Status.unschedulable(
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+
+@dataclass(slots=True)
+class WantedVolumes:
+    """What the pod cannot share: its disks, its claims for one pod, and by how many placed pods those are used."""
+
+    disks: list[Disk]
+    exclusive: frozenset[str]
+    users: int
+
+    def clone(self) -> Self:
+        """A copy to suppose something in."""
+        return replace(self)
+
+
+WANTED: Final = StateKey[WantedVolumes | Status]("VolumeRestrictions.wanted")
+
+
+class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensions):
+    """Filters by what other pods have."""
+
+    name: ClassVar[str] = NAME
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod that shares everything or whose claims nobody uses."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        wanted = self._wanted(state, pod, snapshot)
+        if isinstance(wanted, Status):
+            return PreFilterResult(wanted)
+        return PreFilterResult(SUCCESS if wanted.disks or wanted.users else SKIP)
+
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
+        """One that may use the claims."""
+        return _count(state.find(WANTED), pod, added, 1)
+
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
+        """One that uses them no more."""
+        return _count(state.find(WANTED), pod, removed, -1)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Disks are looked at on the node, claims everywhere."""
+        wanted = self._wanted(state, pod, node.snapshot)
+        if isinstance(wanted, Status):
+            return wanted
+        if any_conflict(wanted.disks, node.snapshot.pod_volumes.on_row(node.row)):
+            return DISK_TAKEN
+        return CLAIM_TAKEN if wanted.users > 0 else SUCCESS
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes: only those that have pods with volumes are looked at."""
+        wanted, volumes = self._wanted(state, pod, nodes.snapshot), nodes.snapshot.pod_volumes
+        if isinstance(wanted, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), wanted)
+        if not wanted.disks and not wanted.users:
+            return Verdicts.all_fit(len(nodes))
+        taken = [row for row in volumes.rows if any_conflict(wanted.disks, volumes.on_row(row))] if wanted.disks else []
+        otherwise = 2 if wanted.users > 0 else 0
+        codes = np.where(np.isin(nodes.rows, taken), 1, otherwise).astype(np.int32)
+        return Verdicts(codes, (SUCCESS, DISK_TAKEN, CLAIM_TAKEN))
+
+    def events(self) -> Sequence[EventHint]:
+        """A pod goes that has a disk or claim of the pod's; a node or a claim of the pod's is added."""
+        return (
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_something),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_something),
+        )
+
+    def _wanted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> WantedVolumes | Status:
+        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
+        wanted = state.find(WANTED)
+        if wanted is None:
+            wanted = _wanted_by(pod, snapshot)
+            state.write(WANTED, wanted)
+        return wanted
+
+
+def _wanted_by(pod: Pod, snapshot: Snapshot) -> WantedVolumes | Status:
+    exclusive = _exclusive_claims(pod, snapshot)
+    if isinstance(exclusive, Status):
+        return exclusive
+    users = sum(snapshot.pod_volumes.is_used(pod.metadata.namespace, name) for name in exclusive)
+    return WantedVolumes(disks_of(pod), exclusive, users)
+
+
+def _exclusive_claims(pod: Pod, snapshot: Snapshot) -> frozenset[str] | Status:
+    exclusive = set()
+    for name in named_claims(pod):
+        claim = ClaimUse(name).find(pod, snapshot)
+        if claim is None:
+            return Status.unresolvable(claim_not_found(name))
+        if READ_WRITE_ONCE_POD in (claim.spec.access_modes or ()):
+            exclusive.add(name)
+    return frozenset(exclusive)
+
+
+def _count(wanted: WantedVolumes | Status | None, pod: Pod, other: Pod, by: int) -> Status:
+    if isinstance(wanted, WantedVolumes) and other.metadata.namespace == pod.metadata.namespace:
+        wanted.users += by * sum(name in wanted.exclusive for name in named_claims(other))
+    return SUCCESS
+
+
+def _frees_something(pod: Pod, old: object, _: object) -> bool:
+    if not isinstance(old, Pod):
+        return True
+    if old.metadata.namespace != pod.metadata.namespace:
+        return False
+    return any_conflict(disks_of(pod), [old]) or not set(named_claims(pod)).isdisjoint(named_claims(old))
+
+
+def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
+    return uses_claim(pod, new, also_ephemeral=False)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(VolumeRestrictions))

@@ -1,0 +1,171 @@
+"""VolumeZone: a volume whose labels name zones or regions is reached from nodes there.
+
+Nodes that have no label of zone or region at all are let pass. As kube-scheduler's plugin of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.api.selectors import NodeTerm, Requirement
+from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, PersistentVolumeClaim, StorageClass
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Mask, Status, Verdicts
+from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.matching import term_mask
+from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, not_found, uses_claim
+
+NAME: Final = "VolumeZone"
+ELSEWHERE: Final = Status.unresolvable("node(s) had no available volume zone")
+_BETA: Final = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+TOPOLOGY_LABELS: Final = (*_BETA, *_BETA.values())
+"""Old names first, each standing for its new one where a node lacks it."""
+_SOMEWHERE: Final = tuple(NodeTerm((Requirement(label, "Exists"),)) for label in TOPOLOGY_LABELS)
+_SEPARATOR: Final = "__"
+"""Between the zones of one volume."""
+
+Places = tuple[Requirement, ...]
+"""``label In values`` for each label of a volume that names zones or regions."""
+PLACES: Final = StateKey[Places | Status]("VolumeZone.places")
+
+
+class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Filters by the labels of bound volumes."""
+
+    name: ClassVar[str] = NAME
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod whose volumes can be reached from anywhere."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        places = self._places(state, pod, snapshot)
+        if isinstance(places, Status):
+            return PreFilterResult(places)
+        return PreFilterResult(SUCCESS if places else SKIP)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """Whether the node is where all of them are."""
+        labels, places = node.labels, self._places(state, pod, node.snapshot)
+        if isinstance(places, Status):
+            return places
+        if not any(label in labels for label in TOPOLOGY_LABELS):
+            return SUCCESS
+        return SUCCESS if all(_is_there(place, labels) for place in places) else ELSEWHERE
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        places = self._places(state, pod, nodes.snapshot)
+        if isinstance(places, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), places)
+        if not places:
+            return Verdicts.all_fit(len(nodes))
+        is_somewhere = np.any([term_mask(term, nodes) for term in _SOMEWHERE], axis=0)
+        is_there = np.all([_there(place, nodes) for place in places], axis=0)
+        return Verdicts.refusing(is_somewhere & ~is_there, ELSEWHERE)
+
+    def events(self) -> Sequence[EventHint]:
+        """A class that lets claims wait, a claim of the pod's, a volume or a node is there or has other labels."""
+        changed = Action.ADD | Action.UPDATE
+        return (
+            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _lets_claims_wait),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _is_elsewhere),
+        )
+
+    def _places(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> Places | Status:
+        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
+        places = state.find(PLACES)
+        if places is None:
+            places = _places_of_pod(pod, snapshot)
+            state.write(PLACES, places)
+        return places
+
+
+def places_of(volume: PersistentVolume) -> Places:
+    """What the labels of a volume ask of a node; a label with an empty name in it asks for nothing."""
+    labels = volume.metadata.labels or {}
+    named = {label: _values(labels[label]) for label in TOPOLOGY_LABELS if label in labels}
+    return tuple(Requirement(label, "In", values) for label, values in named.items() if "" not in values)
+
+
+def _values(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(_SEPARATOR))
+
+
+def _places_of_pod(pod: Pod, snapshot: Snapshot) -> Places | Status:
+    places: list[Requirement] = []
+    for name in named_claims(pod):
+        found = _places_of_claim(ClaimUse(name).find(pod, snapshot), name, snapshot)
+        if isinstance(found, Status):
+            return found
+        places.extend(found)
+    return tuple(places)
+
+
+def _places_of_claim(claim: PersistentVolumeClaim | None, name: str, snapshot: Snapshot) -> Places | Status:
+    if claim is None:
+        return Status.unresolvable(claim_not_found(name))
+    if not claim.spec.volume_name:
+        return _of_unbound(claim, snapshot)
+    volume = snapshot.objects(PersistentVolume).named(claim.spec.volume_name)
+    if volume is None:
+        return Status.unresolvable(not_found("persistentvolume", claim.spec.volume_name))
+    return places_of(volume)
+
+
+def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Places | Status:
+    """A claim that waits for its first consumer asks for nothing yet; any other should be bound."""
+    name = claim.class_name
+    if not name:
+        return Status.unresolvable("PersistentVolumeClaim had no pv name and storageClass name")
+    storage_class = snapshot.objects(StorageClass).named(name)
+    if storage_class is None:
+        return Status.unresolvable(not_found("storageclass.storage.k8s.io", name))
+    if storage_class.volume_binding_mode is None:
+        return Status.unresolvable(f'VolumeBindingMode not set for StorageClass "{name}"')
+    waits = storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+    return () if waits else Status.unresolvable("PersistentVolume had no name")
+
+
+def _is_there(place: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(place.key, labels.get(_BETA.get(place.key, place.key)))
+    return value in place.values
+
+
+def _there(place: Requirement, nodes: Nodes) -> Mask:
+    mask = term_mask(NodeTerm((place,)), nodes)
+    if place.key not in _BETA:
+        return mask
+    lacks = Requirement(place.key, "DoesNotExist")
+    mask |= term_mask(NodeTerm((lacks, Requirement(_BETA[place.key], "In", place.values))), nodes)
+    return mask
+
+
+def _lets_claims_wait(_: Pod, __: object, new: object) -> bool:
+    return isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+
+
+def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
+    return uses_claim(pod, new, also_ephemeral=False)
+
+
+def _is_elsewhere(_: Pod, old: object, new: object) -> bool:
+    if not isinstance(old, PersistentVolume) or not isinstance(new, PersistentVolume):
+        return True
+    return places_of(old) != places_of(new)
+
+
+FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(VolumeZone))

@@ -1,0 +1,218 @@
+"""Ends a call of Python code that takes too long, from within: the alarm clock of the process rings in its main thread.
+
+What hangs in Python or in a system call (``while True``, ``time.sleep``, a socket) ends so. What hangs in C and never
+comes back to the interpreter does not, and ends with the process.
+
+
+Plugins of other distributions: found by entry point, made with care, ended when they take too long.
+
+What is wrong with one of them concerns only who uses it: a package that cannot be loaded is named when a configuration
+is refused, and otherwise left alone.
+
+
+The configuration file, read with every plugin that this installation has.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.load import ConfigurationError, default_configuration, load
+from berth.api.errors import PermanentError
+from berth.framework.interface import CallLimit, Plugin
+from berth.framework.plugincalls import OutOfTime
+from berth.framework.profile import Profile, build_profiles
+from berth.plugins.factory import PluginFactory
+from berth.plugins.presets import CURRENT, DEFAULT_NAME, gates_for, preset
+from berth.plugins.registry import RegistryError, of_release, with_third_party
+from berth.process.settings import PLUGIN_DEADLINE
+
+R = TypeVar("R")
+
+
+AGAIN_SECONDS: Final = 0.1
+"""Until it rings again: for code that catches even the first."""
+
+_SOONEST: Final = 1e-6
+"""A timer of 0 would be none."""
+
+
+class CallDeadline:
+    """Runs work in the main thread and raises ``OutOfTime`` in it after ``deadline``; in other threads it only runs it.
+
+    A call within a call shares the deadline of the outer one. Whoever uses SIGALRM besides finds it as it was.
+    """
+
+    def __init__(self, deadline: timedelta) -> None:
+        self._seconds = deadline.total_seconds()
+        self._running = False
+
+    def __call__(self, work: Callable[[], R]) -> R:
+        """The work's result.
+
+        Raises:
+            OutOfTime: it took too long.
+        """
+        if self._running or threading.current_thread() is not threading.main_thread():
+            return work()
+        handler, began = signal.signal(signal.SIGALRM, self._ring), time.monotonic()
+        left, interval = signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_SECONDS)
+        try:
+            return self._run(work)
+        finally:  # it cannot ring in here: it just did, or does not any more
+            self._running = False
+            remaining = max(left - (time.monotonic() - began), _SOONEST) if left else 0.0
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, remaining, interval)
+
+    def _run(self, work: Callable[[], R]) -> R:
+        try:
+            self._running = True
+            return work()
+        finally:
+            self._running = False
+
+    def _ring(self, _number: int, _frame: object) -> None:
+        if self._running:
+            raise OutOfTime(self._seconds)
+
+
+GROUP: Final = "berth.plugins"
+"""The entry-point group: ``NAME = "module:FACTORY"``, FACTORY being a ``berth.plugins.factory.PluginFactory``."""
+
+
+class PluginBuildError(PermanentError):
+    """A plugin from elsewhere could not be made from arguments that it called valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThirdPartyPlugins:
+    """``factories`` of all that can be loaded, and a sentence for each that cannot."""
+
+    factories: tuple[PluginFactory, ...]
+    broken: tuple[str, ...]
+
+
+def third_party_plugins(deadline: timedelta, points: Iterable[EntryPoint] | None = None) -> ThirdPartyPlugins:
+    """What is installed beside berth. A call of such a plugin that takes longer than ``deadline`` fails its pod."""
+    limit = CallDeadline(deadline)
+    factories: list[PluginFactory] = []
+    broken: list[str] = []
+    for point in entry_points(group=GROUP) if points is None else points:
+        loaded = _load(point)
+        if isinstance(loaded, PluginFactory):
+            factories.append(replace(loaded, build=_with_care(loaded, limit)))
+        else:
+            broken.append(loaded)
+    return ThirdPartyPlugins(factories=tuple(factories), broken=tuple(broken))
+
+
+def _load(point: EntryPoint) -> PluginFactory | str:
+    where = f"loading plugin {point.name!r} from {point.value!r}"
+    if point.dist is not None:
+        where = f"{where} of {point.dist.name} {point.dist.version}"
+    try:
+        loaded = point.load()
+    except Exception as exc:  # noqa: BLE001 - whatever a package raises on import is its own
+        return f"{where}: {type(exc).__name__}: {exc}"
+    if not isinstance(loaded, PluginFactory):
+        return f"{where}: want a berth.plugins.factory.PluginFactory, got {loaded!r:.80}"
+    if loaded.name != point.name:
+        return f"{where}: want a plugin of that name, got one named {loaded.name!r}"
+    return loaded
+
+
+def _with_care(factory: PluginFactory, limit: CallLimit) -> Callable[[Any], Plugin]:
+    def build(args: Any) -> Plugin:
+        try:
+            plugin = factory.build(args)
+        except Exception as exc:
+            raise PluginBuildError(f"making plugin {factory.name!r}: {type(exc).__name__}: {exc}") from exc
+        plugin.limit = limit
+        return plugin
+
+    return build
+
+
+MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
+"""How many disks of a cloud a node may have that does not say, for the plugins of 1.18 that count them; its own name
+there. The same in all services."""
+
+
+def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT) -> Mapping[str, PluginFactory]:
+    """The plugins of a release, and those of other distributions, whose calls may take so long.
+
+    Raises:
+        RegistryError: one of them has the name of another plugin.
+    """
+    return _of_release(release, with_third_party(third_party_plugins(deadline).factories))
+
+
+def read_configuration(
+    path: Path | None, *, provider: str = DEFAULT_NAME, gates: str = ""
+) -> KubeSchedulerConfiguration:
+    """The configuration of a file; without one, the defaults. Profiles start from the preset named ``provider``.
+
+    ``gates`` switches what the preset has gates for: ``A=true,B=false``.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or every reason why it cannot be used.
+        UnknownPresetError: no preset has that name.
+        GateError: no preset, or not this one, has such a gate.
+    """
+    chosen = preset(provider)
+    plugins = chosen.whole(gates_for(provider, gates))
+    found = third_party_plugins(PLUGIN_DEADLINE)
+    try:
+        known = _of_release(chosen.release, with_third_party(found.factories))
+    except RegistryError as error:
+        raise ConfigurationError([str(error)]) from error
+    if path is None:
+        return replace(default_configuration(known, plugins), release=chosen.release)
+    try:
+        read = load(_text_of(path), known=known, preset=plugins, source=str(path))
+        return replace(read, release=chosen.release)
+    except ConfigurationError as error:
+        raise ConfigurationError([*error.problems, *found.broken], source=str(path)) from error
+
+
+def profiles_of(
+    configuration: KubeSchedulerConfiguration, deadline: timedelta = PLUGIN_DEADLINE
+) -> Mapping[str, Profile]:
+    """The profiles with their plugins made, by scheduler name; plugins from elsewhere get a deadline for each call.
+
+    Raises:
+        PluginBuildError: one of these cannot be made.
+    """
+    return build_profiles(configuration, known_plugins(deadline, configuration.release))
+
+
+def _of_release(release: str, known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:
+    return of_release(release, known, most_disks=_most_disks() if release != CURRENT else None)
+
+
+def _most_disks() -> int | None:
+    given = os.environ.get(MOST_DISKS_VARIABLE)
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise ConfigurationError([f"{MOST_DISKS_VARIABLE}: want a whole number above 0, got {given!r}"])
+    return int(given)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigurationError([f"reading: {exc}"], source=str(path)) from exc

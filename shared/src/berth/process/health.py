@@ -1,0 +1,149 @@
+"""Whether a service is ready, and if not, what it waits for: named conditions, each with a sentence.
+
+Saying what is waited for: at once when it is something new, then every 10 s, and all the time in /readyz.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from berth.kube.clock import Clock
+from berth.process.logging import get_logger
+
+_READY: Final = "ok"
+
+
+class Condition:
+    """One thing that must be so before the service works. Begins not ready."""
+
+    def __init__(self, name: str, sentence: str, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.is_ready = False
+        self.is_standby = False
+        self.sentence = sentence
+        self._changed = changed
+
+    def ready(self, sentence: str = _READY) -> None:
+        """It is so."""
+        self._set(sentence, ready=True, standby=False)
+
+    def waiting(self, sentence: str) -> None:
+        """It is not so; the sentence reads after *not ready:* and says what is waited for, or what is wrong."""
+        self._set(sentence, ready=False, standby=False)
+
+    def standby(self, sentence: str) -> None:
+        """As good as it can be for one that does not lead: /readyz says yes, the ready file is not written for it."""
+        self._set(sentence, ready=True, standby=True)
+
+    def _set(self, sentence: str, *, ready: bool, standby: bool) -> None:
+        self.sentence, self.is_ready, self.is_standby = sentence, ready, standby
+        self._changed()
+
+
+class Health:
+    """The conditions of one process. A process without any is not ready: nothing has begun yet."""
+
+    def __init__(self) -> None:
+        self._conditions: dict[str, Condition] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def condition(self, name: str, sentence: str = "") -> Condition:
+        """The condition of that name, made when there is none; ``sentence`` says what a new one waits for."""
+        if name not in self._conditions:
+            self._conditions[name] = Condition(name, sentence or f"waiting for {name}", self._changed)
+        return self._conditions[name]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every condition is so; a standby is ready too."""
+        return bool(self._conditions) and all(each.is_ready for each in self._conditions.values())
+
+    @property
+    def is_working(self) -> bool:
+        """Ready, and not as a standby."""
+        return self.is_ready and not any(each.is_standby for each in self._conditions.values())
+
+    def summary(self) -> str:
+        """One line: ``ok``, or ``not ready:`` and what is waited for."""
+        missing = [each.sentence for each in self._conditions.values() if not each.is_ready]
+        if self.is_ready:
+            return _READY
+        return f"not ready: {'; '.join(missing) or 'starting'}"
+
+    def verbose(self) -> str:
+        """One line a condition, in the form of the API server's ``/readyz?verbose``, then the summary."""
+        lines = [f"[{'+' if each.is_ready else '-'}]{each.name} {each.sentence}" for each in self._conditions.values()]
+        return "\n".join([*lines, self.summary(), ""])
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after every change."""
+        self._listeners.append(listener)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def write_when_working(health: Health, path: Path) -> None:
+    """Write the ready file the first time that the service works, whole or not at all. One left behind goes first."""
+    path.unlink(missing_ok=True)
+    written = False
+
+    def look() -> None:
+        nonlocal written
+        if health.is_working and not written:
+            written = True
+            _write_whole(path, "ready\n")
+
+    health.on_change(look)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+log = get_logger()
+
+
+SAY_EVERY_SECONDS: Final = 10.0
+"""Often enough for somebody who looks, seldom enough for a log that is kept."""
+
+ONCE: Final = float("inf")
+"""For refusals: only a person can change them, and saying it again tells nobody more."""
+
+
+class WaitReporter:
+    """What one condition waits for, and when that was last said."""
+
+    def __init__(self, condition: Condition, clock: Clock) -> None:
+        self._condition = condition
+        self._clock = clock
+        self._said = ""
+        self._said_at = 0.0
+
+    def say(self, sentence: str, *, every: float = SAY_EVERY_SECONDS) -> None:
+        """Not ready for this reason. Call it on every look; it decides whether it is time to say it again."""
+        self._condition.waiting(sentence)
+        self._log(sentence, every)
+
+    def standby(self, sentence: str) -> None:
+        """Ready to take over; said once."""
+        self._condition.standby(sentence)
+        self._log(sentence, ONCE)
+
+    def over(self, sentence: str = "ok") -> None:
+        """Ready; what comes next is new."""
+        self._condition.ready(sentence)
+        self._said = ""
+
+    def _log(self, sentence: str, every: float) -> None:
+        now = self._clock.now()
+        if sentence == self._said and now - self._said_at < every:
+            return
+        self._said, self._said_at = sentence, now
+        log.info(sentence, condition=self._condition.name)

@@ -1,0 +1,104 @@
+"""Logs: one JSON object a line for machines, coloured text for people; klog's verbosity decides how much.
+
+    log = get_logger()
+    log.info("pod bound", pod="default/web-0", uid=uid, attempt=str(attempt), node="n1", trace_id=...)
+    if verbose(4):
+        log.info(...)
+
+Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
+``attempt``, ``node``, ``trace_id``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from berth.process.settings import LogSettings, is_terminal
+
+_LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
+_state = {"verbosity": 0}
+
+
+def get_logger() -> FilteringBoundLogger:
+    """A logger; cheap, and to be had before :func:`configure`."""
+    logger: FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+def verbose(level: int) -> bool:
+    """Whether things of klog's V(level) are to be said."""
+    return level <= _state["verbosity"]
+
+
+def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
+    """Send everything that this process says to ``stream``, libraries' logs and Python's warnings included."""
+    _state["verbosity"] = settings.verbosity
+    as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
+    shared = _shared(service, identity)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    _route_standard_logging(_formatter(shared, as_text=as_text), stream)
+
+
+def _shared(service: str, identity: str) -> list[Processor]:
+    def who(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """On every line, from every thread: lines of many processes meet in one place."""
+        return {**event, "service": service, "identity": identity}
+
+    return [structlog.stdlib.add_log_level, _time, structlog.processors.format_exc_info, who]
+
+
+def _formatter(shared: list[Processor], *, as_text: bool) -> logging.Formatter:
+    last: list[Processor] = [_for_people] if as_text else [_message_first, _json]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
+    )
+
+
+def _route_standard_logging(formatter: logging.Formatter, stream: TextIO) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.captureWarnings(capture=True)
+    for name, level in _LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _time(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["time"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return event
+
+
+def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Time, level and message in front, where people look; the rest as it was given."""
+    first = {"time": event.pop("time", ""), "level": event.pop("level", ""), "msg": event.pop("event", "")}
+    return first | dict(event)
+
+
+def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """A coloured line; the identity is left out, since a person reads one process's terminal."""
+    event.pop("identity", None)
+    event["timestamp"] = event.pop("time", "")
+    renderer = structlog.dev.ConsoleRenderer(colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback)
+    return renderer(logger, method, event)
+
+
+def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return msgspec.json.encode(event, enc_hook=_as_text).decode()
+
+
+def _as_text(value: Any) -> str:
+    """Whatever has no form in JSON is written as it reads."""
+    return str(value)

@@ -1,0 +1,442 @@
+"""What berth counts: the table of its metrics, and the small door through which code counts without knowing Prometheus.
+
+Names of kube-scheduler (``scheduler_*``) are used where the meaning is the same, so that its dashboards and alerts
+work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
+
+
+The metrics of one process as Prometheus reads them. The table is in :mod:`berth.process.metrics`.
+
+kube-scheduler's words for what stands in the labels of its metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from berth.api.messages import Outcome, Reason
+from berth.framework.status import Code
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+CounterName = Literal[
+    "scheduler_schedule_attempts_total",
+    "scheduler_queue_incoming_pods_total",
+    "scheduler_preemption_attempts_total",
+    "rest_client_requests_total",
+    "berth_bus_sessions_total",
+    "berth_bus_waits_total",
+    "berth_leaderships_total",
+    "berth_leaderships_ended_total",
+    "berth_messages_received_total",
+    "berth_messages_published_total",
+    "berth_dead_letters_total",
+    "berth_decisions_total",
+    "berth_bindings_total",
+    "berth_conflicts_total",
+    "berth_api_events_total",
+    "berth_relists_total",
+    "berth_main_loop_stalls_total",
+    "berth_prometheus_rounds_total",
+]
+
+GaugeName = Literal[
+    "scheduler_pending_pods",
+    "scheduler_cache_size",
+    "scheduler_unschedulable_pods",
+    "leader_election_master_status",
+    "berth_leadership_number",
+    "berth_in_flight_pods",
+    "berth_window_pods",
+    "berth_mirror_objects",
+    "berth_mirror_unsettled_keys",
+    "berth_mirror_complete_timestamp_seconds",
+    "berth_held_pods",
+    "berth_proposals",
+    "berth_reservations",
+    "berth_bindings_in_flight",
+    "berth_bandwidth_nodes",
+    "berth_bandwidth_age_seconds",
+    "berth_bandwidth_maximum_age_seconds",
+]
+
+HistogramName = Literal[
+    "scheduler_scheduling_attempt_duration_seconds",
+    "scheduler_scheduling_algorithm_duration_seconds",
+    "scheduler_pod_scheduling_sli_duration_seconds",
+    "scheduler_pod_scheduling_attempts",
+    "scheduler_framework_extension_point_duration_seconds",
+    "scheduler_plugin_execution_duration_seconds",
+    "scheduler_preemption_victims",
+    "rest_client_request_duration_seconds",
+    "berth_stage_duration_seconds",
+    "berth_hold_duration_seconds",
+    "berth_binding_duration_seconds",
+    "berth_view_age_seconds",
+    "berth_main_loop_lag_seconds",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets.
+
+    ``values``: every value of the only label, where they are few and known. Their series are there from the start, at
+    0: what is counted for the first time is an increase only to those who saw it stand at 0 before.
+    """
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    meaning: str
+    buckets: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+def _doubling(start: float, count: int) -> tuple[float, ...]:
+    return tuple(start * 2**power for power in range(count))
+
+
+_ATTEMPT: Final = _doubling(0.001, 15)
+
+_SLI: Final = _doubling(0.01, 20)
+
+_PLUGIN: Final = tuple(0.00001 * 1.5**power for power in range(20))
+
+_POINT: Final = _doubling(0.0001, 12)
+
+_REQUEST: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+
+
+METRICS: Final[dict[str, Metric]] = {
+    "scheduler_schedule_attempts_total": Metric(
+        kind="counter",
+        labels=("result", "profile"),
+        meaning="Attempts to schedule pods, by result: scheduled, unschedulable, error.",
+    ),
+    "scheduler_scheduling_attempt_duration_seconds": Metric(
+        kind="histogram",
+        labels=("result", "profile"),
+        meaning="Seconds of an attempt, from the PENDING that asks for it to its Decision.",
+        buckets=_ATTEMPT,
+    ),
+    "scheduler_scheduling_algorithm_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds of ranking all nodes for one pod.", buckets=_ATTEMPT
+    ),
+    "scheduler_pod_scheduling_sli_duration_seconds": Metric(
+        kind="histogram",
+        labels=("attempts",),
+        meaning="Seconds from a pod's entry into the queue until it is seen bound, gated time left out.",
+        buckets=_SLI,
+    ),
+    "scheduler_pod_scheduling_attempts": Metric(
+        kind="histogram", meaning="Attempts that it took to bind a pod.", buckets=(1, 2, 4, 8, 16)
+    ),
+    "scheduler_framework_extension_point_duration_seconds": Metric(
+        kind="histogram",
+        labels=("extension_point", "status", "profile"),
+        meaning="Seconds of all plugins of one extension point, for one pod.",
+        buckets=_POINT,
+    ),
+    "scheduler_plugin_execution_duration_seconds": Metric(
+        kind="histogram",
+        labels=("plugin", "extension_point", "status"),
+        meaning="Seconds of one plugin at one extension point, for one pod and all nodes; some pods are measured.",
+        buckets=_PLUGIN,
+    ),
+    "scheduler_pending_pods": Metric(
+        kind="gauge", labels=("queue",), meaning="Pods that wait: in active, backoff, unschedulable or gated."
+    ),
+    "scheduler_queue_incoming_pods_total": Metric(
+        kind="counter",
+        labels=("queue", "event"),
+        meaning="Pods added to a queue (active, backoff, unschedulable), by the event that did it.",
+    ),
+    "scheduler_unschedulable_pods": Metric(
+        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that refused them."
+    ),
+    "scheduler_cache_size": Metric(
+        kind="gauge",
+        labels=("type",),
+        meaning="What a process counts in its Snapshot: nodes, pods, and assumed_pods that no watch has shown bound.",
+    ),
+    "scheduler_preemption_attempts_total": Metric(
+        kind="counter", meaning="Rankings without a feasible node in which PostFilter looked for pods to evict."
+    ),
+    "scheduler_preemption_victims": Metric(
+        kind="histogram", meaning="Pods evicted for one pod.", buckets=_doubling(1, 7)
+    ),
+    "rest_client_requests_total": Metric(
+        kind="counter",
+        labels=("code", "method", "host"),
+        meaning="Requests to the API server, by HTTP status; <error> when no answer came.",
+    ),
+    "rest_client_request_duration_seconds": Metric(
+        kind="histogram",
+        labels=("verb", "host"),
+        meaning="Seconds until the API server began to answer a request.",
+        buckets=_REQUEST,
+    ),
+    "leader_election_master_status": Metric(
+        kind="gauge", labels=("name",), meaning="1 while this process leads, 0 while it does not, by the Lease's name."
+    ),
+    "berth_leadership_number": Metric(
+        kind="gauge",
+        labels=("role",),
+        meaning="The term (watcher) or epoch (binder) that this process leads with; 0 otherwise.",
+    ),
+    "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships taken."),
+    "berth_leaderships_ended_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that ended."),
+    "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
+    "berth_bus_waits_total": Metric(
+        kind="counter",
+        labels=("cause",),
+        meaning="Looks at NATS that ended in waiting: unreachable, missing, refused.",
+        values=("unreachable", "missing", "refused"),
+    ),
+    "berth_messages_received_total": Metric(
+        kind="counter", labels=("stream",), meaning="Messages taken from a stream."
+    ),
+    "berth_messages_published_total": Metric(
+        kind="counter", labels=("stream",), meaning="Messages stored by a stream."
+    ),
+    "berth_dead_letters_total": Metric(
+        kind="counter",
+        labels=("cause",),
+        meaning="Messages put aside for people: undecodable, failed.",
+        values=("undecodable", "failed"),
+    ),
+    "berth_decisions_total": Metric(
+        kind="counter", labels=("outcome", "profile"), meaning="Decisions published, by outcome."
+    ),
+    "berth_conflicts_total": Metric(
+        kind="counter",
+        labels=("reason",),
+        meaning="Attempts that are ranked again: stale, no-candidate, changed, proposals, victims.",
+        values=tuple(Reason),
+    ),
+    "berth_stage_duration_seconds": Metric(
+        kind="histogram",
+        labels=("stage",),
+        meaning="Seconds that an attempt spent in a stage: queue (until published), rank, commit.",
+        buckets=_ATTEMPT,
+    ),
+    "berth_in_flight_pods": Metric(kind="gauge", meaning="Pods published and not yet decided."),
+    "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
+    "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
+    "berth_mirror_unsettled_keys": Metric(
+        kind="gauge", meaning="Keys of the mirror that do not say yet what the API server has shown."
+    ),
+    "berth_relists_total": Metric(
+        kind="counter", labels=("kind",), meaning="LISTs of a kind because its watch could not go on where it was."
+    ),
+    "berth_mirror_complete_timestamp_seconds": Metric(
+        kind="gauge",
+        labels=("kind",),
+        meaning="Unix time, by NATS's clock, up to which a scorer has read a kind completely.",
+    ),
+    "berth_view_age_seconds": Metric(
+        kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
+    ),
+    "berth_hold_duration_seconds": Metric(
+        kind="histogram",
+        meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for what its view had to reach.",
+        buckets=_ATTEMPT,
+    ),
+    "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has taken and not answered."),
+    "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
+    "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
+    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and readings of pods that await an answer."),
+    "berth_bindings_total": Metric(
+        kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
+    ),
+    "berth_binding_duration_seconds": Metric(
+        kind="histogram", meaning="Seconds from sending a Binding to its answer.", buckets=_ATTEMPT
+    ),
+    "berth_api_events_total": Metric(
+        kind="counter",
+        labels=("result",),
+        meaning="Events for people: sent, dropped (over budget), failed.",
+        values=("sent", "dropped", "failed"),
+    ),
+    "berth_prometheus_rounds_total": Metric(
+        kind="counter",
+        labels=("query", "result"),
+        meaning="Rounds of questions to Prometheus: ok, unreachable, slow, refused, unavailable, nonsense.",
+    ),
+    "berth_bandwidth_nodes": Metric(
+        kind="gauge",
+        labels=("query", "state"),
+        meaning="Nodes with a sample now (known), without (missing), claimed twice (double); strangers' exporters.",
+    ),
+    "berth_bandwidth_age_seconds": Metric(
+        kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
+    ),
+    "berth_bandwidth_maximum_age_seconds": Metric(
+        kind="gauge", labels=("query",), meaning="Age beyond which no profile believes a sample."
+    ),
+    "berth_main_loop_lag_seconds": Metric(
+        kind="histogram", meaning="By how much a timer of the main loop came late.", buckets=_ATTEMPT
+    ),
+    "berth_main_loop_stalls_total": Metric(
+        kind="counter", meaning="Times that the main loop did nothing else for more than a second."
+    ),
+}
+
+
+class Meter(Protocol):
+    """Where counts go. Labels are given by name, all that the table lists."""
+
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
+        """Set a gauge."""
+        ...
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back, whatever its labels: whoever it was about is somebody else's business now."""
+        ...
+
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
+        """Add a value to a histogram."""
+        ...
+
+
+class RecordingMeter:
+    """Keeps everything in two dicts, by name and labels: for tests, for simulations, for a process without /metrics.
+
+    Refuses names and labels that the table does not have, as the real one does.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, ...], float] = {}
+        self.observed: dict[tuple[str, ...], list[float]] = {}
+
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        key = _key(name, "counter", labels)
+        self.values[key] = self.values.get(key, 0) + value
+
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
+        """Set a gauge."""
+        self.values[_key(name, "gauge", labels)] = value
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back."""
+        for key in [key for key in self.values if key[0] == name]:
+            del self.values[key]
+
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
+        """Keep a value of a histogram."""
+        self.observed.setdefault(_key(name, "histogram", labels), []).append(value)
+
+    def value(self, name: CounterName | GaugeName, /, **labels: str) -> float:
+        """What a counter or gauge stands at; 0 when it was never touched."""
+        return self.values.get(_key(name, METRICS[name].kind, labels), 0)
+
+
+def _key(name: str, kind: Kind, labels: dict[str, str]) -> tuple[str, ...]:
+    metric = METRICS[name]
+    if metric.kind != kind or set(labels) != set(metric.labels):
+        raise ValueError(f"counting {name}: want {metric.kind} with labels {metric.labels}, got {kind} with {labels}")
+    return (name, *(labels[label] for label in metric.labels))
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class PrometheusMeter:
+    """A registry of this process's own, with every metric of the table. Children are kept: a count costs about 1 µs."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._families = {name: self._family(name, metric) for name, metric in METRICS.items()}
+        self._children: dict[tuple[str, ...], Counter | Gauge | Histogram] = {}
+        self._begin()
+
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
+        """Add to a counter."""
+        cast("Counter", self._child(name, labels)).inc(value)
+
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
+        """Set a gauge."""
+        cast("Gauge", self._child(name, labels)).set(value)
+
+    def clear(self, name: GaugeName, /) -> None:
+        """Take a gauge back. One without labels stands at 0 then: Prometheus' client always shows it."""
+        family = self._families[name]
+        if METRICS[name].labels:
+            family.clear()
+            self._children = {key: child for key, child in self._children.items() if key[0] != name}
+        else:
+            cast("Gauge", family).set(0)
+
+    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
+        """Add a value to a histogram."""
+        cast("Histogram", self._child(name, labels)).observe(value)
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _family(self, name: str, metric: Metric) -> Counter | Gauge | Histogram:
+        if metric.kind == "counter":
+            return Counter(name, metric.meaning, metric.labels, registry=self._registry)
+        if metric.kind == "gauge":
+            return Gauge(name, metric.meaning, metric.labels, registry=self._registry)
+        return Histogram(name, metric.meaning, metric.labels, registry=self._registry, buckets=metric.buckets)
+
+    def _begin(self) -> None:
+        """The series of labels whose values are known stand at 0."""
+        for name, metric in METRICS.items():
+            for value in metric.values:
+                self._child(name, {metric.labels[0]: value})
+
+    def _child(self, name: str, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+        key = (name, *labels, *labels.values())
+        child = self._children.get(key)
+        if child is None:
+            family = self._families[name]
+            child = family.labels(**labels) if labels else family
+            self._children[key] = child
+        return child
+
+
+_RESULTS: Final = {
+    Outcome.BOUND: "scheduled",
+    Outcome.UNSCHEDULABLE: "unschedulable",
+    Outcome.PREEMPTING: "unschedulable",
+    Outcome.ERROR: "error",
+}
+
+_POINTS: Final = {
+    "NormalizeScore": "ScoreExtensionNormalize",
+    "AddPod": "PreFilterExtensionAddPod",
+    "RemovePod": "PreFilterExtensionRemovePod",
+}
+"""Where they are not those of the extension points."""
+
+_STATUSES: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code}
+
+
+def result_of(outcome: Outcome) -> str | None:
+    """``scheduled``, ``unschedulable`` or ``error``; None for outcomes that only berth has.
+
+    A conflict or a pod that went away is no result: the first is ranked again, the second needs none.
+    """
+    return _RESULTS.get(outcome)
+
+
+def point_of(extension_point: str) -> str:
+    """The label of an extension point, as plugins' failures name it."""
+    return _POINTS.get(extension_point, extension_point)
+
+
+def status_of(code: Code) -> str:
+    """``Success``, ``Unschedulable`` and so on."""
+    return _STATUSES[code]

@@ -1,0 +1,206 @@
+"""Text that must not be seen: it takes a word of its own to get it out.
+
+How the text of a flag, a variable or a file becomes a setting's value; whoever refuses says what it wants.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+
+class Secret:
+    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for the one who sends it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> str:
+        raise TypeError("pickling a secret: it would be written in the clear")
+
+
+T = TypeVar("T")
+
+Reader = Callable[[str], T]
+"""Text to value. Raises ValueError with ``want ..., got ...``."""
+
+
+# Go's own words (strconv.ParseBool), since flags mean what they mean to kube-scheduler.
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+_SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
+
+_NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+
+
+def text(given: str) -> str:
+    """Any text but none."""
+    if not given:
+        raise ValueError("want some text, got ''")
+    return given
+
+
+def any_text(given: str) -> str:
+    """Any text, none too."""
+    return given
+
+
+def secret(given: str) -> Secret:
+    """Text that is not to be seen."""
+    return Secret(text(given))
+
+
+def boolean(given: str) -> bool:
+    """True or false in the forms of Go's flags."""
+    if given in _TRUE:
+        return True
+    if given in _FALSE:
+        return False
+    raise ValueError(f"want true or false, got {given!r}")
+
+
+def integer(minimum: int, maximum: int) -> Reader[int]:
+    """A whole number within bounds, both included."""
+
+    def read(given: str) -> int:
+        try:
+            value = int(given)
+        except ValueError:
+            raise ValueError(f"want a whole number {minimum}..{maximum}, got {given!r}") from None
+        if not minimum <= value <= maximum:
+            raise ValueError(f"want {minimum}..{maximum}, got {given}")
+        return value
+
+    return read
+
+
+def one_of_numbers(*options: int) -> Reader[int]:
+    """One of a few whole numbers."""
+
+    def read(given: str) -> int:
+        if given not in {str(option) for option in options}:
+            raise ValueError(f"want one of {', '.join(map(str, options))}, got {given!r}")
+        return int(given)
+
+    return read
+
+
+def positive(given: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(given)
+    except ValueError:
+        raise ValueError(f"want a number above 0, got {given!r}") from None
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"want a number above 0, got {given}")
+    return value
+
+
+def duration(minimum: float, maximum: float) -> Reader[timedelta]:
+    """A duration as Go writes it (``15s``, ``1m30s``, ``500ms``) or plain seconds (``1.5``); bounds in seconds."""
+
+    def read(given: str) -> timedelta:
+        value = _seconds(given)
+        if not minimum <= value <= maximum:
+            raise ValueError(f"want {minimum:g}s..{maximum:g}s, got {given}")
+        return timedelta(seconds=value)
+
+    return read
+
+
+def choice(options: Collection[str]) -> Reader[str]:
+    """One of a few words."""
+
+    def read(given: str) -> str:
+        if given not in options:
+            raise ValueError(f"want one of {', '.join(options)}, got {given!r}")
+        return given
+
+    return read
+
+
+def path(given: str) -> Path:
+    """A path, there or not; ``~`` is the home folder."""
+    return Path(text(given)).expanduser()
+
+
+def existing_file(given: str) -> Path:
+    """A file that is there now, so that a wrong path is known before anything is started."""
+    found = path(given)
+    if not found.is_file():
+        raise ValueError(f"want a file that exists, got {given!r}")
+    return found
+
+
+def object_name(given: str) -> str:
+    """The name of a Kubernetes object."""
+    if not _DNS_NAME.fullmatch(given) or len(given) > 253:  # noqa: PLR2004 - the length of a DNS subdomain
+        raise ValueError(f"want a DNS name (lower-case letters, digits, '-', '.'), got {given!r}")
+    return given
+
+
+def nats_url(given: str) -> str:
+    """One address of NATS, or several with commas between. A password there would stand in logs and process lists."""
+    for address in given.split(","):
+        parts = urlsplit(address.strip())
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
+        if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
+            raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {address!r}")
+    return given
+
+
+def subject_prefix(given: str) -> str:
+    """What subjects of NATS may begin with: whole tokens, no wildcard."""
+    if _SUBJECT_PREFIX.fullmatch(given) is None:
+        raise ValueError(f"want tokens of letters, digits, _ and - with dots between them, got {given!r}")
+    return given
+
+
+def written(value: timedelta) -> str:
+    """A duration as people write it in a setting: ``15s``, ``0.5s``."""
+    return f"{value.total_seconds():g}s"
+
+
+def _seconds(given: str) -> float:
+    """Seconds of ``1m30s`` or ``90``."""
+    parts = _PART.findall(given)
+    if parts and "".join(number + unit for number, unit in parts) == given:
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise ValueError(f"want a duration such as 15s, 1m30s or 500ms, got {given!r}")
+    return seconds

@@ -1,0 +1,180 @@
+"""Where settings come from: flags before variables of the environment before the file before defaults.
+
+Nothing is opened but the files of secrets, nothing is connected to; what is wrong is said all at once.
+
+
+The variables of the environment that services read: one for each setting, for ``--help`` and for the docs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from datetime import timedelta
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from berth.api.errors import BerthError
+from berth.process import readers
+from berth.process.readers import Reader, Secret
+from berth.process.settings import Settings, broken_rules
+
+PREFIX: Final = "BERTH"
+
+FILE_SUFFIX: Final = "_FILE"
+
+
+class SettingsError(BerthError):
+    """Settings that cannot be used: every problem, each with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One setting: its path in code (``leader_election.renew_deadline``), the reader of its text, its variable."""
+
+    path: str
+    read: Reader[Any]
+    variable: str
+
+    @property
+    def written_path(self) -> str:
+        """The path as people know it from configuration files: ``leaderElection.renewDeadline``."""
+        head, *rest = self.path.split("_")
+        return head + "".join(word.capitalize() for word in rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What was given from each source: text by path or variable; in ``file`` also values that are read already."""
+
+    flags: Mapping[str, str]
+    environment: Mapping[str, str]
+    file: Mapping[str, object]
+    problems: list[str] = field(default_factory=list)
+
+
+def read_settings(
+    *,
+    flags: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Mapping[str, object] | None = None,
+) -> Settings:
+    """The settings of this process; ``flags`` and ``file`` are by path (``leader_election.renew_deadline``).
+
+    Without ``environment`` the process's own counts.
+
+    Raises:
+        SettingsError: with every problem of every source.
+    """
+    given = _Given(flags=flags or {}, environment=os.environ if environment is None else environment, file=file or {})
+    settings: Settings = _build(Settings, "", given)
+    problems = [*given.problems, *broken_rules(settings)]
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
+    """Every setting, in the order in which they are declared."""
+    for name, (of, marks) in _fields(kind).items():
+        if is_dataclass(of):
+            yield from leaves(of, f"{prefix}{name}.")
+        else:
+            yield _leaf(prefix + name, marks)
+
+
+def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
+    """Name, type and what the annotation says beside it."""
+    plain = get_type_hints(kind)
+    full = get_type_hints(kind, include_extras=True)
+    return {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
+
+
+def _leaf(path: str, marks: tuple[Any, ...]) -> Leaf:
+    read, *rest = marks
+    return Leaf(path=path, read=read, variable=rest[0] if rest else f"{PREFIX}_{path.replace('.', '_').upper()}")
+
+
+def _build(kind: type[Any], prefix: str, given: _Given) -> Any:
+    values: dict[str, Any] = {}
+    for name, (of, marks) in _fields(kind).items():
+        if is_dataclass(of):
+            values[name] = _build(of, f"{prefix}{name}.", given)
+            continue
+        leaf = _leaf(prefix + name, marks)
+        try:
+            found = _find(leaf, given)
+            if found is not None:
+                values[name] = leaf.read(found) if isinstance(found, str) else found
+        except ValueError as exc:
+            given.problems.append(f"{leaf.written_path}: {exc}")
+    return kind(**values)
+
+
+def _find(leaf: Leaf, given: _Given) -> object | None:
+    if leaf.path in given.flags:
+        return given.flags[leaf.path]
+    if leaf.variable in given.environment:
+        return given.environment[leaf.variable]
+    if leaf.read is readers.secret and leaf.variable + FILE_SUFFIX in given.environment:
+        return _text_of(given.environment[leaf.variable + FILE_SUFFIX])
+    return given.file.get(leaf.path)
+
+
+def _text_of(name: str) -> str:
+    """A secret's file, without the line end that editors put there."""
+    try:
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        cause = getattr(exc, "strerror", None) or "not text"
+        raise ValueError(f"want a file that can be read, got {name!r} ({cause})") from exc
+
+
+_OWN: Final = ("identity",)
+"""Settings whose default is made anew for each process."""
+
+_UNWRAPPED: Final = "\b\n"
+"""Tells the parser of flags to leave the lines of a paragraph as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """``default`` as it would be written; empty for none. ``file``: names a file that holds the value, for secrets."""
+
+    name: str
+    path: str
+    default: str
+    file: str = ""
+
+
+def variables() -> Iterator[Variable]:
+    """All of them, in the order of the settings."""
+    settings = Settings()
+    for leaf in leaves():
+        value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
+        file = leaf.variable + FILE_SUFFIX if leaf.read is readers.secret else ""
+        yield Variable(name=leaf.variable, path=leaf.written_path, default=value, file=file)
+
+
+def help_text() -> str:
+    """For the end of ``--help``: each variable with its default."""
+    found = list(variables())
+    width = max(len(variable.name) for variable in found)
+    lines = [f"  {variable.name:{width}}  {variable.default}".rstrip() for variable in found]
+    secrets = ", ".join(variable.file for variable in found if variable.file)
+    told = f"{secrets} name files that hold the values."
+    return f"{_UNWRAPPED}Variables; flags beat them, they beat the file:\n" + "\n".join(lines) + f"\n\n{told}"
+
+
+def _written(value: object) -> str:
+    if value is None or isinstance(value, Secret):
+        return ""
+    if isinstance(value, timedelta):
+        return readers.written(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,230 @@
+"""The pods that Deployments, ReplicaSets, StatefulSets and Jobs make, as their controllers make them. Pure.
+
+Deployment web, 3 replicas: a ReplicaSet, and its pods web-0, web-1, web-2
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from berth.api.messages import MALFORMED
+from berth.api.meta import Int32, LabelSelector, ObjectMeta, Trimmed
+from berth.api.selectors import compile_label_selector
+from berth.simulate.documents import Document, fitted
+
+VERSIONS: Final[Mapping[str, str]] = {
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "Job": "batch/v1",
+}
+"""The workloads whose pods are made, each with its version."""
+_HASH_LENGTH: Final = 10
+_NAMESPACE: Final = "default"
+
+
+class Template(Trimmed, frozen=True, kw_only=True):
+    """What each pod of a workload is like."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
+    """A claim that each pod of a StatefulSet gets."""
+
+    metadata: ObjectMeta
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Ordinals(Trimmed, frozen=True, kw_only=True):
+    """The number of the first pod of a StatefulSet."""
+
+    start: Int32 = 0
+
+
+class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
+    """How many pods there are to be, and what they are like."""
+
+    replicas: Int32 = 1
+    parallelism: Int32 = 1
+    completions: Int32 | None = None
+    suspend: bool = False
+    selector: LabelSelector | None = None
+    template: Template = Template()
+    volume_claim_templates: list[VolumeClaimTemplate] | None = None
+    ordinals: Ordinals = Ordinals()
+
+
+class Workload(Trimmed, frozen=True, kw_only=True):
+    """Any of them."""
+
+    metadata: ObjectMeta
+    spec: WorkloadSpec = WorkloadSpec()
+
+
+_decoder: Final = msgspec.json.Decoder(Workload)
+Labels = dict[str, str]
+
+
+def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
+    """The documents, workloads replaced by what they make; what is wrong with a workload is added to ``problems``."""
+    for document in documents:
+        if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
+            yield document
+        elif (workload := _decoded(document, problems)) is not None:
+            yield from _made(document, workload, problems)
+
+
+def _decoded(document: Document, problems: list[str]) -> Workload | None:
+    found: list[str] = []
+    try:
+        workload = _decoder.decode(msgspec.json.encode(fitted(msgspec.json.decode(document.raw), Workload, found)))
+    except MALFORMED as exc:
+        problems.extend(f"{document.where} ({document.kind}): {one}" for one in found or [str(exc)])
+        return None
+    if not workload.metadata.name:
+        problems.append(f"{document.where} ({document.kind}): metadata.name: missing: give it a name")
+        return None
+    return workload
+
+
+def _made(document: Document, workload: Workload, problems: list[str]) -> Iterator[Document]:
+    name, namespace = workload.metadata.name, workload.metadata.namespace or _NAMESPACE
+    where = f"{document.where} ({document.kind} {namespace}/{name})"
+    making = _Making(where=where, kind=document.kind, workload=workload, namespace=namespace)
+    problem = making.problem()
+    if problem:
+        problems.append(f"{where}: {problem}")
+        return
+    yield from making.documents()
+
+
+class _Making(msgspec.Struct, frozen=True, kw_only=True):
+    """What one workload makes."""
+
+    where: str
+    kind: str
+    workload: Workload
+    namespace: str
+
+    def problem(self) -> str:
+        """Why the API server would refuse the workload; empty when it would not."""
+        spec = self.workload.spec
+        for field, number in (("replicas", spec.replicas), ("parallelism", spec.parallelism)):
+            if number < 0:
+                return f"spec.{field}: want 0 or more, got {number}"
+        if self.kind == "Job":
+            return ""
+        if spec.selector is None:
+            return "spec.selector: missing: name the labels of its pods"
+        if not compile_label_selector(spec.selector).matches(spec.template.metadata.labels or {}):
+            return "spec.selector: does not match the labels of spec.template: its pods would not be its own"
+        return ""
+
+    def documents(self) -> Iterator[Document]:
+        """The owner of its pods where that is a kind that scheduling reads, its pods, and their claims."""
+        if self._is_of_a_deployment:
+            return
+        if self.kind != "Job":
+            metadata = {"name": self._owner, "namespace": self.namespace, "uid": self._owner_uid}
+            selector = msgspec.to_builtins(self.workload.spec.selector)
+            selector["matchLabels"] = {**selector.get("matchLabels", {}), **self._hash_label}
+            yield self._document(self._owner_kind, {"metadata": metadata, "spec": {"selector": selector}}, "apps/v1")
+        for number in self._numbers():
+            yield from self._claims(f"{self.workload.metadata.name}-{number}")
+            yield self._pod(number)
+
+    @property
+    def _is_of_a_deployment(self) -> bool:
+        """Whether it is a ReplicaSet that a Deployment made, which then is there too and makes its pods."""
+        return any(
+            owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
+        )
+
+    @property
+    def _owner_kind(self) -> str:
+        return "ReplicaSet" if self.kind == "Deployment" else self.kind
+
+    @property
+    def _owner(self) -> str:
+        name = self.workload.metadata.name
+        return f"{name}-{self._hash}" if self.kind == "Deployment" else name
+
+    @property
+    def _owner_uid(self) -> str:
+        uid = self.workload.metadata.uid
+        return uid if uid and self.kind != "Deployment" else f"{self._owner_kind}/{self.namespace}/{self._owner}"
+
+    @property
+    def _hash(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self.workload.spec.template)).hexdigest()[:_HASH_LENGTH]
+
+    @property
+    def _hash_label(self) -> Labels:
+        return {"pod-template-hash": self._hash} if self.kind == "Deployment" else {}
+
+    def _numbers(self) -> range:
+        spec = self.workload.spec
+        if self.kind == "Job":
+            at_once = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+            return range(0 if spec.suspend else at_once)
+        return range(spec.ordinals.start, spec.ordinals.start + spec.replicas)
+
+    def _pod(self, number: int) -> Document:
+        template, name = self.workload.spec.template, f"{self.workload.metadata.name}-{number}"
+        api_version = VERSIONS[self._owner_kind]
+        owner = {"apiVersion": api_version, "kind": self._owner_kind, "name": self._owner, "uid": self._owner_uid}
+        metadata = {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": {**(template.metadata.labels or {}), **self._labels(name, number)},
+            "annotations": template.metadata.annotations,
+            "ownerReferences": [{**owner, "controller": True}],
+        }
+        return self._document("Pod", {"metadata": metadata, "spec": self._spec(name)}, "v1", place="spec.template")
+
+    def _labels(self, name: str, number: int) -> Labels:
+        """The labels that the controller adds."""
+        match self.kind:
+            case "StatefulSet":
+                return {
+                    "apps.kubernetes.io/pod-index": str(number),
+                    "controller-revision-hash": f"{self.workload.metadata.name}-{self._hash}",
+                    "statefulset.kubernetes.io/pod-name": name,
+                }
+            case "Job":
+                job = {"job-name": self.workload.metadata.name}
+                return {**job, "batch.kubernetes.io/job-name": self.workload.metadata.name}
+            case _:
+                return self._hash_label
+
+    def _spec(self, pod: str) -> dict[str, Any]:
+        """The template's, with the claims of a StatefulSet in the place of volumes of these names."""
+        spec, claims = self.workload.spec.template.spec, self.workload.spec.volume_claim_templates or ()
+        if not claims:
+            return spec
+        names = [claim.metadata.name for claim in claims]
+        given = spec.get("volumes") or []
+        kept = [one for one in given if not (isinstance(one, dict) and one.get("name") in names)]
+        claimed = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
+        return {**spec, "volumes": [*kept, *claimed]}
+
+    def _claims(self, pod: str) -> Iterator[Document]:
+        for at, claim in enumerate(self.workload.spec.volume_claim_templates or ()):
+            metadata = {
+                "name": f"{claim.metadata.name}-{pod}",
+                "namespace": self.namespace,
+                "labels": claim.metadata.labels,
+                "annotations": claim.metadata.annotations,
+            }
+            body = {"metadata": metadata, "spec": claim.spec}
+            yield self._document("PersistentVolumeClaim", body, "v1", place=f"spec.volumeClaimTemplates[{at}]")
+
+    def _document(self, kind: str, body: dict[str, Any], api_version: str, *, place: str = "") -> Document:
+        where = f"{self.where}: {place}" if place else self.where
+        return Document(where=where, api_version=api_version, kind=kind, raw=msgspec.json.encode(body), is_made=True)
