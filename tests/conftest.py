@@ -1,8 +1,12 @@
 """What every suite has: the list of suites left out, the look for processes left behind, and the real parts."""
 
-from pathlib import Path
-
-# In the order of their names; a part of the harness that a checkout lacks is not asked for.
-FIXTURES = sorted(f"harness.{path.stem}" for path in (Path(__file__).parent / "harness").glob("fixtures_*.py"))
-
-pytest_plugins = ["pytester", "harness.left_out", "harness.leftover_processes", *FIXTURES]
+pytest_plugins = [
+    "pytester",
+    "harness.plugins.left_out",
+    "harness.plugins.leftover_processes",
+    "harness.plugins.fixtures_bus",
+    "harness.plugins.fixtures_cluster",
+    "harness.plugins.fixtures_hypothesis",
+    "harness.plugins.fixtures_kube",
+    "harness.plugins.fixtures_pipeline",
+]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.child_processes import spawn, stop
-from harness.control_plane import ControlPlane, assets_folder
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.child_processes import spawn, stop
+from harness.servers.control_plane import ControlPlane, assets_folder
+from harness.worlds.pipeline import BerthUp, berth_up
 
 KUBE_SCHEDULER = "kube-scheduler"
 UNLIMITED = 10_000

@@ -22,8 +22,8 @@ import msgspec
 from bench.contenders import Contender, Running
 from bench.processes import Cost, children, costs, machine_busy_seconds
 from berth.sim.nodes import make_pod
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, eventually
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.outside import Outside, eventually
 
 DRAIN_SECONDS = 300.0
 EVENTS_SECONDS = 30.0

@@ -27,8 +27,8 @@ from rich.table import Table
 
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, drain
-from harness.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
-from harness.outside import outside
+from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
+from harness.worlds.outside import outside
 
 RESULTS = Path(__file__).parent / "results"
 UNREACHABLE = 3

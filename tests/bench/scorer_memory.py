@@ -26,8 +26,8 @@ from berth.bus.interface import Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_pending
-from harness.child_processes import spawn, stop
-from harness.nats_server import nats_server
+from harness.servers.child_processes import spawn, stop
+from harness.servers.nats_server import nats_server
 
 _AT_ONCE = 256
 _READY_SECONDS = 120.0

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from berth.sim.cluster import kubeconfig
-from harness.compose import ComposeProject, inspected, require_project
-from harness.docker_engine import docker
-from harness.outside import Outside, eventually, outside
+from harness.servers.compose import ComposeProject, inspected, require_project
+from harness.servers.docker_engine import docker
+from harness.worlds.outside import Outside, eventually, outside
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 

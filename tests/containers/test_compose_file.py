@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.compose import PROFILES, ROOT, configuration
-from harness.docker_engine import docker
-from harness.left_out import require
+from harness.plugins.left_out import require
+from harness.servers.compose import PROFILES, ROOT, configuration
+from harness.servers.docker_engine import docker
 
 OURS = ("watcher", "scorer", "binder", "metrics-collector", "bus-apply")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from berth.sim.cluster import SimulatedCluster, kubeconfig
-from harness.compose import ComposeProject, require_project
-from harness.docker_engine import DockerError
-from harness.outside import Outside, outside
+from harness.servers.compose import ComposeProject, require_project
+from harness.servers.docker_engine import DockerError
+from harness.worlds.outside import Outside, outside
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compose import IMAGE, ROOT, inspected, require_project
-from harness.docker_engine import DockerError, docker
+from harness.servers.compose import IMAGE, ROOT, inspected, require_project
+from harness.servers.docker_engine import DockerError, docker
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 

@@ -11,11 +11,11 @@ import pytest
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.sim.nodes import make_pod
-from harness.containers import deprecations_of_testcontainers, started
-from harness.docker_engine import compose_image
-from harness.left_out import require
-from harness.outside import eventually, node_of
-from harness.pipeline import BerthUp, berth_up
+from harness.plugins.left_out import require
+from harness.servers.containers import deprecations_of_testcontainers, started
+from harness.servers.docker_engine import compose_image
+from harness.worlds.outside import eventually, node_of
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(900)]  # the image may have to be pulled first
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
-from harness.child_processes import free_ports
-from harness.collector_world import collecting, node_at
-from harness.docker_engine import compose_image
-from harness.exporter import Exporter
-from harness.left_out import require
-from harness.prometheus_container import prometheus_container
+from harness.plugins.left_out import require
+from harness.servers.child_processes import free_ports
+from harness.servers.docker_engine import compose_image
+from harness.servers.exporter import Exporter
+from harness.servers.prometheus_container import prometheus_container
+from harness.worlds.collector_world import collecting, node_at
 
 pytestmark = [
     pytest.mark.timeout(900),  # the image may have to be pulled first

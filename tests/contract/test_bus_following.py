@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingError, WrongLastSequenceError
-from harness.fixtures_bus import SHORT_MARKER, BusUnderTest
+from harness.plugins.fixtures_bus import SHORT_MARKER, BusUnderTest
 
 LONG = 10.0
 

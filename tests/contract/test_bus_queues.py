@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError
-from harness.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
+from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
 LONG = 10.0
 MOMENT = timedelta(milliseconds=150)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from berth.bus.interface import BusLostError
-from harness.fixtures_bus import SHORT_ACK_WAIT
+from harness.plugins.fixtures_bus import SHORT_ACK_WAIT
 
 
 async def test_a_session_reads_the_bus_id_first(on):

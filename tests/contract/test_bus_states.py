@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.interface import MissingError, StreamState
-from harness.fixtures_bus import SHORT_ACK_WAIT
+from harness.plugins.fixtures_bus import SHORT_ACK_WAIT
 
 SUBJECTS = [f"berth.pending.berth.default.web-{number}" for number in range(3)]
 

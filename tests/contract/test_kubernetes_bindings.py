@@ -1,6 +1,6 @@
 """Contract of the API server, real and simulated: Binding and delete."""
 
-from harness.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
+from harness.worlds.kubernetes_api import MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 

@@ -7,7 +7,7 @@ import pytest
 from berth.api.kinds import FURTHER_KINDS
 from berth.kube.listwatch import ObjectDecoder
 from berth.kube.watch import KINDS, Deleted, Upserted
-from harness.kubernetes_api import KubernetesApi
+from harness.worlds.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}
 TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "main", "image": "pause"}]}}

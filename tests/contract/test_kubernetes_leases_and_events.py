@@ -1,6 +1,6 @@
 """Contract of the API server, real and simulated: Lease as compare-and-set, and both forms of Events."""
 
-from harness.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
+from harness.worlds.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
 
 RENEWED = "2026-01-02T03:04:05.678900Z"
 

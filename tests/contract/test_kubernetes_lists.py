@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.kubernetes_api import KubernetesApi
+from harness.worlds.kubernetes_api import KubernetesApi
 
 
 async def test_list_says_at_which_revision_it_was_taken(kubernetes_api: KubernetesApi):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.kubernetes_api import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi, pod
+from harness.worlds.kubernetes_api import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi, pod
 
 
 async def test_created_pod_gets_identity_and_defaults(kubernetes_api: KubernetesApi):

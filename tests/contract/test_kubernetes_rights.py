@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.kubernetes_api import KubernetesApi
+from harness.worlds.kubernetes_api import KubernetesApi
 
 MISSING_RIGHTS = [
     pytest.param(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
+from harness.worlds.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
 
 
 async def test_watch_from_a_list_shows_what_came_after_it(kubernetes_api: KubernetesApi):

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
-from harness.child_processes import free_ports
-from harness.scripted_server import cut, scripted_server, stream
+from harness.fakes.scripted_server import cut, scripted_server, stream
+from harness.servers.child_processes import free_ports
 
 PATIENCE = timedelta(seconds=0.5)
 GRACE = timedelta(seconds=0.3)

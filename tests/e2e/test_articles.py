@@ -8,9 +8,9 @@ import pytest
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, eventually
-from harness.pipeline import berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.outside import Outside, eventually
+from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 

@@ -13,10 +13,10 @@ import nats
 import pytest
 
 from berth.sim.nodes import make_node
-from harness.child_processes import free_ports
-from harness.control_plane import ControlPlane, kubeconfig
-from harness.outside import Outside, eventually, outside
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.child_processes import free_ports
+from harness.servers.control_plane import ControlPlane, kubeconfig
+from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 

@@ -17,11 +17,11 @@ from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import make_nodes
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.queries import traffic_of
-from harness.child_processes import free_ports
-from harness.exporter import Exporter
-from harness.outside import outside
-from harness.pipeline import berth_up
-from harness.prometheus_server import prometheus_server
+from harness.servers.child_processes import free_ports
+from harness.servers.exporter import Exporter
+from harness.servers.prometheus_server import prometheus_server
+from harness.worlds.outside import outside
+from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
 

@@ -13,9 +13,9 @@ from typing import IO
 
 import pytest
 
-from harness.child_processes import free_ports
-from harness.outside import Outside, eventually, outside
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.child_processes import free_ports
+from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.audit import audit, successful_bindings
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, eventually, node_of
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.audit import audit, successful_bindings
+from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
 

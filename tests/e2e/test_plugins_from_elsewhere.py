@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.outside import eventually, outside
-from harness.pipeline import berth_up
+from harness.worlds.outside import eventually, outside
+from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from harness.outside import Outside, eventually, node_of
-from harness.pipeline import BerthUp
+from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.pipeline import BerthUp
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, eventually
-from harness.pipeline import berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.outside import Outside, eventually
+from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.accounts import grant, kubeconfig_of, token_of
-from harness.child_processes import spawn, stop
-from harness.control_plane import ControlPlane
-from harness.kubernetes_api import Answer, bare_api
-from harness.nats_server import nats_server
-from harness.outside import Outside, eventually, trust_of
-from harness.pipeline import berth_up
+from harness.servers.child_processes import spawn, stop
+from harness.servers.control_plane import ControlPlane
+from harness.servers.nats_server import nats_server
+from harness.worlds.accounts import grant, kubeconfig_of, token_of
+from harness.worlds.kubernetes_api import Answer, bare_api
+from harness.worlds.outside import Outside, eventually, trust_of
+from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.oracle import PROFILES, clusters, decision_of, list_of, objects_of, pods_of, simulated_of, written
+from harness.worlds.oracle import PROFILES, clusters, decision_of, list_of, objects_of, pods_of, simulated_of, written
 
 ROOT = Path(__file__).parents[2]
 BERTH = Path(sys.executable).parent / "berth"

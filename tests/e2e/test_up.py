@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, outside
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.outside import Outside, outside
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 

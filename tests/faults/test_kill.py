@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harness.audit import Audit, audit, successful_bindings
-from harness.control_plane import ControlPlane
-from harness.nats_server import NatsServer, nats_server
-from harness.outside import Outside, eventually
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.servers.nats_server import NatsServer, nats_server
+from harness.worlds.audit import Audit, audit, successful_bindings
+from harness.worlds.outside import Outside, eventually
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.control_plane import ControlPlane
-from harness.outside import Outside, eventually
-from harness.pipeline import BerthUp, berth_up
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.outside import Outside, eventually
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ import pytest
 import uvloop
 
 from berth.bus.client import GuardedClient
-from harness.nats_server import NatsServer
+from harness.servers.nats_server import NatsServer
 
 
 @pytest.mark.requires("nats-server")

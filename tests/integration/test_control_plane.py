@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.control_plane import NOBODY, ControlPlane, remove_folders_of_the_dead
+from harness.servers.control_plane import NOBODY, ControlPlane, remove_folders_of_the_dead
 
 STARTER = """
 import json, sys, time
-from harness.control_plane import assets_folder, control_plane
+from harness.servers.control_plane import assets_folder, control_plane
 with control_plane(assets_folder()) as plane:
     children = open("/proc/self/task/%d/children" % __import__("os").getpid()).read().split()
     print(json.dumps({"children": children, "folder": str(plane.folder)}), flush=True)

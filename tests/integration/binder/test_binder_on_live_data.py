@@ -11,9 +11,9 @@ from berth.api.subjects import key
 from berth.plugins.networktraffic.args import query_of
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.binder_world import binder_world
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.binder_world import binder_world
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1

@@ -12,10 +12,10 @@ from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod
 from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
 from berth_binder.settings import CommitSettings, Pauses
-from harness.binder_world import QUICK, BinderWorld, binder_world
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
-from harness.kubernetes_api import STRATEGIC_PATCH
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
+from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 
 IMPORTANT = {"priorityClassName": "system-cluster-critical", "priority": 2_000_000_000}
 DELETE = {"verb": "delete", "resource": "pods"}

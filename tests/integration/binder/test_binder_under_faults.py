@@ -9,9 +9,9 @@ import pytest
 
 from berth.api.messages import DeadLetter, Outcome, decode, decoder
 from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
-from harness.binder_world import QUICK, BinderWorld, binder_world
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
 
 BINDING = {"verb": "create", "resource": "pods/binding"}
 

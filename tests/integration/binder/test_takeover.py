@@ -19,10 +19,10 @@ from berth.sim.faults import Clear, CutWatches, Delay, Fail
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.informers import BinderInformers
 from berth_binder.takeover import FENCED_KEY, Takeover
-from harness.binder_world import BinderWorld, binder_world
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
-from harness.nats_server import NatsServer
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.servers.nats_server import NatsServer
+from harness.worlds.binder_world import BinderWorld, binder_world
 
 
 @dataclass

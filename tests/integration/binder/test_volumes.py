@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth.api.messages import Outcome
-from harness.binder_world import BinderWorld, binder_world
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.binder_world import BinderWorld, binder_world
 
 SELECTED = "volume.kubernetes.io/selected-node"
 

@@ -15,8 +15,8 @@ from berth.api.quantity import milli_value
 from berth.simulate.created import Creation, created
 from berth.simulate.documents import documents
 from berth.simulate.objects import ObjectReader, as_pod
-from harness.control_plane import ControlPlane
-from harness.kubernetes_api import KubernetesApi, kubernetes_api
+from harness.servers.control_plane import ControlPlane
+from harness.worlds.kubernetes_api import KubernetesApi, kubernetes_api
 
 pytestmark = pytest.mark.requires("kubebuilder_assets")
 

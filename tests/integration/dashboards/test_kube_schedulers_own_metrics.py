@@ -17,9 +17,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth.process.metrics import METRICS
-from harness.child_processes import free_ports, spawn, stop
-from harness.control_plane import ControlPlane, assets_folder
-from harness.outside import Outside, eventually
+from harness.servers.child_processes import free_ports, spawn, stop
+from harness.servers.control_plane import ControlPlane, assets_folder
+from harness.worlds.outside import Outside, eventually
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets"), pytest.mark.timeout(120)]
 

@@ -24,10 +24,10 @@ from berth.kube.pods import (
     patch_pod_status,
 )
 from berth.sim.faults import Fail, LoseAnswer
-from harness.child_processes import free_ports
-from harness.control_plane import NOBODY, ControlPlane
-from harness.fixtures_kube import Cluster
-from harness.scripted_server import cut, scripted_server, stream
+from harness.fakes.scripted_server import cut, scripted_server, stream
+from harness.plugins.fixtures_kube import Cluster
+from harness.servers.child_processes import free_ports
+from harness.servers.control_plane import NOBODY, ControlPlane
 
 SOON = timedelta(seconds=0.3)
 

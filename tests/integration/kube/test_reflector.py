@@ -15,8 +15,8 @@ from berth.kube.listwatch import Selection, list_objects
 from berth.kube.reflector import Reflector, ReflectorPhase, ReflectorSettings
 from berth.kube.watch import NODE, POD, Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from berth.sim.faults import Compact, Fail, Reject
-from harness.fixtures_kube import Cluster
-from harness.scripted_server import cut, scripted_server, stream
+from harness.fakes.scripted_server import cut, scripted_server, stream
+from harness.plugins.fixtures_kube import Cluster
 
 ENOUGH = 15.0
 QUICK = ReflectorSettings(

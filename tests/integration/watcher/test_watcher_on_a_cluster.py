@@ -10,9 +10,9 @@ import pytest
 from berth.api.messages import Outcome
 from berth.api.mirror import decode_entry
 from berth.process.settings import Numbers
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
-from harness.watcher_service import WatcherWorld, watcher_world
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.watcher_service import WatcherWorld, watcher_world
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from berth.api.messages import Outcome, Positions
 from berth.api.subjects import key
 from berth.plugins.networktraffic.args import query_of
 from berth.process.configuration import read_configuration
-from harness.fixtures_bus import BusUnderTest
-from harness.fixtures_kube import Cluster
-from harness.watcher_service import WatcherWorld, watcher_world
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.watcher_service import WatcherWorld, watcher_world
 
 CONFIGURATION = """
 apiVersion: kubescheduler.config.k8s.io/v1

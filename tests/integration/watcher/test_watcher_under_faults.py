@@ -7,10 +7,10 @@ import pytest
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
-from harness.fixtures_bus import TEST_TOPOLOGY
-from harness.fixtures_kube import Cluster
-from harness.nats_server import NatsServer
-from harness.watcher_service import WatcherWorld, watcher_world
+from harness.plugins.fixtures_bus import TEST_TOPOLOGY
+from harness.plugins.fixtures_kube import Cluster
+from harness.servers.nats_server import NatsServer
+from harness.worlds.watcher_service import WatcherWorld, watcher_world
 
 
 @pytest.fixture

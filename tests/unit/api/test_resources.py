@@ -4,7 +4,7 @@ import pytest
 
 from berth.api.pod import Container, PodSpec, ResourceRequirements
 from berth.api.resources import is_counted, is_extended, is_scalar, pod_requests
-from harness.objects import a_container
+from harness.builders.objects import a_container
 
 MIB = 1024 * 1024
 

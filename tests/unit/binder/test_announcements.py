@@ -8,7 +8,7 @@ from berth.api.messages import Decision, Outcome
 from berth.api.pod import PodCondition
 from berth.kube.events import LONGEST_NOTE
 from berth_binder.eventrecorder import condition_of, event_body, event_of, series_body
-from harness.binder_bench import make_pod
+from harness.worlds.binder_bench import make_pod
 
 WALL = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth_binder.eventrecorder import condition_of, event_body, event_of, events_of_victims
-from harness.binder_bench import make_pod
+from harness.worlds.binder_bench import make_pod
 
 WALL = datetime(2026, 1, 1, tzinfo=UTC)
 VICTIMS = [Victim(uid="u1", namespace="other", name="low-1"), Victim(uid="u2", namespace="default", name="low-2")]

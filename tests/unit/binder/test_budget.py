@@ -5,7 +5,7 @@ import pytest
 from berth.api.messages import Decision, Outcome
 from berth.api.pod import Pod, PodCondition
 from berth_binder.eventrecorder import BudgetSettings, ConditionNote, EventBudget, EventNote
-from harness.binder_bench import make_pod
+from harness.worlds.binder_bench import make_pod
 
 
 def decided(pod: Pod, outcome: Outcome, **parts: str) -> Decision:

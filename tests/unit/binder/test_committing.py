@@ -9,17 +9,7 @@ from berth.kube.watch import Current, Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.effects import Ack, LogWarning, Nak, Publish, RecordEvent
 from berth_binder.settings import CommitSettings
-from harness.binder_bench import (
-    PAUSES,
-    Bench,
-    at_version,
-    make_node,
-    make_pod,
-    on_node,
-    posts,
-    ranked,
-    reads,
-)
+from harness.worlds.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, posts, ranked, reads
 
 
 @pytest.fixture

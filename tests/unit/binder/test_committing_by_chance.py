@@ -5,7 +5,7 @@ import random
 import pytest
 
 from berth_binder.effects import Post
-from harness.binder_by_chance import NODES, ROOM, SETTINGS, World
+from harness.worlds.binder_by_chance import NODES, ROOM, SETTINGS, World
 
 PODS_MADE = 24
 

@@ -7,7 +7,7 @@ from berth.process.metrics import RecordingMeter
 from berth_binder.cache import Cache
 from berth_binder.decisions import clear, count_binding, count_decision, show
 from berth_binder.effects import Answer
-from harness.objects import a_pod
+from harness.builders.objects import a_pod
 
 
 def said(outcome: Outcome, reason: str = "") -> Decision:

@@ -13,7 +13,7 @@ from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import Recheck
-from harness.objects import a_node, a_pod, first_attempt
+from harness.builders.objects import a_node, a_pod, first_attempt
 
 LABEL = WeightedScore(NodeScoreLabel(NodeScoreLabelArgs()), 1)
 FREE = WeightedScore(FreeCapacity(), 1)

@@ -3,7 +3,7 @@
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Epoch
 from berth_binder.cache import consumer_of, fence_epoch, former_consumers, needs_fence, pods_to_fence
-from harness.binder_bench import make_pod
+from harness.worlds.binder_bench import make_pod
 
 
 def fenced(epoch: str) -> Pod:

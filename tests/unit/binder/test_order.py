@@ -4,7 +4,7 @@ from berth.api.subjects import Attempt
 from berth_binder.attempt import RankedDelivery
 from berth_binder.core import DecidedAttempts, StreamOrder
 from berth_binder.effects import RankedMessage
-from harness.binder_bench import make_pod, ranked
+from harness.worlds.binder_bench import make_pod, ranked
 
 
 def claim(sequence: int) -> RankedDelivery:

@@ -8,7 +8,7 @@ from berth.framework.interface import Permission, PermitPlugin, PostBindPlugin, 
 from berth.framework.status import SUCCESS, Code, Status
 from berth.kube.watch import Upserted
 from berth_binder.cache import NODES
-from harness.binder_bench import Bench, make_node, make_pod, posts, ranked
+from harness.worlds.binder_bench import Bench, make_node, make_pod, posts, ranked
 
 WAIT = Permission(Status(Code.WAIT, ("not yet",)), 30.0)
 

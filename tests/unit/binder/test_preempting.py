@@ -12,7 +12,7 @@ from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.kube.watch import Deleted, Upserted
 from berth_binder.cache import PODS
 from berth_binder.effects import Demote, Effect, Evict
-from harness.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked
+from harness.worlds.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked
 
 REFUSAL = "0/2 nodes are available: 2 Insufficient cpu."
 

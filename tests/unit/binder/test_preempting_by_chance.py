@@ -7,8 +7,8 @@ import pytest
 
 from berth.api.messages import Preemption, Victim
 from berth.api.pod import Pod, priority_of
-from harness.binder_bench import ranked
-from harness.binder_by_chance import NODES, ROOM, World
+from harness.worlds.binder_bench import ranked
+from harness.worlds.binder_by_chance import NODES, ROOM, World
 
 IMPORTANT = 100
 UNIMPORTANT, IMPORTANT_ONES = 20, 5

@@ -12,8 +12,8 @@ from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.watch import Upserted
 from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
 from berth_binder.effects import NO_ANSWER, Post, WriteVolumes, Written
-from harness.binder_bench import Bench, make_pod, ranked
-from harness.storage import a_claim, a_class, a_volume, kind_of
+from harness.builders.volumes import a_claim, a_class, a_volume, kind_of
+from harness.worlds.binder_bench import Bench, make_pod, ranked
 
 TEN_MINUTES = 600.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.bus.filters import takes, takes_any
+from harness.fakes.memory_streams import takes, takes_any
 
 
 @pytest.mark.parametrize(

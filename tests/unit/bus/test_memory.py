@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from berth.bus.clock import LoopClock, ManualClock
 from berth.bus.interface import BusLostError, MissingError
-from berth.bus.memory import MemoryBus, MemorySession
+from harness.fakes.memory_bus import MemoryBus, MemorySession
+from harness.fakes.memory_queue import LoopClock, ManualClock
 
 PENDING = "berth.pending.berth.default.web-0"
 

@@ -11,7 +11,6 @@ from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_waterm
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Attempt
-from berth.bus.memory import MemoryBus
 from berth.cli.commands.top import newest, node_lines
 from berth.cli.commands.why import RankedAgain, counted, ranked_again_json, ranked_again_lines
 from berth.cli.decisions import find_pod
@@ -21,7 +20,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
 from berth.process.configuration import profiles_of, read_configuration
-from harness.printed import printed, words
+from harness.fakes.memory_bus import MemoryBus
+from harness.worlds.printed import printed, words
 
 PROFILE = profiles_of(read_configuration(None))["berth"]
 

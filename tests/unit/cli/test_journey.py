@@ -19,13 +19,13 @@ from berth.api.messages import (
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
 from berth.cli.commands.run import MessageCounts
 from berth.cli.commands.trace import past
 from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, node_of, said, with_recalled
 from berth.cli.lookup import parse_pod
-from harness.printed import printed
+from harness.fakes.memory_bus import MemoryBus
+from harness.worlds.printed import printed
 
 POD = Pod(metadata=ObjectMeta(name="web-0", namespace="default", uid="u"))
 PENDING = encode(Pending(attempt="u.1.1", profile="berth", pod=POD))

@@ -6,7 +6,7 @@ import msgspec
 
 from berth.bus.interface import ConsumerState, Present, StreamState
 from berth.cli.commands.top import NodeLine, Overview, as_json, natural, told
-from harness.printed import printed, words
+from harness.worlds.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
-from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_decision
 from berth.cli.decisions import digest_in_use, last_decision
 from berth.cli.lookup import parse_pod
+from harness.fakes.memory_bus import MemoryBus
 
 
 def decision(pod: str, outcome: Outcome, n: int = 1, **more: object) -> Decision:

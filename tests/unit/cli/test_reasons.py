@@ -10,7 +10,7 @@ from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason,
 from berth.cli.decisions import EvictionRecord, ExplainedDecision
 from berth.cli.lookup import PodName
 from berth.cli.reasons import as_json, told
-from harness.printed import printed, words
+from harness.worlds.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CANDIDATES = [

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 
 from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.bus.memory import MemoryBus
 from berth.cli.pipeline.traffic import first_samples, where_pods_went, write_configuration
 from berth.process.configuration import read_configuration
+from harness.fakes.memory_bus import MemoryBus
 
 TRAFFIC = {"a": 1e6, "b": 40e6, "c": 3e6, "d": 20e6}
 

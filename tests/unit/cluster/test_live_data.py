@@ -9,7 +9,7 @@ from berth.api.errors import DecodeError
 from berth.api.livedata import Bandwidth, LiveSource, encode_bandwidth
 from berth.cluster.buckets import LiveDataReader
 from berth.cluster.snapshot import Snapshot
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCES = [LiveSource(bucket="bandwidth", name="q1"), LiveSource(bucket="facts", name="disk")]

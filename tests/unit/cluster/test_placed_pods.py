@@ -10,7 +10,7 @@ import pytest
 from berth.api.pod import Pod, PodStatus
 from berth.cluster.pods import NOT_YET, NOWHERE, PlacedPods
 from berth.cluster.snapshot import Snapshot
-from harness.objects import a_container, a_node, a_pod
+from harness.builders.objects import a_container, a_node, a_pod
 
 Row = tuple[str, int, float, float, str]
 

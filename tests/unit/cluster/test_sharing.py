@@ -8,7 +8,7 @@ from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeStatus
 from berth.api.pod import ClaimSource, Pod, Volume
 from berth.cluster.snapshot import Snapshot
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
 
 DATA = Volume(name="data", persistent_volume_claim=ClaimSource(claim_name="data"))
 

@@ -10,7 +10,7 @@ from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
 from berth.api.workloads import Namespace
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from harness.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, asking
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from berth.cluster.pods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import HoldersOf, PodKind
 from berth.plugins.networktraffic.traffic import Estimates
-from harness.objects import a_node, asking
-from harness.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
+from harness.builders.objects import a_node, asking
+from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
 pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
 LABELS = ("zone", "disk")

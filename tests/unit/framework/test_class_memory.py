@@ -19,10 +19,10 @@ from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
 from berth.process.configuration import profiles_of, read_configuration
-from harness.objects import ROOM, a_node, a_pod, asking, first_attempt
-from harness.profiles import default_profile, profile_of
-from harness.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
-from harness.random_words import NODE_NAMES
+from harness.builders.objects import ROOM, a_node, a_pod, asking, first_attempt
+from harness.builders.profiles import default_profile, profile_of
+from harness.builders.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
+from harness.builders.random_objects import NODE_NAMES
 
 OF_1_18 = read_configuration(
     None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)

@@ -29,8 +29,8 @@ from berth.framework.interface import (
 )
 from berth.framework.state import StateKey
 from berth.framework.status import SKIP, SUCCESS, Code, Status, Verdicts
-from harness.objects import a_node, a_pod, asking, first_attempt
-from harness.profiles import default_profile, profile_of
+from harness.builders.objects import a_node, a_pod, asking, first_attempt
+from harness.builders.profiles import default_profile, profile_of
 
 
 def cluster(*nodes) -> Snapshot:

@@ -4,8 +4,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Detail, rank
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
-from harness.objects import a_node, a_pod, first_attempt
-from harness.profiles import profile_of
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import profile_of
 
 
 def detail_of(pod, snapshot, *plugins, weight: int = 1) -> Detail:

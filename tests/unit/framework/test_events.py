@@ -13,7 +13,7 @@ from berth.framework.events import (
     node_update_actions,
     pod_update_actions,
 )
-from harness.objects import a_container, a_node, a_pod
+from harness.builders.objects import a_container, a_node, a_pod
 
 
 def with_status(node, **fields):

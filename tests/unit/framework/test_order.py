@@ -10,7 +10,7 @@ from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.scoring import best_first, mixed
-from harness.objects import a_node, a_pod, first_attempt
+from harness.builders.objects import a_node, a_pod, first_attempt
 
 
 @given(

@@ -13,8 +13,8 @@ from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
-from harness.objects import a_node, a_pod, asking
-from harness.profiles import default_profile, profile_of
+from harness.builders.objects import a_node, a_pod, asking
+from harness.builders.profiles import default_profile, profile_of
 
 MORNING, NOON = datetime(2026, 1, 1, 6, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
 NODE_ADDED = ClusterEvent(Resource.NODE, Action.ADD)

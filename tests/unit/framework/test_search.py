@@ -9,7 +9,7 @@ from berth.framework.cycle import rank
 from berth.framework.profile import NodeSearch, build_profiles, enough
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.objects import a_node, asking, first_attempt
+from harness.builders.objects import a_node, asking, first_attempt
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

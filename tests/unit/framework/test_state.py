@@ -4,7 +4,7 @@ import pytest
 
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState, StateKey, StateMissingError
-from harness.objects import a_pod
+from harness.builders.objects import a_pod
 
 NUMBERS = StateKey[list[int]]("numbers")
 

@@ -9,8 +9,8 @@ from berth.framework.cycle import rank
 from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
 from berth.framework.status import SUCCESS, Code, Status
 from berth.framework.timing import Timing, Took
-from harness.objects import a_node, asking, first_attempt
-from harness.profiles import default_profile, profile_of
+from harness.builders.objects import a_node, asking, first_attempt
+from harness.builders.profiles import default_profile, profile_of
 
 
 def a_timing() -> Timing:

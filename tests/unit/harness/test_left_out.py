@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import left_out
+from harness.plugins import left_out
 
 TESTS = Path(__file__).parents[2]
 NEEDS_KUBERNETES = """
@@ -20,7 +20,7 @@ def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a second less a run
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.delenv(left_out.REQUIRE_ALL_VARIABLE, raising=False)
-    pytester.plugins = ["harness.left_out", "xdist.plugin"]
+    pytester.plugins = ["harness.plugins.left_out", "xdist.plugin"]
     return pytester
 
 

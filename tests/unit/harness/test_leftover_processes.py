@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import leftover_processes
+from harness.plugins import leftover_processes
 
 TESTS = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not leftover_processes.PROC.is_dir(), reason="there is no /proc: use Linux")
@@ -19,7 +19,7 @@ def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     """A folder where pytest runs with the plugin under test."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a second less a run
-    pytester.plugins = ["harness.leftover_processes", "xdist.plugin"]
+    pytester.plugins = ["harness.plugins.leftover_processes", "xdist.plugin"]
     return pytester
 
 

@@ -16,8 +16,8 @@ from berth.plugins.additional.nodeready import NodeReady
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.objects import a_node, a_pod, asking, first_attempt
-from harness.profiles import profile_of
+from harness.builders.objects import a_node, a_pod, asking, first_attempt
+from harness.builders.profiles import profile_of
 
 
 def cluster(*nodes) -> Snapshot:

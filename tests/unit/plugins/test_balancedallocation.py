@@ -11,7 +11,7 @@ from berth.plugins.noderesources.balancedallocation import (
     validate,
 )
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight
-from harness.objects import a_node, asking
+from harness.builders.objects import a_node, asking
 
 GPU = "example.com/gpu"
 NODE = a_node("n", cpu="4", memory="8000", **{GPU: "4"})

@@ -32,8 +32,8 @@ from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
 from berth.plugins.v1_18.spreading import SpreadArgs
-from harness.random_clusters import QUERY, node_affinities, pods, snapshots
-from harness.random_words import NODE_NAMES
+from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
+from harness.builders.random_objects import NODE_NAMES
 
 pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
 RESOURCES = [

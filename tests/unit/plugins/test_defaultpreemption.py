@@ -24,8 +24,8 @@ from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemptio
 from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
 from berth.plugins.interpodaffinity.plugin import InterPodAffinity, InterPodAffinityArgs
 from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
-from harness.objects import a_container, a_node, a_pod, first_attempt
-from harness.profiles import default_profile, profile_of
+from harness.builders.objects import a_container, a_node, a_pod, first_attempt
+from harness.builders.profiles import default_profile, profile_of
 
 NOON = "2026-01-01T12:00:{:02d}Z"
 HOSTNAME = "kubernetes.io/hostname"

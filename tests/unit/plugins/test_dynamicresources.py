@@ -4,9 +4,9 @@ from berth.api.pod import PodResourceClaim
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from harness.objects import a_node, a_pod, first_attempt
-from harness.profiles import default_profile
-from harness.storage import using
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import using
 
 
 def said_of(pod):

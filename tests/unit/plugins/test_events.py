@@ -19,8 +19,8 @@ from berth.framework.profile import POINT_TYPES, REFUSING
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from harness.objects import a_container, a_node, a_pod, asking
-from harness.profiles import profile_of
+from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.profiles import profile_of
 
 NOTHING_HELPS = ("DynamicResources",)
 """What they refuse, pods with resource claims, nothing helps but another pod."""

@@ -9,7 +9,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState
 from berth.plugins.imagelocality import MIB, ImageLocality
-from harness.objects import a_pod
+from harness.builders.objects import a_pod
 
 
 def image(name: str, mebibytes: int) -> ContainerImage:

@@ -21,8 +21,8 @@ from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.state import CycleState
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
-from harness.objects import a_node, a_pod, first_attempt
-from harness.profiles import profile_of
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import profile_of
 
 T0 = 1_700_000_000.0
 """Now, in Unix seconds."""

@@ -25,7 +25,7 @@ from berth.plugins.nodename import NodeName
 from berth.plugins.nodeunschedulable import NodeUnschedulable
 from berth.plugins.schedulinggates import SchedulingGates
 from berth.plugins.tainttoleration import TaintToleration
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
 
 
 def helped(plugin: EnqueueExtensions, event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:

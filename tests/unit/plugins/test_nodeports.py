@@ -9,8 +9,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.nodeports import TAKEN, NodePorts
-from harness.objects import a_node, a_pod
-from harness.profiles import default_profile
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile
 
 
 def taking(name: str, port: int, address: str = "", protocol: str = "TCP", **container):

@@ -18,7 +18,7 @@ from berth.plugins.noderesources.scoringstrategy import (
     ShapePoint,
     validate,
 )
-from harness.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, asking
 
 GPU = "example.com/gpu"
 

@@ -11,9 +11,9 @@ from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS
 from berth.plugins.volumes.nodevolumelimits import TOO_MANY, NodeVolumeLimits
-from harness.objects import a_node, a_pod
-from harness.profiles import default_profile
-from harness.storage import (
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import (
     DRIVER,
     a_claim,
     a_class,

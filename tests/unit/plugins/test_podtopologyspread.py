@@ -23,10 +23,10 @@ from berth.plugins.podtopologyspread.plugin import (
     PodTopologySpreadArgs,
     validate,
 )
-from harness.objects import a_node, a_pod
-from harness.profiles import default_profile
-from harness.random_clusters import pods, snapshots
-from harness.random_words import NODE_NAMES
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import default_profile
+from harness.builders.random_clusters import pods, snapshots
+from harness.builders.random_objects import NODE_NAMES
 
 ZONES = {"n0": "a", "n1": "a", "n2": "b", "n3": None}
 """Nodes and their zones; the last one is in none."""

@@ -26,7 +26,7 @@ from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.objects import first_attempt
+from harness.builders.objects import first_attempt
 
 REFUSED, SEVERAL, SCORES = 930, 648, 9_997
 """Pods that fit nowhere and pods that fit more than one node; and scores."""

@@ -20,8 +20,8 @@ from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import Nomination
 from berth.framework.preemption import confirm
 from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, Worth
-from harness.objects import first_attempt
-from harness.profiles import default_profile
+from harness.builders.objects import first_attempt
+from harness.builders.profiles import default_profile
 
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 FILES = ("preemption.jsonl.xz", "preemption-wider.jsonl.xz")

@@ -18,8 +18,8 @@ from berth.api.pod import Pod, is_bound
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile
-from harness.objects import first_attempt
-from harness.profiles import default_profile
+from harness.builders.objects import first_attempt
+from harness.builders.profiles import default_profile
 
 CASES, ANSWERS, REFUSALS = 1_968, 8_936, 5_929
 DATA = Path(__file__).parents[2] / "data" / "oracle" / "volumes.jsonl.xz"

@@ -8,7 +8,7 @@ from berth.plugins.factory import PluginFactory
 from berth.plugins.nodename import NodeName
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN, RegistryError, with_third_party
-from harness.profiles import default_profile
+from harness.builders.profiles import default_profile
 
 DEFAULT_NAMES = {ref.name for ref in DEFAULT.multi_point.enabled}
 

@@ -12,9 +12,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
-from harness.objects import a_node, a_pod, first_attempt
-from harness.profiles import default_profile
-from harness.storage import (
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import (
     HOSTNAME,
     ZONE,
     a_claim,

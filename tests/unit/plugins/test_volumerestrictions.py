@@ -11,9 +11,9 @@ from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.volumes.volumerestrictions import CLAIM_TAKEN, DISK_TAKEN, VolumeRestrictions
-from harness.objects import a_node, a_pod, first_attempt
-from harness.profiles import default_profile
-from harness.storage import a_claim, a_volume, known, using
+from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import a_claim, a_volume, known, using
 
 
 def with_disk(name: str, **source):

@@ -9,9 +9,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.volumes.volumezone import ELSEWHERE, VolumeZone
-from harness.objects import a_node
-from harness.profiles import default_profile
-from harness.storage import ZONE, a_claim, a_class, a_volume, known, using
+from harness.builders.objects import a_node
+from harness.builders.profiles import default_profile
+from harness.builders.volumes import ZONE, a_claim, a_class, a_volume, known, using
 
 BETA = "failure-domain.beta.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"

@@ -11,7 +11,6 @@ import msgspec
 from berth.api.messages import Pending
 from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.subjects import Term, key
-from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
 from berth.process.configuration import profiles_of, read_configuration
@@ -20,7 +19,8 @@ from berth.process.metrics import RecordingMeter
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import PLUGINS_EVERY, serve, show
 from berth_scorer.view import View
-from harness.objects import a_node, a_pod, asking
+from harness.builders.objects import a_node, a_pod, asking
+from harness.fakes.memory_bus import MemoryBus
 
 POINT = "scheduler_framework_extension_point_duration_seconds"
 PLUGIN = "scheduler_plugin_execution_duration_seconds"

@@ -14,7 +14,6 @@ from berth.api.livedata import Bandwidth, encode_bandwidth
 from berth.api.messages import Pending, Positions, Ranked, decode, decoder
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.subjects import Term, key
-from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles
 from berth.plugins.networktraffic.args import query_of
@@ -23,7 +22,8 @@ from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import Process
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
+from harness.fakes.memory_bus import MemoryBus
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1

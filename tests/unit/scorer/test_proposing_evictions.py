@@ -14,8 +14,8 @@ from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
-from harness.objects import a_container, a_node, a_pod
-from harness.profiles import default_profile
+from harness.builders.objects import a_container, a_node, a_pod
+from harness.builders.profiles import default_profile
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

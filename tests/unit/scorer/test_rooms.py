@@ -12,7 +12,7 @@ from berth.api.pod import Pod, PodStatus
 from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
 from berth_scorer.proposals import NominationProposals, Proposals
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
 
 LAPSE = 30.0
 POD = a_pod("vip")

@@ -13,13 +13,13 @@ from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key
-from berth.bus.memory import MemoryBus
 from berth.bus.stages import publish_pending, publish_ranked
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
+from harness.fakes.memory_bus import MemoryBus
 
 RANKED = decoder(Ranked)
 DEAD = decoder(DeadLetter)

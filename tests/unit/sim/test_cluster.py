@@ -19,8 +19,8 @@ from berth.sim.cluster import SimulatedCluster, SnapshotError
 from berth.sim.kinds import NAMESPACES, NODES, PODS
 from berth.sim.kubectl import human_duration
 from berth.sim.nodes import ZONE_LABEL, KubeletSettings, make_node, make_nodes, make_pod
-from harness.kubernetes_api import KubernetesApi
-from harness.kubernetes_api import kubernetes_api as connected
+from harness.worlds.kubernetes_api import KubernetesApi
+from harness.worlds.kubernetes_api import kubernetes_api as connected
 
 AT_ONCE = KubeletSettings(start_delay=timedelta(0), longest_grace=timedelta(0))
 

@@ -7,8 +7,8 @@ import pytest
 
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
-from harness.kubernetes_api import KubernetesApi
-from harness.kubernetes_api import kubernetes_api as connected
+from harness.worlds.kubernetes_api import KubernetesApi
+from harness.worlds.kubernetes_api import kubernetes_api as connected
 
 
 @pytest.fixture

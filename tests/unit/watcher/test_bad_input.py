@@ -4,7 +4,7 @@ import pytest
 
 from berth.kube.watch import Undecodable
 from berth_watcher.events import PublishDeadLetter, Warn
-from harness.watcher_world import World, a_pod
+from harness.worlds.watcher_world import World, a_pod
 
 
 def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: bool = False) -> Undecodable:

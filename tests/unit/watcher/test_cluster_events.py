@@ -7,7 +7,7 @@ import pytest
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth_watcher.hints import happenings
 from berth_watcher.store import ObjectChange
-from harness.storage import a_claim, a_volume
+from harness.builders.volumes import a_claim, a_volume
 
 
 def heard(kind: str, old, new) -> list[ClusterEvent]:

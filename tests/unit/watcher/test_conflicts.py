@@ -4,7 +4,7 @@ from berth.api.messages import Outcome, Reason
 from berth.kube.watch import Current
 from berth_watcher.events import LookedUp
 from berth_watcher.settings import AttemptSettings
-from harness.watcher_world import World, a_node, a_pod, attempt
+from harness.worlds.watcher_world import World, a_node, a_pod, attempt
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

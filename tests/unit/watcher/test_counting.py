@@ -13,7 +13,7 @@ from berth.process.metrics import RecordingMeter
 from berth_watcher.events import CountScheduled
 from berth_watcher.queuedpod import label_of, label_of_own_update
 from berth_watcher.runner import Gauges, count_decision, count_published, count_scheduled
-from harness.watcher_world import EPOCH, World, a_node, a_pod
+from harness.worlds.watcher_world import EPOCH, World, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from berth.api.messages import Outcome
 from berth_watcher.events import LookedUp, LookUpAttempt, PodRead, PublishDeadLetter, PublishRefused, ReadPod
 from berth_watcher.settings import AttemptSettings
-from harness.watcher_world import World, a_node, a_pod, attempt
+from harness.worlds.watcher_world import World, a_node, a_pod, attempt
 
 
 def test_a_pod_bound_by_somebody_else_leaves_the_flight_at_once():

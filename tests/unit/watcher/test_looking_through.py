@@ -6,8 +6,8 @@ from berth.api.messages import Decision, Outcome, Pending, Ranked
 from berth.api.subjects import PodSubject
 from berth.bus.stages import publish_decision, publish_pending, publish_ranked
 from berth_watcher.takeover import holds, look_through
-from harness.fixtures_bus import BusUnderTest
-from harness.watcher_world import a_pod, attempt
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.worlds.watcher_world import a_pod, attempt
 
 
 def subjects(*names: str) -> dict[str, PodSubject]:

@@ -17,7 +17,7 @@ from berth_watcher.events import (
     StepDown,
     WriteKey,
 )
-from harness.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
+from harness.worlds.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
 
 
 def test_nodes_namespaces_bound_and_nominated_pods_are_there_and_pending_pods_are_not():

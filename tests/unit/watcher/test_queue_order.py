@@ -2,7 +2,7 @@
 
 from berth.api.messages import Outcome
 from berth_watcher.settings import AttemptSettings
-from harness.watcher_world import World, a_node, a_pod
+from harness.worlds.watcher_world import World, a_node, a_pod
 
 ONE_PLACE = AttemptSettings(window_floor=1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from berth.api.messages import Outcome, Positions
 from berth_watcher.events import LookedUp
-from harness.watcher_world import World, a_node, a_pod, attempt, foreign_value
+from harness.worlds.watcher_world import World, a_node, a_pod, attempt, foreign_value
 
 SEEDS = range(150)
 OUTCOMES = [Outcome.UNSCHEDULABLE, Outcome.CONFLICT, Outcome.ERROR, Outcome.PREEMPTING, Outcome.WAITING]

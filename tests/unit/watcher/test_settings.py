@@ -11,7 +11,7 @@ from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.process.settings import Settings
 from berth_watcher.settings import watcher_settings
-from harness.watcher_world import World, a_pod
+from harness.worlds.watcher_world import World, a_pod
 
 FILE = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from berth.api.messages import Outcome, Positions
 from berth_watcher.events import FoundDecision, FoundInFlight, LookUpAttempt, StagesRead, StepDown
 from berth_watcher.settings import AttemptSettings
-from harness.watcher_world import EPOCH, TERM, World, a_node, a_pod, attempt, foreign_value
+from harness.worlds.watcher_world import EPOCH, TERM, World, a_node, a_pod, attempt, foreign_value
 
 
 def found(name: str, *, term: int = 6, n: int = 3) -> dict[str, FoundInFlight]:

@@ -8,7 +8,7 @@ from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth_watcher.requeue import EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
-from harness.watcher_world import World, a_node, a_pod
+from harness.worlds.watcher_world import World, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 

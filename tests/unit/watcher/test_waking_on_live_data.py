@@ -12,8 +12,8 @@ from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY
-from harness.profiles import profile_of
-from harness.watcher_world import World, a_pod
+from harness.builders.profiles import profile_of
+from harness.worlds.watcher_world import World, a_pod
 
 ARGS = NetworkTrafficArgs(url="http://prometheus:9090", range=timedelta(minutes=1), saturation_percent=90)
 QUERY = query_of(ARGS).token

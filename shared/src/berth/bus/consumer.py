@@ -10,7 +10,6 @@ to. A request that the server has lost (restart of a cluster member, change of l
 and made again under a new number; what an older one still brings is taken as well.
 """
 
-# ruff: noqa: D102 - the port documents what a delivery does
 from __future__ import annotations
 
 import asyncio

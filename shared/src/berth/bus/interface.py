@@ -1,7 +1,7 @@
 """What berth asks of a bus.
 
-The real one (``berth.bus.session``) and the one in memory (``berth.bus.memory``) both keep it, and one contract suite
-holds them to it.
+The real one (``berth.bus.session``) and the fake in memory of the tests both keep it, and one contract suite holds
+them to it.
 
 A :class:`Session` is one client on one connection. There is no reconnecting inside it: when the connection is lost
 every call raises :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads

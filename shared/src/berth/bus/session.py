@@ -3,7 +3,6 @@
 The bus on a real NATS server.
 """
 
-# ruff: noqa: D102 - the port documents every call
 from __future__ import annotations
 
 import asyncio

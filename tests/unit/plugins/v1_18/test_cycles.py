@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from berth.framework.cycle import check, rank
 from berth.framework.profile import Profile
 from berth.process.configuration import profiles_of, read_configuration
-from harness.objects import first_attempt
-from harness.random_clusters import events, pods, snapshots
+from harness.builders.objects import first_attempt
+from harness.builders.random_clusters import events, pods, snapshots
 
 CONFIGURATION = read_configuration(
     None, provider="ClusterAutoscalerProvider", gates="EvenPodsSpread=true,ResourceLimitsPriorityFunction=true"

@@ -24,7 +24,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState
 from berth.plugins.v1_18.disklimits import AzureDiskLimits, DiskLimits, EBSLimits, GCEPDLimits
-from harness.objects import a_node, a_pod
+from harness.builders.objects import a_node, a_pod
 
 SOURCES = {
     EBSLimits: lambda disk: {"aws_elastic_block_store": AWSElasticBlockStore(volume_id=disk)},

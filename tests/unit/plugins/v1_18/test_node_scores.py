@@ -14,8 +14,8 @@ from berth.plugins.imagelocality import MIB
 from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.v1_18.preferavoidpods import ANNOTATION, NodePreferAvoidPods
 from berth.plugins.v1_18.scores import ImageLocalityV118, NodeAffinityV118, TaintTolerationV118
-from harness.objects import a_node, a_pod
-from harness.scored import points
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import points
 
 
 def cluster(*nodes) -> Snapshot:

@@ -19,8 +19,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
 from berth.plugins.v1_18.scores import InterPodAffinityV118
 from berth.plugins.v1_18.spreading import DefaultPodTopologySpread, PodTopologySpreadV118, SpreadArgs
-from harness.objects import a_node, a_pod
-from harness.scored import points
+from harness.builders.objects import a_node, a_pod
+from harness.builders.profiles import points
 
 ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 REGION, BETA_REGION = "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"

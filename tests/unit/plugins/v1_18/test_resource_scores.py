@@ -10,8 +10,8 @@ from berth.plugins.v1_18.noderesources import (
     NodeResourcesLeastAllocated,
     NodeResourcesMostAllocated,
 )
-from harness.objects import a_container, a_node, a_pod, asking
-from harness.scored import points
+from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.profiles import points
 
 NODE = a_node("n", cpu="4", memory="10000")
 DEFAULT_MEMORY = 200 * 1024 * 1024

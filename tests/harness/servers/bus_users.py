@@ -1,0 +1,104 @@
+"""A nats-server with the users of deploy/compose, and the services as programs of their own, each under its user.
+
+with bus_of_users() as server:
+    settings_of(server, "scorer")
+    with services(server, kubeconfig, folder) as running: ...
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+
+from berth.bus.settings import BusSettings, NatsCredentials
+from harness.servers.child_processes import spawn, stop
+from harness.servers.nats_server import NatsServer, nats_server
+
+CONFIGURATION: Final = Path(__file__).parents[3] / "deploy" / "compose" / "nats" / "nats.conf"
+USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "people")
+SERVICES: Final[Mapping[str, str]] = {
+    "watcher": "berth_watcher",
+    "scorer": "berth_scorer",
+    "binder": "berth_binder",
+    "collector": "berth_metrics_collector",
+}
+"""The module of each user that is a service."""
+
+
+def password_of(user: str) -> str:
+    """Of this throw-away server."""
+    return f"{user}-of-a-test"
+
+
+def bus_of_users() -> AbstractContextManager[NatsServer]:
+    """A server with the file's users and permissions, on a port and a store of its own."""
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    passwords = "".join(f'{user}_PASSWORD: "{password_of(user)}"\n' for user in USERS)
+    return nats_server(passwords + text[text.index("authorization {") :])
+
+
+def inbox_of(user: str) -> str:
+    """What a user's inboxes begin with; people use NATS's own."""
+    return "_INBOX" if user == "people" else f"_INBOX_{user}"
+
+
+def settings_of(server: NatsServer, user: str) -> BusSettings:
+    """How this user connects."""
+    return BusSettings(
+        servers=(server.address,),
+        credentials=NatsCredentials(user=user, password=password_of(user)),
+        inbox_prefix=inbox_of(user),
+    )
+
+
+class Services:
+    """The services as processes by user; each may be killed and started again."""
+
+    def __init__(self, server: NatsServer, kubeconfig: Path, config: Path, folder: Path) -> None:
+        self.server = server
+        self._kubeconfig = kubeconfig
+        self._config = config
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, user: str) -> None:
+        """Start the service of this user, under it."""
+        command = [
+            *(sys.executable, "-m", SERVICES[user]),
+            *("--nats", self.server.address),
+            *("--config", str(self._config)),
+            *(("--kubeconfig", str(self._kubeconfig)) if user in {"watcher", "binder"} else ()),
+            *("--leader-elect=false",) * (user in {"watcher", "binder"}),
+        ]
+        told = {
+            "BERTH_NATS_USER": user,
+            "BERTH_NATS_PASSWORD": password_of(user),
+            "BERTH_NATS_INBOX_PREFIX": inbox_of(user),
+        }
+        self._processes[user] = spawn(command, self._folder / f"{user}.log", {**os.environ, **told})
+
+    def kill(self, user: str) -> None:
+        """End it as `kill -9` does."""
+        self._processes[user].kill()
+        self._processes[user].wait()
+
+    def stop(self) -> None:
+        """End all of them."""
+        stop(list(self._processes.values()))
+
+
+@contextmanager
+def services(server: NatsServer, kubeconfig: Path, config: Path, folder: Path) -> Iterator[Services]:
+    """Start one of each service, stop them at the end."""
+    running = Services(server, kubeconfig, config, folder)
+    try:
+        for user in SERVICES:
+            running.start(user)
+        yield running
+    finally:
+        running.stop()

@@ -1,0 +1,125 @@
+"""compose.yaml as somebody with Docker uses it, under a project name and on ports of the test's own.
+
+    project = ComposeProject()
+    project.compose("up", "--wait"), project.containers("scorer"), project.down(), project.left()
+
+Its image is built once a run, by `docker compose build`; BUILD_PYTHON and BUILD_NETWORK go through to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import uuid
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from harness.plugins.left_out import require
+from harness.servers.child_processes import free_ports
+from harness.servers.docker_engine import DockerError, docker
+
+ROOT: Final = Path(__file__).parents[3]
+IMAGE: Final = "berth:test"
+UP_SECONDS: Final = 180.0
+BUILD_SECONDS: Final = 900.0
+PORTS: Final = ("NATS_PORT", "CLUSTER_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
+PROFILES: Final = ("simulated", "cluster", "k3s")
+
+
+@dataclass
+class ComposeProject:
+    """One project; nothing is started yet."""
+
+    name: str = field(default_factory=lambda: f"berth-test-{uuid.uuid4().hex[:8]}")
+    ports: dict[str, int] = field(default_factory=lambda: dict(zip(PORTS, free_ports(len(PORTS)), strict=True)))
+    told: dict[str, str] = field(default_factory=dict)
+    """Further variables that compose.yaml reads."""
+
+    def compose(self, *arguments: str, seconds: float = UP_SECONDS) -> str:
+        """Run `docker compose` in the project and return what it printed.
+
+        Raises:
+            DockerError: it failed.
+        """
+        told = {"BERTH_IMAGE": IMAGE, **{name: str(port) for name, port in self.ports.items()}, **self.told}
+        command = ["docker", "compose", "--project-name", self.name, "--progress", "plain", *arguments]
+        answer = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **told},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        if answer.returncode:
+            raise DockerError(f"docker compose {' '.join(arguments)}: {answer.stderr.strip()[-3000:]}")
+        return answer.stdout
+
+    def containers(self, service: str) -> list[str]:
+        """The ids of a service's running containers."""
+        return self.compose("ps", "--quiet", service).split()
+
+    def down(self) -> None:
+        """Take it down with everything that it has stored, as docs/compose.md says."""
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "10")
+
+    def volumes(self) -> set[str]:
+        """The volumes that the project's containers have, those without a name included."""
+        ids = self._labelled("ps", "--all", "--quiet")
+        mounts = [mount for found in inspected(*ids) for mount in found["Mounts"]]
+        return {mount["Name"] for mount in mounts if mount["Type"] == "volume"}
+
+    def left(self, *volumes: str) -> list[str]:
+        """What is there of the project, and which of these volumes are."""
+        present = set(docker("volume", "ls", "--quiet").split())
+        return [
+            *self._labelled("ps", "--all", "--quiet"),
+            *self._labelled("network", "ls", "--quiet"),
+            *self._labelled("volume", "ls", "--quiet"),
+            *sorted(present & set(volumes)),
+        ]
+
+    def _labelled(self, *command: str) -> list[str]:
+        return docker(*command, "--filter", f"label=com.docker.compose.project={self.name}").split()
+
+
+def inspected(*ids: str) -> list[dict[str, Any]]:
+    """What the engine says of these containers or images."""
+    return json.loads(docker("inspect", *ids)) if ids else []
+
+
+def configuration(profile: str) -> dict[str, Any]:
+    """compose.yaml as `docker compose config` reads it, with one of PROFILES."""
+    command = ["docker", "compose", "--profile", profile, "config", "--format", "json"]
+    # a kubeconfig that is there: that of the user need not be
+    told = {**os.environ, "KUBECONFIG_FILE": str(ROOT / "deploy/compose/cluster/simulated.yaml")}
+    answer = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stderr == "", answer.stderr
+    return json.loads(answer.stdout)
+
+
+def require_project() -> None:
+    """Leave the test out unless this machine can build and run the simulated profile."""
+    require("docker-compose")
+    for name in sorted({each["image"] for each in configuration("simulated")["services"].values()}):
+        if not name.startswith(("berth:", "berth-")):
+            require(f"image:{name}")
+    require(f"image:{os.environ.get('BUILD_PYTHON', 'python:3.11-slim-bookworm')}")
+    if problem := _build():
+        pytest.fail(f"building {IMAGE}: {problem}", pytrace=False)
+
+
+@cache
+def _build() -> str:
+    """Build the image; what went wrong, if anything did."""
+    try:
+        ComposeProject().compose("build", "watcher", seconds=BUILD_SECONDS)
+    except DockerError as exc:
+        return str(exc)
+    return ""

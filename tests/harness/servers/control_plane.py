@@ -1,0 +1,262 @@
+"""A real control plane for tests: etcd and kube-apiserver from the folder that KUBEBUILDER_ASSETS names.
+
+    with control_plane(assets_folder()) as plane:
+        plane.url, plane.token, plane.ca_path, plane.kubeconfig_path
+
+No controllers run in it: nodes, their status and Running pods are the test's to make; a deleted pod that has a node
+stays until something deletes it with gracePeriodSeconds=0. Both programs die with the process that started them.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.servers.child_processes import free_ports, spawn, stop
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+HOW_TO_GET_IT = f"{ASSETS_VARIABLE} names no folder with etcd and kube-apiserver: `setup-envtest use 1.36.x` gives one"
+START_TRIES = 5
+READY_SECONDS = 60.0
+FOLDER_PREFIX = "berth-control-plane-"
+
+
+class StartError(RuntimeError):
+    """The control plane did not become ready; the message ends with what the programs wrote last."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Somebody whom the API server knows by a token; groups as in RBAC (`system:masters` may do everything)."""
+
+    name: str
+    token: str
+    groups: tuple[str, ...] = ()
+
+
+ADMIN = User(name="admin", token="admin-token", groups=("system:masters",))  # noqa: S106 - of a throw-away server
+NOBODY = User(name="nobody", token="nobody-token")  # noqa: S106 - of a throw-away server; it has no rights at all
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """A running API server; `token` is the admin's, `folder` is removed when it stops."""
+
+    url: str
+    etcd_url: str
+    ca_path: Path
+    folder: Path
+    token: str = ADMIN.token
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """The admin's kubeconfig."""
+        return self.folder / f"{ADMIN.name}.kubeconfig"
+
+    def write_kubeconfig(self, user: str, token: str) -> Path:
+        """Write a kubeconfig for a token, such as one of the TokenRequest API or NOBODY's; return its path."""
+        path = self.folder / f"{user}.kubeconfig"
+        path.write_text(json.dumps(kubeconfig(self.url, self.ca_path, user, token), indent=2))
+        return path
+
+    def compact(self) -> None:
+        """Make etcd forget every revision but the present one: older lists and watches end in 410."""
+        revision = self._etcd("kv/range", {"key": "AA=="})["header"]["revision"]
+        self._etcd("kv/compaction", {"revision": revision, "physical": True})
+
+    def _etcd(self, call: str, body: object) -> dict:
+        request = urllib.request.Request(f"{self.etcd_url}/v3/{call}", data=json.dumps(body).encode())  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own etcd
+            return json.load(answer)
+
+
+def kubeconfig(url: str, ca_path: Path, user: str, token: str) -> dict:
+    """Return a kubeconfig with one cluster, one user and one context."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": user,
+        "clusters": [{"name": "real", "cluster": {"server": url, "certificate-authority": str(ca_path)}}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": user, "context": {"cluster": "real", "user": user}}],
+    }
+
+
+def assets_folder() -> Path | None:
+    """Return the folder with both programs, or None when KUBEBUILDER_ASSETS names no such folder."""
+    folder = Path(os.environ.get(ASSETS_VARIABLE) or "/nowhere")
+    present = all((folder / program).is_file() for program in ("etcd", "kube-apiserver"))
+    return folder if present else None
+
+
+@contextmanager
+def control_plane(assets: Path, users: Sequence[User] = (ADMIN, NOBODY)) -> Iterator[ControlPlane]:
+    """Start etcd and kube-apiserver, yield them once /readyz says ok, stop them and remove their folder.
+
+    A port that somebody else took meanwhile is a reason to start again with others, `START_TRIES` times.
+
+    Raises:
+        StartError: neither try ended in a ready API server.
+    """
+    remove_folders_of_the_dead()
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    try:
+        with _started(assets, folder, users) as plane:
+            yield plane
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_folders_of_the_dead() -> None:
+    """Remove what test processes left behind that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        owner = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _started(assets: Path, folder: Path, users: Sequence[User]) -> Iterator[ControlPlane]:
+    _write_credentials(folder, users)
+    problem = ""
+    for number in range(START_TRIES):
+        processes: list[subprocess.Popen[bytes]] = []
+        attempt = folder / str(number)
+        attempt.mkdir()
+        try:
+            plane = _start(assets, attempt, processes)
+        except StartError as exc:
+            problem = str(exc)
+            stop(processes)
+            continue
+        except BaseException:
+            stop(processes)
+            raise
+        try:
+            yield _with_kubeconfigs(plane, users)
+        finally:
+            stop(processes)
+        return
+    raise StartError(problem)
+
+
+def _with_kubeconfigs(plane: ControlPlane, users: Sequence[User]) -> ControlPlane:
+    for user in users:
+        plane.write_kubeconfig(user.name, user.token)
+    return plane
+
+
+def _write_credentials(folder: Path, users: Sequence[User]) -> None:
+    rows = [f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n' for user in users]
+    (folder / "tokens.csv").write_text("".join(rows))
+    if shutil.which("openssl") is None:
+        raise StartError("making the service account key: `openssl` is not on the PATH: install it")
+    command = ["openssl", "genrsa", "-out", str(folder / "service-account.key"), "2048"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _start(assets: Path, folder: Path, processes: list[subprocess.Popen[bytes]]) -> ControlPlane:
+    client_port, peer_port, api_port = free_ports(3)
+    etcd_url = f"http://127.0.0.1:{client_port}"
+    processes.append(spawn(_etcd_command(assets, folder, etcd_url, peer_port), folder / "etcd.log"))
+    processes.append(spawn(_api_server_command(assets, folder, etcd_url, api_port), folder / "kube-apiserver.log"))
+    plane = ControlPlane(
+        url=f"https://127.0.0.1:{api_port}",
+        etcd_url=etcd_url,
+        ca_path=folder / "certs" / "apiserver.crt",
+        folder=folder.parent,
+    )
+    _wait_until_ready(plane, processes, folder)
+    return plane
+
+
+def _etcd_command(assets: Path, folder: Path, url: str, peer_port: int) -> list[str]:
+    peer = f"http://127.0.0.1:{peer_port}"
+    return [
+        f"{assets}/etcd",
+        f"--data-dir={folder}/etcd",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--log-level=error",
+    ]
+
+
+def _api_server_command(assets: Path, folder: Path, etcd_url: str, port: int) -> list[str]:
+    key = folder.parent / "service-account.key"
+    return [
+        f"{assets}/kube-apiserver",
+        f"--etcd-servers={etcd_url}",
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        f"--cert-dir={folder}/certs",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder.parent}/tokens.csv",
+        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        "--service-cluster-ip-range=10.0.0.0/24",
+    ]
+
+
+def _wait_until_ready(plane: ControlPlane, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if any(process.poll() is not None for process in processes):
+            break
+        if _is_ready(plane):
+            return
+        time.sleep(0.05)
+    raise StartError(f"starting the control plane in {folder}: not ready; {_last_words(folder)}")
+
+
+def _is_ready(plane: ControlPlane) -> bool:
+    if not plane.ca_path.exists():
+        return False
+    try:
+        trust = ssl.create_default_context(cafile=str(plane.ca_path))
+        request = urllib.request.Request(f"{plane.url}/readyz", headers={"Authorization": f"Bearer {plane.token}"})  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=5, context=trust) as answer:  # noqa: S310 - our own server
+            return answer.status == 200 and _namespaces_exist(plane, trust)
+    except OSError:  # refused, 500 while starting, certificate half written: look again
+        return False
+
+
+def _namespaces_exist(plane: ControlPlane, trust: ssl.SSLContext) -> bool:
+    for name in ("default", "kube-system"):
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            f"{plane.url}/api/v1/namespaces/{name}", headers={"Authorization": f"Bearer {plane.token}"}
+        )
+        try:
+            urllib.request.urlopen(request, timeout=5, context=trust).close()  # noqa: S310 - our own server
+        except urllib.error.HTTPError:
+            return False
+    return True
+
+
+def _last_words(folder: Path) -> str:
+    tails = [f"{log.name}: {log.read_text(errors='replace')[-600:]!r}" for log in sorted(folder.glob("*.log"))]
+    return "; ".join(tails)

@@ -1,0 +1,143 @@
+"""A real nats-server for tests: killed, restarted on its port with its store, or made to lose the store.
+
+    with nats_server() as server:
+        server.address, server.kill(), server.start(), server.lose_store()
+
+It dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from berth.bus.server import ServerSettings, address, config_text, find_nats_server
+from harness.servers.child_processes import die_with_parent, free_ports
+from harness.servers.control_plane import StartError
+
+START_TRIES = 5
+READY_SECONDS = 20.0
+STOP_SECONDS = 5.0
+
+
+class NatsServer:
+    """One server with a port and a folder of its own; `extra` is more configuration, such as users."""
+
+    def __init__(self, folder: Path, port: int, extra: str = "") -> None:
+        self.folder = folder
+        self.settings = ServerSettings(store=folder / "store", port=port)
+        self._extra = extra
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return address(self.settings)
+
+    def start(self) -> None:
+        """Start on the same port with whatever the store holds, and wait until it takes clients."""
+        config = self.folder / "nats.conf"
+        config.write_text(config_text(self.settings) + self._extra)
+        with (self.folder / "nats-server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(find_nats_server()), "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
+            )
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """End it as an operator does."""
+        if self._process is None:
+            return
+        self.go_on()
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Make it a server that is there and does not answer (SIGSTOP); returns once it stands still."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        """End the pause."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def lose_store(self) -> None:
+        """Kill it and remove all that it had stored."""
+        self.kill()
+        shutil.rmtree(self.settings.store, ignore_errors=True)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                break
+            if self._says_hello():
+                return
+            time.sleep(0.02)
+        words = (self.folder / "nats-server.log").read_text(errors="replace")[-600:]
+        raise StartError(f"starting nats-server on port {self.settings.port}: not ready; {words!r}")
+
+    def _says_hello(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.settings.port), timeout=1) as client:
+                client.settimeout(1)
+                return client.recv(5) == b"INFO "
+        except OSError:
+            return False
+
+
+@contextmanager
+def nats_server(extra: str = "") -> Iterator[NatsServer]:
+    """Start a server on a free port, stop it and remove its folder at the end.
+
+    Raises:
+        StartError: it did not become ready.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="berth-nats-"))
+    server = _started(folder, extra)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(folder: Path, extra: str) -> NatsServer:
+    """A port that somebody else took meanwhile is a reason to try another."""
+    problem = StartError("no try was made")
+    for _ in range(START_TRIES):
+        server = NatsServer(folder, free_ports(1)[0], extra)
+        try:
+            server.start()
+        except StartError as exc:
+            server.kill()
+            problem = exc
+        else:
+            return server
+    shutil.rmtree(folder, ignore_errors=True)
+    raise problem

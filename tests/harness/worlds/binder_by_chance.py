@@ -1,0 +1,268 @@
+"""A binder's core with an API server that fails by chance.
+
+Watches are late, answers are lost before or after the request is carried out, pods are written, deleted and recreated
+meanwhile, messages come twice. A seed gives a run.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+
+from berth.api.messages import Ranked
+from berth.api.pod import Pod, PodCondition, PodStatus
+from berth.kube.watch import Deleted, Listed, Upserted
+from berth_binder.cache import PODS
+from berth_binder.effects import (
+    Ack,
+    Answer,
+    Demote,
+    Effect,
+    Evict,
+    Evicted,
+    GetPod,
+    Nak,
+    PodAnswer,
+    Post,
+    Publish,
+    RankedMessage,
+)
+from berth_binder.settings import CommitSettings
+from harness.worlds.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, ranked
+
+NODES = 4
+ROOM = 4
+SETTINGS = CommitSettings(max_in_flight=4, best=3, pauses=PAUSES)
+
+
+@dataclass
+class World:
+    """An API server with pods, a watch that lags, requests under way, and a bus that repeats itself."""
+
+    chance: random.Random
+    bench: Bench = field(default_factory=lambda: Bench(nodes=NODES, cpu=str(ROOM), settings=SETTINGS))
+    version: int = 100
+    pods: dict[str, Pod] = field(default_factory=dict)
+    bound_to: dict[str, list[str]] = field(default_factory=dict)
+    lag: list[object] = field(default_factory=list)
+    under_way: list[Effect] = field(default_factory=list)
+    late_posts: list[Post] = field(default_factory=list)
+    messages: dict[int, Ranked] = field(default_factory=dict)
+    unsettled: set[int] = field(default_factory=set)
+    attempts: dict[str, int] = field(default_factory=dict)
+    sequence: int = 0
+    evicted: list[Pod] = field(default_factory=list)
+
+    # The API server.
+
+    def create(self, name: str) -> None:
+        self.version += 1
+        uid = f"{name}-{self.version}"
+        self._store(make_pod(name, uid=uid, version=self.version, spec={"priority": self.priority_of(name)}))
+
+    def priority_of(self, name: str) -> int:
+        """All are equally important."""
+        return 0
+
+    def _store(self, pod: Pod) -> None:
+        self.pods[pod.metadata.name] = pod
+        self.lag.append(Upserted(kind=PODS, object=pod))
+
+    def write(self, name: str) -> None:
+        pod = self.pods[name]
+        self.version += 1
+        self._store(at_version(pod, self.version))
+
+    def delete(self, name: str) -> None:
+        pod = self.pods.pop(name)
+        self.version += 1
+        self.lag.append(Deleted(kind=PODS, object=at_version(pod, self.version)))
+
+    def bind(self, post: Post) -> int:
+        pod = self.pods.get(post.pod.metadata.name)
+        if pod is None:
+            return 404
+        same = (pod.uid, pod.metadata.resource_version) == (post.pod.uid, post.pod.metadata.resource_version)
+        if not same or pod.spec.node_name:
+            return 409
+        self.version += 1
+        self.bound_to.setdefault(pod.uid, []).append(post.node)
+        self._store(on_node(pod, post.node, self.version))
+        return 201
+
+    # Steps.
+
+    def rank(self) -> None:
+        waiting = [pod for pod in self.pods.values() if not pod.spec.node_name]
+        if not waiting:
+            return
+        pod = self.chance.choice(waiting)
+        self.attempts[pod.uid] = n = self.attempts.get(pod.uid, 0) + 1
+        nodes = self.chance.sample([f"n{number}" for number in range(1, NODES + 1)], 3)
+        self.sequence += 1
+        self.messages[self.sequence] = ranked(pod, *nodes, n=n, counted=self.chance.randrange(3))
+        self.deliver(self.sequence)
+
+    def deliver(self, sequence: int) -> None:
+        self.unsettled.add(sequence)
+        held = RankedMessage(sequence=sequence, delivery=None)
+        core, now = self.bench.core, self.bench.now
+        self.carry_out([*core.take(self.messages[sequence], held, now), *core.advance(now)])
+
+    def redeliver(self) -> None:
+        """One of the last messages comes again, also one whose ack was lost."""
+        if self.messages:
+            self.deliver(self.chance.choice(sorted(self.messages)[-8:]))
+
+    def cordon(self) -> None:
+        self.version += 1
+        name, is_cordoned = f"n{self.chance.randrange(NODES) + 1}", self.chance.random() < 0.5
+        node = make_node(name, cpu=str(ROOM), version=self.version, unschedulable=is_cordoned)
+        self.bench.ledger.observe(Upserted(kind="node", object=node))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ack() | Nak():
+                    self.unsettled.discard(effect.held.sequence)
+                case Publish():
+                    self.bench.said.append(effect.decision)
+                    self.carry_out(self.bench.core.published(effect.decision))
+                case Post() | GetPod() | Evict() | Demote():
+                    self.under_way.append(effect)
+
+    def answer(self) -> None:
+        if not self.under_way:
+            return
+        effect = self.under_way.pop(self.chance.randrange(len(self.under_way)))
+        self.carry_out([*self._answer(effect), *self.bench.core.advance(self.bench.now)])
+
+    def _answer(self, effect: Effect) -> list[Effect]:
+        match effect:
+            case Post():
+                return self._answer_post(effect)
+            case Evict():
+                return self._answer_evict(effect)
+            case Demote():
+                return self._answer_demote(effect)
+        return self._answer_read(effect)
+
+    def _answer_post(self, post: Post) -> list[Effect]:
+        fate = self.chance.random()
+        if fate < 0.15:
+            status = 0
+            self.late_posts.append(post)
+        elif fate < 0.3:
+            self.bind(post)
+            status = 0
+        elif fate < 0.4:
+            status = self.chance.choice([429, 500, 503])
+        else:
+            status = self.bind(post)
+        return self.bench.core.answered(post.pod.uid, Answer(status=status), self.bench.now)
+
+    def _answer_evict(self, evict: Evict) -> list[Effect]:
+        """Victims go one after another; the answer may be lost at any of them, and at the end."""
+        for victim in evict.victims:
+            if self.chance.random() < 0.1:
+                return self.bench.core.evicted(evict.pod.uid, Evicted(status=0), self.bench.now)
+            self.evict(victim)
+        pod = self.pods.get(evict.pod.metadata.name)
+        if pod is None or pod.uid != evict.pod.uid:
+            return self.bench.core.evicted(evict.pod.uid, Evicted(status=404), self.bench.now)
+        kept = self._keep(pod, evict.node)
+        lost = self.chance.random() < 0.1
+        answer = Evicted(status=0) if lost else Evicted(status=200, pod=kept)
+        return self.bench.core.evicted(evict.pod.uid, answer, self.bench.now)
+
+    def evict(self, victim: Pod) -> None:
+        """Pods of a name, but not namesakes, are told to go: some at once, some later."""
+        pod = self.pods.get(victim.metadata.name)
+        if pod is None or pod.uid != victim.uid or pod.metadata.deletion_timestamp:
+            return
+        self.evicted.append(pod)
+        if self.chance.random() < 0.5:
+            self.replace(pod.metadata.name)
+            return
+        self.version += 1
+        said = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        going = msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[said]))
+        self._store(at_version(going, self.version))
+
+    def _keep(self, pod: Pod, node: str) -> Pod:
+        self.version += 1
+        kept = at_version(msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node)), self.version)
+        self._store(kept)
+        return kept
+
+    def _answer_demote(self, demote: Demote) -> list[Effect]:
+        pod = self.pods.get(demote.pod.metadata.name)
+        if pod is not None and pod.uid == demote.pod.uid and not pod.spec.node_name and self.chance.random() < 0.9:
+            self._keep(pod, "")
+        return []
+
+    def end_one(self) -> None:
+        """A kubelet ends a pod that was told to go."""
+        going = sorted(name for name, pod in self.pods.items() if pod.metadata.deletion_timestamp)
+        if going:
+            self.replace(self.chance.choice(going))
+
+    def replace(self, name: str) -> None:
+        """A pod is deleted, and its controller makes another of the same name."""
+        self.delete(name)
+        self.create(name)
+
+    def _answer_read(self, read: GetPod) -> list[Effect]:
+        pod = self.pods.get(read.pod.metadata.name)
+        if self.chance.random() < 0.2:
+            reading = PodAnswer(status=0)
+        else:
+            reading = PodAnswer(status=404 if pod is None else 200, pod=pod)
+        return self.bench.core.read(read.pod.uid, reading, self.bench.now)
+
+    def land_late(self) -> None:
+        if self.late_posts:
+            self.bind(self.late_posts.pop(0))
+
+    def watch(self) -> None:
+        if self.lag:
+            self.bench.ledger.observe(self.lag.pop(0))
+
+    def break_watch(self) -> None:
+        self.lag.clear()
+        self.bench.ledger.observe(
+            Listed(kind=PODS, objects=list(self.pods.values()), resource_version=str(self.version))
+        )
+
+    def pass_time(self) -> None:
+        self.bench.now += self.chance.choice([0.1, 1.0, 12.0])
+        self.carry_out(self.bench.core.advance(self.bench.now))
+
+    def meddle(self) -> None:
+        name = self.chance.choice(sorted(self.pods))
+        if self.chance.random() < 0.7:
+            self.write(name)
+        else:
+            self.replace(name)
+
+    def step(self) -> None:
+        often = {self.rank: 5, self.answer: 10, self.watch: 8, self.redeliver: 2, self.pass_time: 2}
+        seldom = {self.land_late: 1, self.meddle: 1, self.cordon: 1, self.break_watch: 0.3}
+        self.chance.choices([*often, *seldom], [*often.values(), *seldom.values()])[0]()
+
+    def come_to_rest(self) -> None:
+        for _ in range(2000):
+            self.watch()
+            self.land_late()
+            self.end_one()
+            self.answer()
+            if not self.under_way:
+                self.pass_time()
+            if not (self.lag or self.under_way or self.unsettled or self.late_posts):
+                return
+
+    # What must hold.
+
+    def load(self, node: str) -> int:
+        return sum(pod.spec.node_name == node for pod in self.pods.values())

@@ -1,0 +1,170 @@
+"""A running binder between a cluster and a bus, with RANKED published by the test and Decisions read back."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.messages import Candidate, Decision, Ranked, decode, decoder
+from berth.api.pod import Pod
+from berth.api.subjects import Attempt, Term, Uid
+from berth.bus.interface import Bus, Session
+from berth.bus.stages import publish_ranked
+from berth.kube.pods import get_pod
+from berth.leader.term import claim_cluster, read_cluster_id
+from berth.process.configuration import read_configuration
+from berth.process.lifecycle import Process
+from berth.process.settings import LeaderElectionSettings, Settings
+from berth_binder.service import Clients, serve_on
+from berth_binder.settings import BinderSettings, CommitSettings, Pauses
+from harness.plugins.fixtures_kube import Cluster
+
+SECONDS = 20.0
+QUICK = BinderSettings(
+    commit=CommitSettings(pauses=Pauses(first=timedelta(milliseconds=50), longest=timedelta(milliseconds=200))),
+    keep_alive=timedelta(milliseconds=200),
+    binding_timeout=timedelta(seconds=2),
+)
+_decoder = decoder(Decision)
+
+
+@dataclass
+class RunningBinder:
+    """One binder process in a task of this one."""
+
+    process: Process
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        """As on SIGTERM."""
+        self.process.stopping.set()
+        await asyncio.wait_for(self.task, SECONDS)
+
+    async def kill(self) -> None:
+        """As on SIGKILL, but for the Lease, which an exception gives back."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@dataclass
+class BinderWorld:
+    """What a test of the binder sees and does."""
+
+    cluster: Cluster
+    bus: Bus
+    session: Session
+    said: list[Decision] = field(default_factory=list)
+    lease: str = field(default_factory=lambda: f"binder-test-{uuid.uuid4().hex[:8]}")
+    configuration: KubeSchedulerConfiguration = field(default_factory=lambda: read_configuration(None))
+    binders: list[RunningBinder] = field(default_factory=list)
+
+    async def start_binder(self, settings: BinderSettings = QUICK, **election: timedelta) -> RunningBinder:
+        """Start one more binder."""
+        chosen = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
+        process = Process(name="binder", settings=Settings(leader_election=replace(chosen, **election)))
+        clients = Clients(bus=self.bus, api=self.cluster.client, voice=self.cluster.client)
+        work = serve_on(clients, process, self.configuration, settings)
+        binder = RunningBinder(process=process, task=asyncio.create_task(work))
+        self.binders.append(binder)
+        return binder
+
+    async def leading_binder(self, settings: BinderSettings = QUICK) -> RunningBinder:
+        """Start a binder and wait until it takes messages."""
+        binder = await self.start_binder(settings)
+        await self.until(self._has_consumer)
+        return binder
+
+    async def _has_consumer(self) -> bool:
+        return bool(await self.session.consumers("RANKED"))
+
+    async def add_node(self, cpu: str = "4") -> str:
+        """A node that is ready, of a name of its own."""
+        name = f"node-{uuid.uuid4().hex[:10]}"
+        room = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+        node = {"metadata": {"name": name}, "status": {"allocatable": room, "capacity": room}}
+        assert (await self.cluster.api.post("/api/v1/nodes", node)).code == 201
+        assert (await self.cluster.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})).code == 200
+        return name
+
+    async def add_pod(self, name: str, cpu: str = "1") -> Pod:
+        """A pod that waits."""
+        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+        answer = await self.cluster.api.add_pod(name, containers=[container])
+        assert answer.code == 201, answer.body
+        return await self.pod(name)
+
+    async def pod(self, name: str) -> Pod:
+        """The pod as the API shows it."""
+        pod = await get_pod(self.cluster.client, self.cluster.api.namespace, name)
+        assert pod is not None
+        return pod
+
+    async def rank(self, pod: Pod, *nodes: str, n: int = 1, counted: int = 0, **parts: Any) -> Ranked:
+        """Publish RANKED for the pod."""
+        candidates = [Candidate(node=node, total=100, pods=counted) for node in nodes]
+        attempt = Attempt(uid=Uid(pod.uid), term=Term(1), n=n)
+        whole = {"feasible": len(nodes), "evaluated": len(nodes), **parts}
+        message = Ranked(attempt=str(attempt), profile="berth", pod=pod, candidates=candidates, **whole)
+        await publish_ranked(self.session, message)
+        return message
+
+    async def decision(self, pod: Pod, n: int = 1) -> Decision:
+        """The first final Decision on an attempt."""
+        attempt = f"{pod.uid}.1.{n}"
+        await self.until(lambda: self._finals(attempt))
+        return self._finals(attempt)[0]
+
+    def _finals(self, attempt: str) -> list[Decision]:
+        return [said for said in self.said if said.attempt == attempt and said.outcome.final]
+
+    async def events(self, name: str) -> list[dict]:
+        """The pod's Events."""
+        items = (await self.cluster.api.get(self.cluster.api.new_events)).body["items"]
+        return [item for item in items if item["regarding"]["name"] == name]
+
+    async def until(self, holds: Callable[[], Any], seconds: float = SECONDS) -> None:
+        """Wait until something holds."""
+        async with asyncio.timeout(seconds):
+            while True:
+                found = holds()
+                if await found if asyncio.iscoroutine(found) else found:
+                    return
+                await asyncio.sleep(0.01)
+
+    async def nothing_ranked_is_left(self) -> None:
+        """Wait until every message of RANKED is acknowledged."""
+
+        async def none() -> bool:
+            return [one async for one in self.session.look_through("RANKED", "berth.ranked.>")] == []
+
+        await self.until(none)
+
+    async def read_decisions(self) -> None:
+        """Keep reading DECISIONS into ``said``."""
+        async with self.session.follow("DECISIONS") as following:
+            async for batch in following.batches():
+                self.said += [decode(stored.data, _decoder) for stored in batch]
+
+
+W = TypeVar("W", bound=BinderWorld)
+
+
+@asynccontextmanager
+async def binder_world(cluster: Cluster, bus: Bus, kind: type[W] = BinderWorld) -> AsyncIterator[W]:
+    """A bus that serves the cluster, with nobody on it yet."""
+    session = await bus.connect(name="test")
+    world = kind(cluster=cluster, bus=bus, session=session)
+    await claim_cluster(session, await read_cluster_id(cluster.client))
+    reading = asyncio.create_task(world.read_decisions())
+    try:
+        yield world
+    finally:
+        for binder in world.binders:
+            await binder.kill()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await session.close()

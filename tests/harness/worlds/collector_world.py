@@ -1,0 +1,112 @@
+"""A collector at work on a bus in memory, nodes that the mirror shows, and a Snapshot fed from the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from berth.api.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
+from berth.api.meta import ObjectMeta
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.node import Node, NodeAddress, NodeStatus
+from berth.api.subjects import Term, key
+from berth.bus.interface import Session
+from berth.cluster.buckets import LiveDataReader
+from berth.cluster.snapshot import Snapshot
+from berth.process.lifecycle import Process
+from berth_metrics_collector.service import serve
+from berth_metrics_collector.settings import CollectorSettings
+from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.memory_queue import ManualClock
+
+
+def node_at(name: str, address: str = "", **metadata: object) -> Node:
+    """A node with room and an InternalIP."""
+    addresses = [NodeAddress(type="InternalIP", address=address)] if address else None
+    status = NodeStatus(allocatable={"cpu": "64", "memory": "256Gi", "pods": "1000"}, addresses=addresses)
+    return Node(metadata=ObjectMeta(name=name, uid=name, **metadata), status=status)
+
+
+class CollectorWorld:
+    """The bus as a test sees it."""
+
+    def __init__(self, bus: MemoryBus, session: Session, query: BandwidthQuery, process: Process) -> None:
+        self.bus = bus
+        self.session = session
+        self.query = query
+        self.process = process
+        self.snapshot = Snapshot()
+        self._heard = LiveDataReader(self.snapshot.live, {LiveSource(bucket=BANDWIDTH, name=query.token)})
+
+    async def show(self, *nodes: Node) -> None:
+        """Write nodes as the watcher does."""
+        for one in nodes:
+            self.snapshot.set_node(one)
+            entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
+            await self.session.put("cluster", key("node", one.metadata.name), encode_entry(entry))
+
+    async def remove(self, name: str) -> None:
+        """Remove a node as the watcher does."""
+        self.snapshot.remove_node(name)
+        await self.session.purge("cluster", key("node", name))
+
+    async def sample(self, node: str) -> Bandwidth | None:
+        """What stands in the bucket for a node."""
+        entry = await self.session.get("bandwidth", key(self.query.token, node))
+        return decode_bandwidth(entry.data) if entry is not None and entry.data is not None else None
+
+    async def until(self, condition: Callable[[Bandwidth | None], bool], node: str, seconds: float = 30.0) -> Bandwidth:
+        """Wait until the bucket says so of a node."""
+        async with asyncio.timeout(seconds):
+            while not condition(sample := await self.sample(node)):  # noqa: ASYNC110 - a bucket has no event
+                await asyncio.sleep(0.05)
+        assert sample is not None
+        return sample
+
+    def hear(self) -> None:
+        """The clock of NATS, for ages, when nothing is written any more."""
+        self.snapshot.live.heard_at(datetime.now(UTC).timestamp())
+
+    async def follow(self) -> None:
+        """Feed the Snapshot from the bucket."""
+        async with self.session.follow_bucket("bandwidth") as following:
+            async for batch in following.batches():
+                for entry in batch:
+                    self._heard.apply("bandwidth", entry.key, entry.data, entry.time)
+
+
+@asynccontextmanager
+async def collecting(
+    query: BandwidthQuery,
+    *nodes: Node,
+    interval: timedelta = timedelta(seconds=0.5),
+    collectors: int = 1,
+    clock: ManualClock | None = None,
+) -> AsyncIterator[CollectorWorld]:
+    """Collectors that ask one question, until the block ends."""
+    bus = MemoryBus(clock=clock) if clock is not None else MemoryBus()
+    session = await bus.connect(name="test")
+    await session.apply()
+    processes = [Process(name="metrics-collector") for _ in range(collectors)]
+    world = CollectorWorld(bus, session, query, processes[0])
+    await world.show(*nodes)
+    async with AsyncExitStack() as stack:
+        following = asyncio.create_task(world.follow())
+        tasks = [asyncio.create_task(_serve(process, bus, [query], interval)) for process in processes]
+        stack.push_async_callback(_end, processes, tasks, following)
+        yield world
+
+
+async def _serve(process: Process, bus: MemoryBus, queries: Sequence[BandwidthQuery], interval: timedelta) -> None:
+    await serve(process, bus, queries, CollectorSettings(interval=interval, inventory_rounds=4))
+
+
+async def _end(processes: list[Process], tasks: list[asyncio.Task[None]], following: asyncio.Task[None]) -> None:
+    for process in processes:
+        process.stopping.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 15)
+    following.cancel()

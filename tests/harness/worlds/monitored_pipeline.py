@@ -1,0 +1,120 @@
+"""The whole pipeline on a simulated cluster, scraped by a real Prometheus, which the collector asks in its turn.
+
+async with monitored_pipeline(folder) as monitored:
+    await monitored.ask("sum(up)"), await monitored.firing(), monitored.berth, monitored.seen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.nodes import make_nodes
+from harness.servers.child_processes import free_ports
+from harness.servers.exporter import Exporter
+from harness.servers.prometheus_server import PrometheusServer, prometheus_server
+from harness.worlds.outside import Outside, outside
+from harness.worlds.pipeline import BerthUp, berth_up
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "deploy/compose/prometheus/rules/berth.yml"
+SERVICES = ("watcher", "binder", "metrics-collector", "scorer-1", "scorer-2")
+NODES = 4
+CONFIG = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins:
+    multiPoint:
+      enabled: [{{name: NetworkTraffic}}]
+  pluginConfig:
+  - name: NetworkTraffic
+    args: {{url: "{url}", devices: [eth0], range: 5s, maximumAge: 5s}}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitored:
+    """What a test looks at."""
+
+    berth: BerthUp
+    prometheus: PrometheusServer
+    seen: Outside
+    exporters: list[Exporter]
+    session: aiohttp.ClientSession
+
+    async def ask(self, expression: str) -> list[dict]:
+        """The rows of an instant query."""
+        answer = await self._get("query", query=expression)
+        return answer["data"]["result"]
+
+    async def firing(self) -> dict[str, list[dict[str, str]]]:
+        """The labels of alerts that fire now, by name."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for alert in (await self._get("alerts"))["data"]["alerts"]:
+            if alert["state"] == "firing":
+                found.setdefault(alert["labels"]["alertname"], []).append(alert["labels"])
+        return found
+
+    async def _get(self, what: str, **params: str) -> dict:
+        async with self.session.get(f"{self.prometheus.url}/api/v1/{what}", params=params) as answer:
+            body = await answer.json()
+            assert answer.status == 200, body
+            return body
+
+
+@asynccontextmanager
+async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
+    """Two scorers, four nodes with an exporter each; alerts fire after two seconds in the place of minutes."""
+    nodes = make_nodes(NODES, cpu="4", memory="16Gi", pods=500)
+    port = free_ports(1)[0]
+    exporters = [
+        Exporter(address=f"127.0.0.{number}", port=port, rate=1e6 * number, nodename=node["metadata"]["name"])
+        for number, node in enumerate(nodes, start=2)
+    ]
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(prometheus_server(folder / "prometheus", hurried_rules(folder)))
+        for exporter in exporters:
+            await exporter.start()
+            stack.push_async_callback(exporter.stop)
+        server.scrape(*(exporter.instance for exporter in exporters))
+        cluster = await stack.enter_async_context(SimulatedCluster(nodes=nodes))
+        config = folder / "config.yaml"
+        config.write_text(CONFIG.format(url=server.url))
+        arguments = ("--kubeconfig", cluster.kubeconfig_path, "--config", config, "--scorers", 2)
+        berth = stack.enter_context(berth_up(*arguments, folder=folder))
+        await asyncio.to_thread(berth.wait_until_ready)
+        server.scrape_services(instances(berth))
+        yield Monitored(
+            berth=berth,
+            prometheus=server,
+            seen=await stack.enter_async_context(outside(cluster.kubeconfig_path)),
+            exporters=exporters,
+            session=await stack.enter_async_context(aiohttp.ClientSession()),
+        )
+
+
+def hurried_rules(folder: Path) -> Path:
+    """The rules as they are, but for how long a condition must hold: two seconds."""
+    text, changed = re.subn(r"(?m)^    for: \w+$", "    for: 2s", RULES.read_text())
+    assert changed == text.count("- alert:") - 1, "one alert does without"
+    path = folder / "rules.yml"
+    path.write_text(text)
+    return path
+
+
+def instances(berth: BerthUp) -> dict[str, str]:
+    """Where each process of a pipeline says how it is, by what it has logged."""
+    started = (json.loads(line) for line in berth.said.splitlines() if line.startswith("{") and '"started"' in line)
+    found = {line["identity"].rpartition("_")[2]: f"127.0.0.1:{line['health_port']}" for line in started}
+    assert set(found) == set(SERVICES)
+    return found

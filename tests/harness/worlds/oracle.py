@@ -1,0 +1,72 @@
+"""What a real kube-scheduler decided (tests/data/oracle), as files that ``berth simulate`` reads."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parents[2] / "data" / "oracle"
+PROFILES = DATA / "profiles.yaml"
+Json = dict[str, Any]
+
+
+def clusters(count: int | None = None) -> Iterator[Json]:
+    """The recorded clusters with their cases."""
+    with lzma.open(DATA / "cycle.jsonl.xz", "rt") as lines:
+        yield from map(json.loads, islice(lines, count))
+
+
+def preemptions() -> Iterator[Json]:
+    """The recorded clusters on which an important pod arrived."""
+    with lzma.open(DATA / "preemption.jsonl.xz", "rt") as lines:
+        yield from map(json.loads, lines)
+
+
+def objects_of(cluster: Json) -> list[Json]:
+    """All of a cluster's objects, namespaces as objects too."""
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        for name, labels in cluster["objects"].get("namespaces", {}).items()
+    ]
+    others = (thing for kind, things in cluster["objects"].items() if kind != "namespaces" for thing in things)
+    return [*namespaces, *others]
+
+
+def pods_of(cluster: Json) -> list[Json]:
+    """The pods that were asked about."""
+    return [case["pod"] for case in cluster["cases"]]
+
+
+def list_of(objects: list[Json]) -> Json:
+    """A List as kubectl prints it."""
+    return {"apiVersion": "v1", "kind": "List", "items": objects, "metadata": {"resourceVersion": ""}}
+
+
+def written(path: Path, objects: list[Json]) -> Path:
+    """The path, after the List was written there."""
+    path.write_text(json.dumps(list_of(objects)))
+    return path
+
+
+def decision_of(case: Json) -> Json:
+    """What was decided, as far as ``berth simulate`` says it and chance did not choose.
+
+    DynamicResources is left out, and what its PostFilter said: berth does not have it, and no case has claims.
+    """
+    scores = {plugin: points for plugin, points in case["scores"].items() if plugin != "DynamicResources"}
+    decided = {"feasible": case["feasible"], "scores": scores, "totals": case["totals"]}
+    return {**decided, "message": message_of(case)}
+
+
+def message_of(case: Json) -> str:
+    """Why there is no node; nothing when there is one."""
+    return (case.get("message") or "").replace("no new claims to deallocate, ", "")
+
+
+def simulated_of(line: Json) -> Json:
+    """The same of a line of ``berth simulate -o json``."""
+    return {**{member: line[member] for member in ("feasible", "scores", "totals")}, "message": line["message"] or ""}

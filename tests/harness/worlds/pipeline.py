@@ -1,0 +1,229 @@
+"""`berth up` as a person starts it: a real process with children, each of which a test may kill.
+
+    with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        berth.pids["binder"], berth.kill("binder"), berth.said, berth.interrupt()
+
+Whatever the block did, none of the processes outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.servers.child_processes import die_with_parent, free_ports
+
+PROC = Path("/proc")
+READY_SECONDS = 60.0
+END_SECONDS = 20.0
+"""`berth up` promises to have ended its children after 12 s."""
+MARK = "BERTH_TEST_PIPELINE"
+"""Inherited by every descendant, so that one whose parent is gone is found too."""
+SHOWN = 3_000
+"""Characters of what was said that a failed wait shows."""
+_NATS = re.compile(r"NATS at (\S+), cluster of (\S+)$", re.MULTILINE)
+
+
+class BerthUp:
+    """One run of `berth up`; what it says and writes stays in `folder`."""
+
+    def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
+        self.folder = folder
+        self.ready_file = folder / "ready"
+        self.temporary = folder / "tmp"
+        self._mark = uuid.uuid4().hex
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it in the way of a shell: nothing on its input, its words in two files."""
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        self.ready_file.unlink(missing_ok=True)  # one of an earlier run is true until this one has come to remove it
+        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary)}
+        command = [sys.executable, "-m", "berth.cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
+        with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process that was started, parent of the others."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def printed(self) -> str:
+        """What it wrote to standard output."""
+        return _text(self.folder / "stdout")
+
+    @property
+    def said(self) -> str:
+        """What it and its children wrote to standard error."""
+        return _text(self.folder / "stderr")
+
+    @property
+    def nats(self) -> str:
+        """Address of its NATS server."""
+        return self._told()[0]
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig of its cluster."""
+        return Path(self._told()[1])
+
+    def _told(self) -> tuple[str, str]:
+        found = _NATS.search(self.said)
+        assert found is not None, f"it has not said where its NATS is: {self._last_words()}"
+        return found[1], found[2]
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Process ids of the living children by name: watcher, binder, scorer-1, ..., nats-server, cluster."""
+        return {name: pid for pid in self.living() if pid != self.pid and (name := _name(pid))}
+
+    def living(self) -> list[int]:
+        """Every living process of this run, itself included, also when its parent is gone."""
+        return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and self._owns(int(entry.name))]
+
+    def _owns(self, pid: int) -> bool:
+        return _is_alive(pid) and f"{MARK}={self._mark}" in _environment(pid)
+
+    def wait_until_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Wait until pods are being scheduled."""
+        self.wait_for(self.ready_file.exists, "`berth up` to be ready", seconds)
+
+    def wait_for(self, met: Callable[[], object], what: str, seconds: float = READY_SECONDS) -> None:
+        """Look until it is so; fails with the last words of the run when it ends before, or at the deadline."""
+        deadline = time.monotonic() + seconds
+        while not met():
+            self.must_run()
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}: {self._last_words()}"
+            time.sleep(0.02)
+
+    def must_run(self) -> None:
+        """Fail with its last words when it has ended by itself."""
+        assert self.returncode is None, f"`berth up` ended with {self.returncode}: {self._last_words()}"
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def wait(self, seconds: float = END_SECONDS) -> int:
+        """Wait for its end; returns the exit code."""
+        assert self._process is not None, "not started"
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds} s: {self._last_words()}") from None
+
+    def interrupt(self) -> int:
+        """End it as Ctrl-C does."""
+        os.kill(self.pid, signal.SIGINT)
+        return self.wait()
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Send kill -9, or another signal, to a child; returns the process id that it had."""
+        pid = self.pids[name]
+        os.kill(pid, number)
+        return pid
+
+    def kill_itself(self) -> None:
+        """Kill -9 the parent, which can then tell nobody."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait_until_nothing_lives(self, seconds: float) -> None:
+        """Fail when a process of this run is there for longer."""
+        deadline = time.monotonic() + seconds
+        while living := self.living():
+            assert time.monotonic() < deadline, f"{[_command(pid) for pid in living]} outlive it by {seconds} s"
+            time.sleep(0.02)
+
+    def files_left(self) -> list[str]:
+        """What it left in its folder for temporary files."""
+        return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
+
+    def end(self) -> None:
+        """End it whatever state it is in."""
+        if self.returncode is None and self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+        for pid in self.living():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def _last_words(self) -> str:
+        return f"{self.printed[-SHOWN:]}\n{self.said[-SHOWN:]}"
+
+
+@contextmanager
+def berth_up(*arguments: object, folder: Path) -> Iterator[BerthUp]:
+    """Start `berth up` with these arguments; it has ended when the block has."""
+    berth = BerthUp((*_port(arguments), *map(str, arguments)), folder)
+    berth.start()
+    try:
+        yield berth
+    finally:
+        berth.end()
+
+
+def _port(arguments: tuple[object, ...]) -> tuple[str, ...]:
+    """A port of its own for an embedded NATS: of two runs that start at once only one gets the default one."""
+    told = {"--nats", "--nats-port"} & {str(argument).partition("=")[0] for argument in arguments}
+    return () if told else ("--nats-port", str(free_ports(1)[0]))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _environment(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "environ").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return (PROC / str(pid) / "cmdline").read_text(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _name(pid: int) -> str:
+    """What `berth up` calls a child, read from its command line."""
+    command = _command(pid)
+    if Path(command[0] if command else "").name == "nats-server":
+        return "nats-server"
+    module = command[2] if command[1:2] == ["-m"] else ""
+    if module == "berth.sim":
+        return "cluster"
+    return command[command.index("--identity") + 1].rpartition("_")[2] if "--identity" in command else ""

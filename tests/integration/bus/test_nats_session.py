@@ -1,0 +1,384 @@
+"""A session on a real nats-server that is killed, restarted, paused, emptied or set up otherwise than declared."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from nats.aio.client import Client
+
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
+from berth.bus.session import NatsBus, NatsSession
+from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
+from harness.plugins.fixtures_bus import TEST_TOPOLOGY
+from harness.servers.nats_server import NatsServer, nats_server
+
+pytestmark = pytest.mark.requires("nats-server")
+
+PENDING = "berth.pending.berth.default.web-0"
+QUICK = timedelta(seconds=0.5)
+LONG = 15.0
+
+
+def settings_for(server: NatsServer, **changed: object) -> BusSettings:
+    return replace(BusSettings(servers=(server.address,), topology=TEST_TOPOLOGY), **changed)
+
+
+@pytest.fixture
+async def session(own_nats_server: NatsServer) -> AsyncIterator[NatsSession]:
+    """A session on a server of its own, with the topology applied."""
+    session = await NatsBus(settings_for(own_nats_server)).connect(name="test")
+    await session.apply()
+    yield session
+    await session.close()
+
+
+async def new_session(server: NatsServer) -> NatsSession:
+    return await NatsBus(settings_for(server)).connect(name="again")
+
+
+async def test_a_kill_of_the_server_is_known_within_a_second(session, own_nats_server):
+    own_nats_server.kill()
+    async with asyncio.timeout(1):
+        await session.lost.wait()
+
+
+async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nats_server):
+    own_nats_server.pause()
+    publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 1000)) for n in range(2000)]
+    await asyncio.sleep(0)
+    own_nats_server.kill()
+    async with asyncio.timeout(1):
+        results = await asyncio.gather(*publishing, return_exceptions=True)
+    assert {type(result) for result in results} == {BusLostError}
+
+
+async def test_consuming_and_following_end_when_the_server_dies(session, own_nats_server):
+    async with session.consume("PENDING", "scorer", hold=4) as consumption, session.follow("DECISIONS") as following:
+        waiting = [asyncio.ensure_future(anext(aiter(one))) for one in (consumption, following.batches())]
+        await asyncio.sleep(0)
+        own_nats_server.kill()
+        async with asyncio.timeout(1):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [BusLostError, BusLostError]
+
+
+async def test_a_server_that_stops_answering_is_found_out(own_nats_server):
+    settings = settings_for(own_nats_server, ping_interval=QUICK, ping_timeout=QUICK)
+    session = await NatsBus(settings).connect(name="test")
+    own_nats_server.pause()
+    began = time.monotonic()
+    async with asyncio.timeout(LONG):
+        await session.lost.wait()
+    assert time.monotonic() - began < 3 * QUICK.total_seconds()
+    with pytest.raises(BusLostError, match="no answer"):
+        await session.publish(PENDING, b"")
+    await session.close()
+    own_nats_server.go_on()
+
+
+async def test_the_silence_of_a_server_is_found_out_also_with_full_buffers(own_nats_server):
+    settings = settings_for(own_nats_server, ping_interval=QUICK, ping_timeout=QUICK)
+    session = await NatsBus(settings).connect(name="test")
+    await session.apply()
+    own_nats_server.pause()
+    publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 500_000)) for n in range(60)]
+    async with asyncio.timeout(LONG):
+        results = await asyncio.gather(*publishing, return_exceptions=True)
+        assert {type(result) for result in results} == {BusLostError}
+        await session.close()
+    own_nats_server.go_on()
+
+
+async def test_a_publish_without_an_answer_ends_and_leaves_the_session(own_nats_server):
+    session = await NatsBus(settings_for(own_nats_server, answer_timeout=QUICK)).connect(name="test")
+    await session.apply()
+    own_nats_server.pause()
+    with pytest.raises(UnansweredError, match=r"no answer within 0\.5 s"):
+        await session.publish(PENDING, b"", message_id="u.1.1")
+    own_nats_server.go_on()
+    assert not session.lost.is_set()
+    assert (await session.publish(PENDING, b"", message_id="u.1.1")).duplicate  # it had arrived after all
+    await session.close()
+
+
+async def test_a_server_that_never_says_hello_is_not_reachable():
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as mute:
+        port = mute.sockets[0].getsockname()[1]
+        settings = BusSettings(servers=(f"nats://127.0.0.1:{port}",), connect_timeout=QUICK)
+        with pytest.raises(BusLostError, match=f"127.0.0.1:{port}"):
+            await NatsBus(settings).connect(name="test")
+
+
+async def test_nobody_there_is_said_with_the_address():
+    with pytest.raises(BusLostError, match=r"nats://127\.0\.0\.1:1 as 'test'.*Connect call failed"):
+        await NatsBus(BusSettings(servers=("nats://127.0.0.1:1",))).connect(name="test")
+
+
+async def test_all_that_was_stored_is_there_after_a_kill_and_a_restart(session, own_nats_server):
+    bus_id = session.bus_id
+    await session.publish(PENDING, b"pod")
+    await session.put("cluster", "node.a", b"1")
+    own_nats_server.kill()
+    own_nats_server.start()
+    again = await new_session(own_nats_server)
+    assert again.bus_id == bus_id
+    await again.verify()
+    async with asyncio.timeout(LONG), again.consume("PENDING", "scorer", hold=1) as consumption:
+        assert (await anext(aiter(consumption))).data == b"pod"
+    assert await again.get("cluster", "node.a") is not None
+    await again.close()
+
+
+async def test_a_delivery_of_a_lost_session_cannot_be_acknowledged_later(session, own_nats_server):
+    await session.publish(PENDING, b"pod")
+    async with asyncio.timeout(LONG), session.consume("PENDING", "scorer", hold=1) as consumption:
+        delivery = await anext(aiter(consumption))
+    own_nats_server.kill()
+    own_nats_server.start()
+    delivery.ack()
+    again = await new_session(own_nats_server)
+    assert await again.last("PENDING", PENDING) is not None
+    await again.close()
+
+
+async def test_a_lost_store_comes_back_with_another_bus_id(session, own_nats_server):
+    bus_id = session.bus_id
+    own_nats_server.lose_store()
+    own_nats_server.start()
+    again = await new_session(own_nats_server)
+    assert again.bus_id == ""
+    with pytest.raises(MissingError, match="stream not found"):
+        await again.verify()
+    await again.apply()
+    assert again.bus_id not in ("", bus_id)
+    await again.close()
+
+
+async def test_two_that_apply_at_once_agree_on_the_bus_id(own_nats_server):
+    one, two = await new_session(own_nats_server), await new_session(own_nats_server)
+    await asyncio.gather(one.apply(), two.apply())
+    assert one.bus_id == two.bus_id != ""
+    await one.close()
+    await two.close()
+
+
+async def test_what_differs_from_the_declaration_is_named_with_both_values_and_mended(session, own_nats_server):
+    other = NatsBus(settings_for(own_nats_server, topology=TopologySettings()))
+    stranger = await other.connect(name="other")
+    with pytest.raises(BusRefusedError) as caught:
+        await stranger.verify()
+    text = str(caught.value)
+    assert "stream PENDING: duplicate_window: want 120000000000, got 1000000000" in text
+    assert "consumer PENDING scorer: ack_wait: want 3000000000, got 600000000" in text
+    assert "berth bus apply" in text
+    await stranger.apply()
+    await stranger.verify()
+    await stranger.close()
+
+
+async def test_what_the_server_cannot_change_is_refused_with_its_words(session, own_nats_server):
+    in_memory = replace(TEST_TOPOLOGY, storage="memory")
+    stranger = await NatsBus(settings_for(own_nats_server, topology=in_memory)).connect(name="other")
+    with pytest.raises(BusRefusedError, match="storage"):
+        await stranger.apply()
+    await stranger.close()
+
+
+async def test_three_replicas_on_one_server_are_refused(own_nats_server):
+    threefold = replace(TEST_TOPOLOGY, replicas=3)
+    session = await NatsBus(settings_for(own_nats_server, topology=threefold)).connect(name="test")
+    with pytest.raises(BusRefusedError, match="replicas"):
+        await session.apply()
+    await session.close()
+
+
+async def test_a_message_above_the_servers_limit_will_never_get_through(session):
+    with pytest.raises(TooLargeError, match="8388608"):
+        await session.publish(PENDING, bytes(8 * 1024 * 1024 + 1))
+    assert not session.lost.is_set()
+
+
+async def test_a_subject_that_breaks_the_protocol_is_refused_and_the_session_stays(session):
+    for subject in ("berth.pending. x", "berth.pending.\r\nPUB x 0", ""):
+        with pytest.raises(BusRefusedError):
+            await session.publish(subject, b"")
+    with pytest.raises(BusRefusedError):
+        await session.publish(PENDING, b"", headers={"a b": "c"})
+    await session.publish(PENDING, b"", headers={"X-Line": "a\r\nNats-Msg-Id: forged"})
+    stored = await session.last("PENDING", PENDING)
+    assert stored is not None
+    assert "Nats-Msg-Id" not in stored.headers
+    assert not session.lost.is_set()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"xx",
+        b"NATS/1.0",
+        b"\r\n\r\n",
+        b"NATS/1.0 503\r\n\r\n",
+        b"NATS/1.0 404 \xff\xfe\r\n\r\n",
+        b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: x\r\n\r\n",
+        b"NATS/1.0\r\n\xff\xfe: \xff\r\nno colon\r\n: empty\r\nNats-Time-Stamp: never\r\nNats-Sequence: x\r\n\r\n",
+    ],
+    ids=range(7),
+)
+async def test_garbage_in_headers_is_read_like_anything_else(session, own_nats_server, head):
+    heard = asyncio.Event()
+    await session.subscribe("berth.pending.>", lambda *_: heard.set())
+    await publish_raw(own_nats_server, PENDING, head, b"data")
+    await session.publish(f"{PENDING}-1", b"more")
+    async with asyncio.timeout(LONG):
+        await heard.wait()
+        found = [stored.data async for stored in session.look_through("PENDING", "berth.pending.>")]
+        async with session.consume("PENDING", "scorer", hold=2) as consumption:
+            found += [(await anext(aiter(consumption))).data for _ in range(2)]
+        assert (await session.last("PENDING", PENDING)).data == b"data"
+    assert found == [b"data", b"more", b"data", b"more"]
+    assert not session.lost.is_set()
+
+
+async def publish_raw(server: NatsServer, subject: str, head: bytes, data: bytes) -> None:
+    """Publish with headers that no client would write."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+    await reader.readline()
+    sizes = b"%d %d" % (len(head), len(head) + len(data))
+    command = b"HPUB %b %b\r\n%b%b\r\n" % (subject.encode(), sizes, head, data)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + command + b"PING\r\n")
+    async with asyncio.timeout(LONG):
+        while await reader.readline() != b"PONG\r\n":
+            pass
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session):
+    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+        batches = following.batches()
+        for number in range(1, 6):
+            await session.publish("berth.decision.berth.default.web", b"%d" % number)
+            assert [stored.sequence for stored in await anext(batches)] == [number]
+            (consumer,) = await session.consumers("DECISIONS")
+            await session.delete_consumer("DECISIONS", consumer)
+
+
+async def test_a_follower_reads_again_what_it_missed(session):
+    """Messages that were lost on the way leave a gap in the consumer's numbers."""
+    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+        batches = following.batches()
+        for number in range(1, 4):
+            await session.publish("berth.decision.berth.default.web", b"%d" % number)
+        await session.last("DECISIONS", "berth.decision.berth.default.web")
+        while len(following._pull.buffer) < 3:
+            await following._pull.woken.wait()
+            following._pull.woken.clear()
+        del following._pull.buffer[1]
+        found = [stored.sequence for stored in await anext(batches)]
+        while len(found) < 3:
+            found += [stored.sequence for stored in await anext(batches)]
+    assert found == [1, 2, 3]
+
+
+async def test_a_follower_notices_that_its_last_message_was_lost(session):
+    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+        await session.publish("berth.decision.berth.default.web", b"1")
+        while not following._pull.buffer:
+            await following._pull.woken.wait()
+            following._pull.woken.clear()
+        following._pull.buffer.clear()
+        assert [stored.sequence for stored in await anext(following.batches())] == [1]
+
+
+async def test_a_stream_that_was_made_anew_ends_the_session_of_its_follower(session):
+    await session.publish("berth.decision.berth.default.web", b"1")
+    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+        batches = following.batches()
+        await anext(batches)
+        await session._connection.client.request("$JS.API.STREAM.DELETE.DECISIONS", b"")
+        await session.apply()
+        with pytest.raises(BusLostError, match="made anew"):
+            await anext(batches)
+    assert session.lost.is_set()
+
+
+async def test_a_slow_reader_of_a_large_bucket_misses_nothing(session):
+    for start in range(0, 12_000, 500):
+        await asyncio.gather(*(session.put("cluster", f"pod.u{start + n}", b"x" * 600) for n in range(500)))
+    found = 0
+    async with asyncio.timeout(30), session.follow_bucket("cluster") as following:
+        async for batch in following.batches():
+            found += len(batch)
+            await asyncio.sleep(0.01)
+            if following.caught_up.is_set():
+                break
+    assert found == 12_000
+    assert following.position == 12_000
+
+
+async def test_closing_twice_at_once_is_fine(session):
+    await asyncio.gather(session.close(), session.close())
+    assert session.lost.is_set()
+
+
+async def test_services_are_listed_by_the_service_protocol(session, own_nats_server):
+    await session.register("berth-scorer", identity="host-1_a.b", version="0.1.0", stats=lambda: {"held": 3})
+    client = Client()
+    await client.connect(own_nats_server.address)
+    listed = await client.request("$SRV.PING.berth-scorer", b"")
+    stats = await client.request("$SRV.STATS.berth-scorer", b"")
+    status = await client.request("berth.service.berth-scorer.host-1_a=2Eb", b"")
+    await client.close()
+    assert b'"identity": "host-1_a.b"' in listed.data
+    assert b'"held": 3' in stats.data
+    assert status.data == b'{"held":3}'
+
+
+PASSWORD = "secret-of-a-test"  # noqa: S105 - of a throw-away server
+USERS = """
+authorization { users: [
+  { user: scorer, password: secret-of-a-test, permissions: {
+      publish: ["$JS.API.>", "$KV.>", "berth.ranked.>", "_INBOX.>"], subscribe: ["_INBOX.>", "berth.ranked.>"] } }
+] }
+"""
+
+
+async def test_a_user_and_password_are_asked_for_and_used():
+    with nats_server(USERS) as server:
+        with pytest.raises(BusLostError, match=r"(?i)authorization"):
+            await NatsBus(settings_for(server)).connect(name="nobody")
+        wrong = NatsCredentials(user="scorer", password=PASSWORD[::-1])
+        with pytest.raises(BusLostError, match=r"(?i)authorization") as caught:
+            await NatsBus(settings_for(server, credentials=wrong)).connect(name="wrong")
+        assert PASSWORD[::-1] not in str(caught.value)
+        right = NatsCredentials(user="scorer", password=PASSWORD)
+        session = await NatsBus(settings_for(server, credentials=right)).connect(name="scorer")
+        await session.apply()
+        with pytest.raises(BusRefusedError, match="give this user the permission"):
+            await session.publish("berth.pending.berth.default.Web-0", b"")
+        for number in range(50):  # the refusal must never come after the answer to the PING that waits for it
+            with pytest.raises(BusRefusedError, match="give this user the permission"):
+                await session.subscribe(f"berth.pending.{number}.>", print)
+        await session.subscribe("berth.ranked.>", print)
+        await session.publish("berth.ranked.berth.default.web-0", b"")
+        await session.close()
+
+
+async def test_settings_that_are_wrong_are_refused_all_at_once():
+    settings = BusSettings(
+        servers=(),
+        credentials=NatsCredentials(user="a", token=PASSWORD),
+        topology=TopologySettings(replicas=2, message_bytes=1),
+        ping_interval=timedelta(0),
+    )
+    with pytest.raises(BusRefusedError) as caught:
+        NatsBus(settings)
+    for path in ("servers", "credentials", "topology.replicas", "topology.message_bytes", "ping_interval"):
+        assert path in str(caught.value)

@@ -1,0 +1,85 @@
+"""TLS to a real nats-server: the certificate is checked, and nothing is said to a server without TLS."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.bus.interface import BusLostError, BusRefusedError
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
+from harness.servers.nats_server import NatsServer, nats_server
+
+pytestmark = [
+    pytest.mark.requires("nats-server"),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH to make certificates with"),
+]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that signed itself; its key lies beside it."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    subprocess.run([*command.split(), *files], check=True, capture_output=True, timeout=60)
+    return folder / "cert.pem"
+
+
+@pytest.fixture
+def tls_server(certificate: Path) -> Iterator[NatsServer]:
+    config = f'tls {{ cert_file: "{certificate}", key_file: "{certificate.with_name("key.pem")}" }}\n'
+    with nats_server(config) as server:
+        yield server
+
+
+async def test_a_session_over_tls(tls_server, certificate):
+    settings = BusSettings(servers=(tls_server.address,), tls=TlsSettings(authority_file=certificate))
+    session = await NatsBus(settings).connect(name="test")
+    await session.apply()
+    await session.publish("berth.pending.berth.default.web-0", b"x" * 100_000)
+    await session.close()
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tls_server):
+    settings = BusSettings(servers=(tls_server.address,), tls=TlsSettings())
+    with pytest.raises(BusLostError, match="certificate"):
+        await NatsBus(settings).connect(name="test")
+
+
+async def test_a_server_without_tls_is_told_nothing(shared_nats_server, certificate):
+    settings = BusSettings(
+        servers=(shared_nats_server.address,),
+        tls=TlsSettings(authority_file=certificate),
+        credentials=NatsCredentials(user="a", password="b"),  # noqa: S106 - of nobody
+    )
+    with pytest.raises(BusRefusedError, match="TLS is asked for"):
+        await NatsBus(settings).connect(name="test")
+    tls_address = shared_nats_server.address.replace("nats://", "tls://")
+    with pytest.raises(BusRefusedError, match="TLS is asked for"):
+        await NatsBus(BusSettings(servers=(tls_address,))).connect(name="test")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        BusSettings(tls=TlsSettings(authority_file=Path("/nowhere/ca.pem"))),
+        BusSettings(tls=TlsSettings(certificate_file=Path("/nowhere/cert.pem"))),
+        BusSettings(credentials=NatsCredentials(credentials_file=Path("/nowhere/user.creds"))),
+        BusSettings(credentials=NatsCredentials(nkey_seed_file=Path("/nowhere/seed"))),
+    ],
+    ids=["authority", "certificate", "credentials", "seed"],
+)
+async def test_a_file_that_is_not_there_is_named_before_anybody_connects(settings):
+    with pytest.raises(BusRefusedError, match=r"/nowhere/.*no such file"):
+        await NatsBus(settings).connect(name="test")
+
+
+async def test_a_file_that_is_no_certificate_is_refused(tmp_path):
+    (tmp_path / "ca.pem").write_text("nonsense")
+    settings = BusSettings(tls=TlsSettings(authority_file=tmp_path / "ca.pem"), connect_timeout=timedelta(seconds=1))
+    with pytest.raises(BusRefusedError, match="connecting"):
+        await NatsBus(settings).connect(name="test")

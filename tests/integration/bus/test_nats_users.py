@@ -1,0 +1,193 @@
+"""The users of deploy/compose/nats: each has what it needs, through failures too, and is refused one thing more."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from berth.bus.connection import Connection
+from berth.bus.interface import BusRefusedError
+from berth.bus.server import find_nats_server
+from berth.bus.session import NatsBus, NatsSession
+from berth.sim.cluster import SimulatedCluster
+from harness.servers.bus_users import CONFIGURATION, SERVICES, USERS, Services, bus_of_users, services, settings_of
+from harness.servers.nats_server import NatsServer
+from harness.worlds.outside import Outside, eventually, outside
+
+pytestmark = pytest.mark.requires("nats-server")
+
+SECONDS = 60.0
+SCHEDULER = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins: {{multiPoint: {{enabled: [{{name: NetworkTraffic}}]}}}}
+  pluginConfig: [{{name: NetworkTraffic, args: {{url: "{url}", devices: [eth0], range: 30s}}}}]
+"""
+
+ONE_MORE_TO_PUBLISH = {
+    "apply": """
+        berth.pending.berth.default.web-0  $KV.control.term.watcher  $KV.cluster.node.a
+        $JS.API.STREAM.DELETE.PENDING  $JS.API.STREAM.PURGE.PENDING""",
+    "watcher": """
+        berth.ranked.berth.default.web-0  berth.decision.berth.default.web-0
+        $KV.bandwidth.q.a  $KV.facts.s.a  $KV.control.term.binder
+        $JS.API.STREAM.DELETE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
+    "scorer": """
+        berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
+        $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.control.term.binder  $KV.control.bus.id
+        $JS.ACK.RANKED.binder-1.1.1.1.1.0
+        $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.CONSUMER.CREATE.RANKED.binder-2""",
+    "binder": """
+        berth.pending.berth.default.web-0  berth.ranked.berth.default.web-0
+        $KV.cluster.node.a  $KV.control.term.watcher
+        $JS.ACK.PENDING.scorer.1.1.1.1.0
+        $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.DELETE.RANKED""",
+    "collector": """
+        berth.decision.berth.default.web-0
+        $KV.cluster.node.a  $KV.facts.s.a  $KV.control.bus.id
+        $JS.API.CONSUMER.CREATE.DECISIONS.mine  $JS.API.DIRECT.GET.PENDING""",
+    "people": """
+        berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
+        $KV.cluster.node.a  $KV.control.term.binder
+        $JS.ACK.PENDING.scorer.1.1.1.1.0
+        $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.PURGE.dead""",
+}
+ONE_MORE_TO_HEAR = {
+    "apply": "berth.>  _INBOX_watcher.>  $SRV.PING",
+    "watcher": "berth.pending.>  berth.decision.>  _INBOX_binder.>  _INBOX.>  $KV.>",
+    "scorer": "berth.pending.>  berth.decision.>  _INBOX_binder.>  $SRV.PING.berth-binder  $KV.cluster.>",
+    "binder": "berth.ranked.>  _INBOX_scorer.>  _INBOX.>  berth.service.berth-scorer.one",
+    "collector": "berth.>  _INBOX_scorer.>  $KV.cluster.>  $JS.API.>",
+    "people": "_INBOX_binder.>  $KV.>  $JS.API.>  >",
+}
+
+
+def each(table: dict[str, str]) -> list[object]:
+    return [pytest.param(user, one, id=f"{user} {one}") for user, many in table.items() for one in many.split()]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with bus_of_users() as server:
+        yield server
+
+
+async def session_of(server: NatsServer, user: str) -> NatsSession:
+    return await NatsBus(settings_of(server, user)).connect(name=user)
+
+
+@pytest.fixture
+async def applied(server: NatsServer) -> NatsServer:
+    """The server with the topology applied by the user that is there for it."""
+    session = await session_of(server, "apply")
+    await session.apply()
+    await session.close()
+    return server
+
+
+def test_the_file_is_one_that_a_server_takes(tmp_path: Path):
+    shutil.copy(CONFIGURATION, tmp_path / "nats.conf")
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "nats.conf").write_text("".join(f'{user}_PASSWORD: "x"\n' for user in USERS))
+    command = [str(find_nats_server()), "-t", "-c", str(tmp_path / "nats.conf")]
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+
+
+@pytest.mark.parametrize(("user", "subject"), each(ONE_MORE_TO_PUBLISH))
+async def test_a_user_may_not_publish_one_thing_more(applied, user, subject):
+    session = await session_of(applied, user)
+    connection: Connection = session._connection
+    with pytest.raises(BusRefusedError, match="give this user the permission"):
+        await connection.request(subject, b"")
+    await session.close()
+
+
+@pytest.mark.parametrize(("user", "subject"), each(ONE_MORE_TO_HEAR))
+async def test_a_user_may_not_hear_one_thing_more(applied, user, subject):
+    session = await session_of(applied, user)
+    with pytest.raises(BusRefusedError, match="give this user the permission"):
+        await session.subscribe(subject, print)
+    await session.close()
+
+
+@pytest.mark.parametrize("user", SERVICES)
+async def test_every_service_may_see_that_the_bus_is_as_declared(applied, user):
+    session = await session_of(applied, user)
+    await session.verify()
+    await session.close()
+
+
+async def test_people_hear_pods_and_services_and_may_put_facts(applied):
+    session = await session_of(applied, "people")
+    await session.subscribe("berth.*.*.default.web-0", print)
+    await session.put("facts", "rack.node-1", b"{}")
+    assert await session.present() == []
+    assert (await session.state("PENDING")).messages == 0
+    await session.close()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[SimulatedCluster]:
+    async with SimulatedCluster(kubeconfig_path=tmp_path / "kubeconfig") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def pods(cluster: SimulatedCluster) -> AsyncIterator[Outside]:
+    async with outside(cluster.kubeconfig_path) as seen:
+        await seen.add_nodes(5)
+        yield seen
+
+
+@pytest.fixture
+def running(cluster: SimulatedCluster, tmp_path: Path) -> Iterator[Services]:
+    config = tmp_path / "scheduler.yaml"
+    config.write_text(SCHEDULER.format(url=cluster.prometheus_url))
+    with bus_of_users() as server, services(server, cluster.kubeconfig_path, config, tmp_path) as running:
+        yield running
+
+
+def refusals(running: Services) -> list[str]:
+    """What the server said of users who wanted more than they may."""
+    log = (running.server.folder / "nats-server.log").read_text()
+    return [line for line in log.splitlines() if "violation" in line.lower()]
+
+
+async def bandwidths(running: Services) -> int:
+    """How many nodes the collector has written of."""
+    session = await session_of(running.server, "people")
+    async with session.follow_bucket("bandwidth") as following:
+        while not following.caught_up.is_set():
+            found = await anext(following.batches())
+    await session.close()
+    return len(found)
+
+
+@pytest.mark.timeout(180)
+async def test_each_service_does_all_its_work_with_its_own_user_also_after_kills_and_the_loss_of_the_store(
+    running: Services, pods: Outside
+):
+    await pods.all_bound(await pods.add_pods(20, "first"), SECONDS)
+    await eventually(lambda: bandwidths(running), "the bandwidth of the nodes", SECONDS)
+    for user in SERVICES:
+        running.kill(user)
+        running.start(user)
+    await pods.all_bound(await pods.add_pods(20, "second"), SECONDS)
+    running.server.lose_store()
+    running.server.start()
+    await pods.all_bound(await pods.add_pods(20, "third"), SECONDS)
+    session = await session_of(running.server, "people")
+    assert {one.service for one in await session.present()} == {
+        "berth-watcher",
+        "berth-scorer",
+        "berth-binder",
+        "berth-metrics-collector",
+    }
+    await session.close()
+    assert refusals(running) == []

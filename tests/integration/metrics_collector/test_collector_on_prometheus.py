@@ -1,0 +1,150 @@
+"""The collector on a real Prometheus that scrapes exporters of known rates, and what NetworkTraffic makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from berth.framework.cycle import rank
+from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
+from berth.plugins.networktraffic.plugin import NetworkTraffic
+from harness.builders.objects import a_pod, first_attempt
+from harness.builders.profiles import profile_of
+from harness.servers.child_processes import free_ports
+from harness.servers.exporter import Exporter
+from harness.servers.prometheus_server import PrometheusServer, prometheus_server
+from harness.worlds.collector_world import CollectorWorld, collecting, node_at
+
+pytestmark = [pytest.mark.requires("prometheus"), pytest.mark.timeout(180)]
+
+RANGE = timedelta(seconds=10)
+MEGA = 1e6
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path):
+    with prometheus_server(tmp_path / "prometheus") as server:
+        yield server
+
+
+@asynccontextmanager
+async def exporting(*exporters: Exporter) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for exporter in exporters:
+            await exporter.start()
+            stack.push_async_callback(exporter.stop)
+        yield
+
+
+def exporters(**rates: float) -> dict[str, Exporter]:
+    """By node name; each has an address of its own, as machines have, and transmits half of what it receives."""
+    port = free_ports(1)[0]
+    return {
+        name: Exporter(address=f"127.0.0.{number}", port=port, rate=rate, transmit=rate / 2, nodename=name)
+        for number, (name, rate) in enumerate(rates.items(), start=2)
+    }
+
+
+def args_for(server: PrometheusServer, **more: object) -> NetworkTrafficArgs:
+    return NetworkTrafficArgs(url=server.url, devices=["eth0"], range=RANGE, **more)
+
+
+class Asked:
+    """Ranks a pod with NetworkTraffic alone, on what the bucket says at the moment."""
+
+    def __init__(self, world: CollectorWorld, args: NetworkTrafficArgs) -> None:
+        self._world = world
+        self._profile = profile_of(NetworkTraffic(args))
+        self._number = 0
+
+    def ranking(self):
+        self._number += 1
+        self._world.hear()
+        pod = a_pod(f"web-{self._number}")
+        return rank(pod, self._world.snapshot, self._profile, attempt=first_attempt(pod))
+
+    def best(self) -> str:
+        return self.ranking().candidates[0].node
+
+    async def never_best(self, *nodes: str, seconds: float) -> None:
+        """All the time from now on."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            candidates = self.ranking().candidates
+            assert candidates[0].node not in nodes, candidates
+            await asyncio.sleep(0.1)
+
+
+async def test_rates_agree_within_five_percent_and_the_busy_node_loses(prometheus):
+    made = exporters(quiet=1 * MEGA, medium=20 * MEGA, busy=80 * MEGA)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    nodes = [node_at(name, exporter.address) for name, exporter in made.items()]
+    args = args_for(prometheus)
+    async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
+        for name in made:
+            await world.until(lambda sample: sample is not None, name)
+        await asyncio.sleep(RANGE.total_seconds())
+        for name, exporter in made.items():
+            sample = await world.sample(name)
+            assert sample.receive == pytest.approx(exporter.rate, rel=0.05)
+            assert sample.transmit == pytest.approx(exporter.transmit, rel=0.05)
+            assert sample.capacity == 125e6
+        candidates = Asked(world, args).ranking().candidates
+        # 100 - 1*100/80 = 99 (1.25 is cut to 1), 100 - 25 = 75, 100 - 100 = 0; measured rates may move each by one
+        points = {candidate.node: candidate.total for candidate in candidates}
+        assert points == {"quiet": pytest.approx(99, abs=1), "medium": pytest.approx(75, abs=2), "busy": 0}
+        assert "MB/s receive, sampled" in candidates[0].details["NetworkTraffic"]
+
+
+async def test_a_busy_node_draws_no_pods_whatever_becomes_of_its_exporter(prometheus):
+    made = exporters(quiet=1 * MEGA, other=2 * MEGA, busy=80 * MEGA, new=90 * MEGA)
+    first = [made["quiet"], made["other"], made["busy"]]
+    prometheus.scrape(*(exporter.instance for exporter in first))
+    args = args_for(prometheus)
+    nodes = [node_at(exporter.nodename, exporter.address) for exporter in first]
+    async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
+        for exporter in first:
+            await world.until(lambda sample: sample is not None, exporter.nodename)
+        asked = Asked(world, args)
+        await asked.never_best("busy", seconds=2)
+        await made["busy"].stop()
+        await asked.never_best("busy", seconds=RANGE.total_seconds() + 2)  # beyond the range: no row at all any more
+        made["busy"].reboot(nodename="renamed-by-somebody", release="6.12.0-9")
+        await made["busy"].start()
+        await asked.never_best("busy", seconds=RANGE.total_seconds())
+        assert (await world.sample("busy")).receive == pytest.approx(80 * MEGA, rel=0.12)
+        await world.show(node_at("new", made["new"].address))
+        prometheus.scrape(*(exporter.instance for exporter in made.values()))
+        await asked.never_best("busy", "new", seconds=RANGE.total_seconds())
+        young = await world.until(lambda sample: sample is not None, "new", seconds=15)
+        assert young.receive == pytest.approx(90 * MEGA, rel=0.12)
+        await asked.never_best("busy", "new", seconds=RANGE.total_seconds())
+
+
+async def test_the_last_samples_stay_with_their_age_when_prometheus_stops(prometheus):
+    made = exporters(quiet=1 * MEGA, busy=80 * MEGA)
+    prometheus.scrape(*(exporter.instance for exporter in made.values()))
+    args = args_for(prometheus)
+    nodes = [node_at(name, exporter.address) for name, exporter in made.items()]
+    async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
+        for name in made:
+            await world.until(lambda sample: sample is not None, name)
+        prometheus.stop()
+        await asyncio.sleep(3)
+        last = await world.sample("busy")
+        await asyncio.sleep(2)
+        assert await world.sample("busy") == last
+        best = Asked(world, args).ranking().candidates[0]
+        assert best.node == "quiet"
+        age = int(best.details["NetworkTraffic"].partition("sampled ")[2].split()[0])
+        assert 4 <= age <= 9
+        token = query_of(args).token
+        assert world.process.metrics.value("berth_prometheus_rounds_total", query=token, result="unreachable") >= 3
+        prometheus.start()
+        await world.until(lambda sample: sample is not None and sample.sampled_at > last.sampled_at, "busy", seconds=40)

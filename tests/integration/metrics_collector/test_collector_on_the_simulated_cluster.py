@@ -1,0 +1,56 @@
+"""The collector on the simulated cluster's made-up traffic, which answers each of its questions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from berth.api.livedata import BandwidthQuery
+from berth.sim.cluster import SimulatedCluster
+from berth.sim.nodes import make_nodes, make_pod
+from berth.sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
+from berth_metrics_collector.prometheus import Prometheus, PrometheusError
+from berth_metrics_collector.queries import inventory_of, traffic_of
+from harness.worlds.collector_world import collecting, node_at
+
+
+def query_at(url: str, *devices: str) -> BandwidthQuery:
+    return BandwidthQuery(url=url, devices=devices or ("eth0",), time_range=timedelta(minutes=5))
+
+
+async def test_every_question_is_answered_for_every_node():
+    async with SimulatedCluster(nodes=make_nodes(3)) as cluster:
+        server = Prometheus(cluster.prometheus_url)
+        for query in (query_at(server.url), query_at(server.url, "eth.*", "en.*")):
+            for forms in (traffic_of(query), inventory_of(query)):
+                for field in forms.__dataclass_fields__:
+                    rows = await server.query(getattr(forms, field))
+                    assert len(rows) == (1 if field == "interval" else 3), field
+        assert await server.query(traffic_of(query_at(server.url, "wlan0")).receive) == []
+        server.close()
+
+
+async def test_a_question_that_is_not_berths_is_refused_with_a_sentence():
+    async with SimulatedCluster(nodes=make_nodes(1)) as cluster:
+        server = Prometheus(cluster.prometheus_url)
+        with pytest.raises(PrometheusError, match="own questions only") as caught:
+            await server.query("up")
+        assert caught.value.cause == "refused"
+        server.close()
+
+
+async def test_made_up_traffic_reaches_the_bucket_and_grows_with_the_pods():
+    nodes = make_nodes(2)
+    crowd = [make_pod(f"p{number}", node="node-0") for number in range(40)]
+    crowded = SimulatedCluster(nodes=nodes, objects=[{**pod, "kind": "Pod"} for pod in crowd])
+    async with SimulatedCluster(nodes=nodes) as empty, crowded:
+        found = {}
+        for cluster in (empty, crowded):
+            query = query_at(cluster.prometheus_url)
+            async with collecting(query, node_at("node-0"), node_at("node-1")) as world:
+                found[cluster] = await world.until(lambda sample: sample is not None, "node-0")
+        assert found[empty].capacity == LINK_BYTES
+        # 40 pods x 0.5 MB/s; the wave moves by less than 1 MB/s within a test
+        assert found[crowded].receive - found[empty].receive == pytest.approx(20e6, abs=1e6)
+        assert found[empty].sampled_at.timestamp() % SCRAPE_SECONDS == 0

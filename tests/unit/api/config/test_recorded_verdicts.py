@@ -1,0 +1,85 @@
+"""Files that a real kube-scheduler 1.36.3 was given: berth takes and refuses the same (tests/data/configuration)."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth.api.config.encode import as_document
+from berth.api.config.load import ConfigurationError, default_configuration, load
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import BUILT_IN
+
+DATA = Path(__file__).parents[3] / "data" / "configuration"
+VERDICTS = [json.loads(line) for line in (DATA / "verdicts.jsonl").read_text().splitlines()]
+DEFAULTS = yaml.safe_load((DATA / "defaults.yaml").read_text())["profiles"][0]
+
+STRICTER = (
+    "retryPeriod: want less than renewDeadline",
+    "resources[0].name: want cpu, memory, ephemeral-storage or an extended resource",
+    "matchFields[0]: want metadata.name with In or NotIn and one value, got 'foo'",
+    "weight: want 1..100, got 0",
+    "weight: want 1..100, got 500",
+    "'TaintToleration' takes no arguments",
+    "pluginConfig[0].name: unknown plugin 'Foo'",
+    "disabled[0].name: unknown plugin 'Foo'",
+    "pluginConfig[0].name: required",
+)
+"""What kube-scheduler takes without a word, or fails on once it leads, and berth refuses (docs/configuration.md)."""
+NOT_HERE = {"NodeDeclaredFeatures"}
+WITHOUT_ARGUMENTS = {"DynamicResources"}
+
+
+def problems(text: str) -> tuple[str, ...]:
+    try:
+        load(text, known=BUILT_IN, preset=DEFAULT)
+    except ConfigurationError as error:
+        return error.problems
+    return ()
+
+
+def names(verdicts: list) -> list[str]:
+    return [" ".join(verdict["file"].split())[86:206] for verdict in verdicts]
+
+
+REFUSED = [verdict for verdict in VERDICTS if not verdict["accepted"]]
+ACCEPTED = [verdict for verdict in VERDICTS if verdict["accepted"]]
+
+
+@pytest.mark.parametrize("verdict", REFUSED, ids=names(REFUSED))
+def test_what_kube_scheduler_refuses_is_refused(verdict):
+    assert problems(verdict["file"]), verdict["words"]
+
+
+@pytest.mark.parametrize("verdict", ACCEPTED, ids=names(ACCEPTED))
+def test_what_kube_scheduler_takes_is_taken_but_for_what_could_only_be_an_error(verdict):
+    assert [problem for problem in problems(verdict["file"]) if not any(known in problem for known in STRICTER)] == []
+
+
+@pytest.mark.parametrize("known", STRICTER)
+def test_what_is_stricter_here_occurs_in_files_that_kube_scheduler_takes(known):
+    assert any(known in problem for verdict in ACCEPTED for problem in problems(verdict["file"]))
+
+
+def test_the_default_plugins_are_kube_schedulers_in_its_order_with_its_weights():
+    theirs = DEFAULTS["plugins"]["multiPoint"]["enabled"]
+    mine = [(ref.name, ref.weight or 0) for ref in DEFAULT.multi_point.enabled or ()]
+    scoring = {ref["name"] for ref in theirs if ref["weight"]} - WITHOUT_ARGUMENTS
+    assert [name for name, _ in mine] == [ref["name"] for ref in theirs if ref["name"] not in NOT_HERE]
+    assert {name: weight for name, weight in mine if name in scoring} == {
+        ref["name"]: ref["weight"] for ref in theirs if ref["name"] in scoring
+    }
+
+
+def test_default_arguments_are_shown_as_kube_scheduler_writes_them():
+    def by_plugin(configs: list) -> dict:
+        return {config["name"]: config["args"] for config in configs}
+
+    (profile,) = as_document(default_configuration(BUILT_IN, DEFAULT))["profiles"]
+    theirs = by_plugin(DEFAULTS["pluginConfig"])
+    mine = by_plugin(profile["pluginConfig"])
+    for name, args in theirs.items():
+        if name not in WITHOUT_ARGUMENTS:
+            assert mine[name] == {key: value for key, value in args.items() if value is not None}
+    assert mine.keys() == theirs.keys() - WITHOUT_ARGUMENTS

@@ -1,0 +1,101 @@
+"""Readiness: named conditions with sentences, over HTTP, and the ready file."""
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from berth.process.exits import Exit, exit_for
+from berth.process.health import ONCE, Health, WaitReporter, write_when_working
+from berth.process.healthserver import HealthPortError, health_server
+from berth.process.metrics import PrometheusMeter
+from berth.process.settings import HealthSettings
+from harness.fakes.ticking_clock import TickingClock
+
+
+@pytest.fixture
+async def asked():
+    """Health over HTTP: asking for a path gives status and text."""
+    health, meter = Health(), PrometheusMeter()
+    async with (
+        health_server(HealthSettings(host="127.0.0.1"), health, meter) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
+    ):
+
+        async def ask(path: str) -> tuple[int, str]:
+            async with client.get(path) as response:
+                return response.status, await response.text()
+
+        ask.health, ask.meter, ask.port = health, meter, port
+        yield ask
+
+
+async def test_readyz_says_what_is_waited_for(asked):
+    asked.health.condition("nats").waiting("waiting for NATS at nats://n:4222: connection refused")
+    assert await asked("/readyz") == (503, "not ready: waiting for NATS at nats://n:4222: connection refused")
+
+
+async def test_a_process_that_has_not_begun_is_alive_and_not_ready(asked):
+    assert await asked("/readyz") == (503, "not ready: starting")
+    assert await asked("/livez") == (200, "ok")
+
+
+async def test_readyz_verbose_lists_every_condition(asked):
+    asked.health.condition("nats").ready()
+    asked.health.condition("leadership").waiting("waiting for the API server")
+    status, text = await asked("/readyz?verbose")
+    assert status == 503
+    assert text == ("[+]nats ok\n[-]leadership waiting for the API server\nnot ready: waiting for the API server\n")
+
+
+async def test_a_standby_is_ready(asked):
+    asked.health.condition("leadership").standby("standing by: 'a' leads")
+    assert await asked("/readyz") == (200, "ok")
+    assert "standing by: 'a' leads" in (await asked("/readyz?verbose"))[1]
+
+
+async def test_metrics_are_served_in_prometheus_text_format(asked):
+    asked.meter.count("scheduler_schedule_attempts_total", result="scheduled", profile="berth")
+    status, text = await asked("/metrics")
+    assert status == 200
+    assert 'scheduler_schedule_attempts_total{profile="berth",result="scheduled"} 1.0' in text
+
+
+async def test_a_port_that_is_taken_is_wrong_usage_said_in_a_sentence(asked):
+    with pytest.raises(
+        HealthPortError, match=r"health.port \d+ of '127.0.0.1': .*choose another with --health-port"
+    ) as caught:
+        async with health_server(HealthSettings(host="127.0.0.1", port=asked.port), Health(), PrometheusMeter()):
+            pass
+    assert exit_for(caught.value) is Exit.USAGE
+
+
+def test_the_ready_file_is_written_once_everything_works(tmp_path: Path):
+    health, path = Health(), tmp_path / "ready"
+    path.write_text("of an earlier run")
+    write_when_working(health, path)
+    assert not path.exists()
+    nats, leadership = health.condition("nats"), health.condition("leadership")
+    nats.ready()
+    leadership.standby("standing by")
+    assert not path.exists()
+    leadership.ready()
+    assert path.read_text() == "ready\n"
+    path.unlink()
+    nats.waiting("again")
+    nats.ready()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_sentence_is_said_again_after_ten_seconds_and_a_new_one_at_once(monkeypatch):
+    said, clock = [], TickingClock()
+    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
+    waiting = WaitReporter(Health().condition("nats"), clock)
+    for _ in range(11):
+        waiting.say("waiting for NATS")
+        clock.jump(1)
+    assert said == ["waiting for NATS"] * 2
+    waiting.say("refused", every=ONCE)
+    clock.jump(1000)
+    waiting.say("refused", every=ONCE)
+    assert said[2:] == ["refused"]

@@ -1,0 +1,174 @@
+"""Sessions: one verified connection after the other, whatever NATS does."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+import stamina
+
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError
+from berth.process.lifecycle import Process
+from berth.process.sessions import sessions
+from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.ticking_clock import TickingClock
+
+
+@pytest.fixture(autouse=True)
+def _looks_follow_each_other_at_once():
+    with stamina.set_testing(testing=True, attempts=100_000):
+        yield
+
+
+@pytest.fixture
+def process():
+    return Process(name="watcher", clock=TickingClock())
+
+
+def condition(process: Process):
+    return process.health.condition("nats")
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 - looks at what the code under test says of itself
+            await asyncio.sleep(0)
+
+
+async def test_a_watcher_creates_what_is_missing_and_gets_a_session_with_the_bus_id(process):
+    bus = MemoryBus()
+    async with aclosing(sessions(bus, name="w", process=process, apply_when_missing=True)) as each:
+        session = await anext(each)
+        assert session.bus_id == bus.bus_id() != ""
+        assert process.health.is_ready
+
+
+async def test_others_wait_for_whoever_applies_and_say_so(process):
+    bus = MemoryBus()
+    async with aclosing(sessions(bus, name="s", process=process)) as each:
+        first = asyncio.create_task(anext(each))
+        await until(lambda: "stream" in condition(process).sentence)
+        assert condition(process).sentence.startswith("waiting for a watcher or `berth bus apply`: ")
+        assert not process.health.is_ready
+        bus.apply()
+        assert (await first).bus_id == bus.bus_id()
+
+
+async def test_a_server_that_is_away_is_waited_for_by_name(process):
+    bus = MemoryBus(name="nats://n:4222")
+    bus.apply()
+    bus.stop()
+    async with aclosing(sessions(bus, name="s", process=process)) as each:
+        first = asyncio.create_task(anext(each))
+        await until(lambda: process.metrics.value("berth_bus_waits_total", cause="unreachable") > 3)
+        assert "nats://n:4222" in process.health.summary()
+        bus.start()
+        await first
+
+
+async def test_a_lost_session_is_followed_by_a_new_one_and_the_old_one_is_closed(process):
+    bus = MemoryBus()
+    bus.apply()
+    seen = []
+    async for session in sessions(bus, name="s", process=process):
+        seen.append(session)
+        assert process.health.is_ready
+        if len(seen) == 3:
+            process.stopping.set()
+        process.clock.jump(5)
+        bus.cut(session)
+    assert len({id(session) for session in seen}) == 3
+    assert all(session.lost.is_set() for session in seen)
+    assert process.metrics.value("berth_bus_sessions_total") == 3
+
+
+async def test_a_store_that_was_lost_gives_a_session_with_the_new_bus_id(process):
+    bus = MemoryBus()
+    ids = []
+    async for session in sessions(bus, name="w", process=process, apply_when_missing=True):
+        ids.append(session.bus_id)
+        if len(ids) == 2:
+            break
+        process.clock.jump(5)
+        bus.wipe()
+    assert ids[0] != ids[1] == bus.bus_id()
+
+
+async def test_a_server_that_drops_everybody_is_not_stormed(process):
+    bus = MemoryBus()
+    bus.apply()
+    each = sessions(bus, name="s", process=process)
+    bus.cut(await anext(each))
+    second = asyncio.create_task(anext(each))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not second.done()
+    process.clock.jump(1)
+    await second
+    await each.aclose()
+
+
+class DifferentBus(MemoryBus):
+    """Has something else under a declared name until somebody puts it right."""
+
+    different = True
+
+    def verify(self) -> None:
+        if self.different:
+            raise BusRefusedError("stream 'PENDING': want retention 'workqueue', got 'limits': delete it")
+
+
+async def test_what_differs_is_said_once_and_looked_at_again_without_end(process, monkeypatch):
+    said = []
+    monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
+    bus = DifferentBus()
+    bus.apply()
+    async with aclosing(sessions(bus, name="s", process=process, apply_when_missing=True)) as each:
+        first = asyncio.create_task(anext(each))
+        for _ in range(5):
+            looks = process.metrics.value("berth_bus_waits_total", cause="refused")
+            await until(lambda looks=looks: process.metrics.value("berth_bus_waits_total", cause="refused") > looks)
+            process.clock.jump(60)
+        assert said == ["stream 'PENDING': want retention 'workqueue', got 'limits': delete it"]
+        assert not process.health.is_ready
+        bus.different = False
+        await first
+        assert process.health.is_ready
+
+
+async def test_every_look_is_closed_again(process):
+    bus = MemoryBus()
+    async with aclosing(sessions(bus, name="s", process=process)) as each:
+        first = asyncio.create_task(anext(each))
+        await until(lambda: process.metrics.value("berth_bus_waits_total", cause="missing") > 20)
+        assert sum(not session.lost.is_set() for session in bus.sessions) <= 1
+        first.cancel()
+        await asyncio.wait([first])
+
+
+async def test_stopping_ends_the_waiting(process):
+    bus = MemoryBus()
+    bus.stop()
+    process.clock.jump(1)
+
+    async def use() -> None:
+        async for _ in sessions(bus, name="s", process=process):
+            pytest.fail("there is no server")
+
+    using = asyncio.create_task(use())
+    await until(lambda: not process.health.is_ready and process.health.summary() != "not ready: starting")
+    process.stopping.set()
+    async with asyncio.timeout(1):
+        await using
+
+
+@pytest.mark.parametrize("error", [BusLostError("gone"), MissingError("no stream"), ValueError("a bug")])
+async def test_an_error_of_the_body_is_the_bodys(process, error):
+    bus = MemoryBus()
+    bus.apply()
+
+    async def use() -> None:
+        async for _ in sessions(bus, name="s", process=process):
+            raise error
+
+    with pytest.raises(type(error)):
+        await use()

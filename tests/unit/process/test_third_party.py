@@ -1,0 +1,203 @@
+"""Plugins of other distributions: found, named when they are broken, and never more than their pod's failure."""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from berth.api.config.load import load
+from berth.api.config.types import Point
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import check, rank
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
+from berth.framework.profile import Profile, build_profiles
+from berth.framework.status import SUCCESS, Status
+from berth.plugins.factory import PluginFactory
+from berth.plugins.presets import DEFAULT
+from berth.plugins.registry import with_third_party
+from berth.process.configuration import GROUP, PluginBuildError, third_party_plugins
+from harness.builders.objects import a_node, a_pod, first_attempt
+
+ADDED = ClusterEvent(Resource.NODE, Action.ADD)
+DEADLINE = timedelta(milliseconds=50)
+POINTS = {FilterPlugin: Point.FILTER, ScorePlugin: Point.SCORE, PreFilterPlugin: Point.PRE_FILTER}
+
+
+class Raises(ScorePlugin):
+    name = "Raises"
+
+    def score(self, state, pod, node) -> int:
+        raise ZeroDivisionError("division by zero")
+
+
+class Hangs(FilterPlugin):
+    name = "Hangs"
+
+    def filter(self, state, pod, node) -> Status:
+        time.sleep(60)
+        return SUCCESS
+
+
+class HangsBefore(PreFilterPlugin):
+    name = "HangsBefore"
+
+    def pre_filter(self, state, pod, snapshot) -> PreFilterResult:
+        while True:
+            pass
+
+
+class IsSlow(FilterPlugin):
+    """Fast enough for one node, too slow for all."""
+
+    name = "IsSlow"
+
+    def filter(self, state, pod, node) -> Status:
+        time.sleep(0.02)
+        return SUCCESS
+
+
+class Exceeds(ScorePlugin):
+    name = "Exceeds"
+
+    def score(self, state, pod, node) -> int:
+        return 101
+
+
+class HintsForEver(FilterPlugin, EnqueueExtensions):
+    name = "HintsForEver"
+
+    def filter(self, state, pod, node) -> Status:
+        return Status.unschedulable("not now")
+
+    def events(self):
+        def hang(pod, old, new) -> bool:
+            while True:
+                pass
+
+        return (EventHint(ADDED, hang),)
+
+
+class AnswersNonsense(FilterPlugin):
+    name = "AnswersNonsense"
+
+    def filter(self, state, pod, node) -> Status:
+        return "yes"
+
+
+class CannotBeMade(ScorePlugin):
+    name = "CannotBeMade"
+
+    def __init__(self) -> None:
+        raise KeyError("address")
+
+    def score(self, state, pod, node) -> int:
+        return 0
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (Raises, Hangs, HangsBefore, IsSlow, Exceeds, AnswersNonsense, HintsForEver, CannotBeMade)
+}
+
+
+@dataclass
+class Installed:
+    """An entry point of a package that is not really there."""
+
+    name: str
+    value: str = "elsewhere"
+    dist: None = None
+
+    def load(self) -> PluginFactory:
+        kind = KINDS[self.name]
+        points = tuple(point for base, point in POINTS.items() if issubclass(kind, base))
+        return PluginFactory(name=self.name, points=points, build=lambda _: kind())
+
+
+def profile_with(name: str) -> Profile:
+    known = with_third_party(third_party_plugins(DEADLINE, [Installed(name)]).factories)
+    text = f"""
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {name}}}]}}}}}}]
+"""
+    return build_profiles(load(text, known=known, preset=DEFAULT), known)["berth"]
+
+
+def ranking_with(name: str, nodes: int = 3):
+    profile = profile_with(name)
+    snapshot = Snapshot()
+    for number in range(nodes):
+        snapshot.set_node(a_node(f"n{number}"))
+    pod = a_pod()
+    return rank(pod, snapshot, profile, attempt=first_attempt(pod)), check(pod, "n0", snapshot, profile)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        pytest.param("Raises", 'running Score plugin "Raises": ZeroDivisionError: division by zero', id="raises"),
+        pytest.param("Hangs", 'running Filter plugin "Hangs": took longer than 0.05 s', id="hangs in a system call"),
+        pytest.param(
+            "HangsBefore", 'running PreFilter plugin "HangsBefore": took longer than 0.05 s', id="hangs in a loop"
+        ),
+        pytest.param("IsSlow", 'running Filter plugin "IsSlow": took longer than 0.05 s', id="slow over all nodes"),
+        pytest.param(
+            "Exceeds",
+            'applying score defaultWeights on Score plugins: plugin "Exceeds" returns an invalid score 101, '
+            "it should in the range of [0, 100] after normalizing",
+            id="returns 101",
+        ),
+        pytest.param(
+            "AnswersNonsense", "running Filter plugin \"AnswersNonsense\": want Status, got 'yes'", id="no Status"
+        ),
+    ],
+)
+def test_a_plugin_that_misbehaves_fails_its_pod_with_a_sentence_that_names_it(name, sentence):
+    ranking, _ = ranking_with(name)
+    assert (ranking.error, ranking.candidates) == (sentence, ())
+
+
+def test_a_filter_that_hangs_fails_the_binders_check_too():
+    _, status = ranking_with("Hangs")
+    assert status.reasons == ('running Filter plugin "Hangs": took longer than 0.05 s',)
+
+
+def test_a_hint_that_hangs_counts_as_yes():
+    profile = profile_with("HintsForEver")
+    assert profile.may_help(["HintsForEver"], ADDED, a_pod(), None, a_node("n0"))
+
+
+def test_a_plugin_that_cannot_be_made_is_named():
+    with pytest.raises(PluginBuildError, match="making plugin 'CannotBeMade': KeyError: 'address'"):
+        ranking_with("CannotBeMade")
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        pytest.param(
+            EntryPoint(name="X", value="no_such_module:X", group=GROUP),
+            "loading plugin 'X' from 'no_such_module:X': ModuleNotFoundError",
+            id="cannot be imported",
+        ),
+        pytest.param(
+            EntryPoint(name="X", value="math:pi", group=GROUP),
+            "loading plugin 'X' from 'math:pi': want a berth.plugins.factory.PluginFactory, got 3.14",
+            id="no factory",
+        ),
+        pytest.param(
+            EntryPoint(name="X", value="berth.plugins.nodename:FACTORY", group=GROUP),
+            "loading plugin 'X' from 'berth.plugins.nodename:FACTORY': want a plugin of that name, "
+            "got one named 'NodeName'",
+            id="another name",
+        ),
+    ],
+)
+def test_a_package_that_is_broken_is_left_out_and_named(broken, sentence):
+    found = third_party_plugins(DEADLINE, [broken])
+    assert found.factories == ()
+    assert found.broken[0].startswith(sentence)

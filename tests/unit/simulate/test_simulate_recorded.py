@@ -1,0 +1,91 @@
+"""berth simulate decides as a real kube-scheduler 1.36.3 decided (tests/data/oracle)."""
+
+from functools import cache
+
+import msgspec
+
+from berth.api.pod import Pod
+from berth.framework.profile import Profile
+from berth.process.configuration import profiles_of, read_configuration
+from berth.simulate.engine import Simulation
+from berth.simulate.inputs import read_question
+from harness.worlds.oracle import (
+    PROFILES,
+    clusters,
+    decision_of,
+    message_of,
+    objects_of,
+    pods_of,
+    preemptions,
+    simulated_of,
+    written,
+)
+
+CASES, PREEMPTIONS = 2_000, 80
+TIES = {26, 59}
+"""Seeds of preemptions with two nodes that are equal by every criterion: kube-scheduler chose by chance."""
+
+
+@cache
+def profiles() -> dict[str, Profile]:
+    return dict(profiles_of(read_configuration(PROFILES)))
+
+
+def simulation_of(folder, objects, pods) -> tuple[Simulation, tuple[Pod, ...]]:
+    files = [str(written(folder / "cluster.json", objects))], [str(written(folder / "pods.json", pods))]
+    question = read_question(*files, profiles())
+    assert question.notes == ()
+    return Simulation(snapshot=question.snapshot, profiles=profiles()), question.pods
+
+
+def lines_of(decided) -> list[dict]:
+    return [msgspec.json.decode(msgspec.json.encode(one)) for one in decided]
+
+
+def test_each_pod_alone_is_decided_as_kube_scheduler_decided(tmp_path):
+    wrong, count = {}, 0
+    for cluster in clusters():
+        simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
+        for case, line in zip(cluster["cases"], lines_of(simulation.each_alone(pods)), strict=True):
+            count += 1
+            if decision_of(case) != simulated_of(line):
+                wrong[cluster["seed"], line["pod"]] = line
+    assert (count, wrong) == (CASES, {})
+
+
+def test_the_chosen_node_has_the_best_total_and_every_node_is_accounted_for(tmp_path):
+    for cluster in clusters(20):
+        simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
+        names = {node["metadata"]["name"] for node in cluster["objects"]["nodes"]}
+        for line in simulation.each_alone(pods):
+            if line.totals:
+                assert line.bound is not None
+                assert line.totals[line.bound] == max(line.totals.values())
+            if line.rejections or line.feasible:
+                assert {*line.feasible} | line.rejections.keys() == names
+                assert not {*line.feasible} & line.rejections.keys()
+
+
+def test_for_an_important_pod_the_same_pods_are_evicted_and_the_same_is_said(tmp_path):
+    wrong, count = set(), 0
+    for recorded in preemptions():
+        simulation, pods = simulation_of(tmp_path, objects_of(recorded), [recorded["pod"]])
+        (line,) = lines_of(simulation.each_alone(pods))
+        count += 1
+        said = bool(line["bound"]), line["nominated"], line["victims"], line["message"] or ""
+        if said != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
+            wrong.add(recorded["seed"])
+    assert (count, wrong) == (PREEMPTIONS, TIES)
+
+
+def test_one_after_another_is_the_same_as_placing_each_by_hand(tmp_path):
+    for cluster in clusters(6):
+        simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
+        objects, by_key = objects_of(cluster), {f"ns/{p['metadata']['uid']}": p for p in pods_of(cluster)}
+        keys = {pod.key: f"ns/{pod.uid}" for pod in pods}
+        for line in simulation.one_after_another(pods):
+            pod = by_key[keys[line.pod]]
+            by_hand, (alone,) = simulation_of(tmp_path, objects, [pod])
+            assert list(by_hand.each_alone([alone])) == [line]
+            if line.bound is not None:
+                objects = [*objects, {**pod, "spec": {**pod["spec"], "nodeName": line.bound}}]

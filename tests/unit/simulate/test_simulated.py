@@ -1,0 +1,88 @@
+"""What berth simulate tells people: a line a pod, and the sum of it."""
+
+from berth.cli.commands.simulate import Sums, row_of
+from berth.cli.commands.simulate import table_of as table_of_rows
+from berth.simulate.engine import NodeRejection, Simulated
+from harness.worlds.printed import printed, words
+
+FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))
+BOUND = Simulated(
+    pod="default/web",
+    profile="berth",
+    bound="n1",
+    feasible=["n1", "n2"],
+    scores={"A": {"n1": 7, "n2": 9}, "B": {"n1": 100, "n2": 0}, "C": {"n1": 3, "n2": 1}, "D": {"n1": 1, "n2": 1}},
+    totals={"n1": 111, "n2": 11},
+    rejections={"n3": FULL},
+)
+ONLY = Simulated(pod="default/only", profile="berth", bound="n2", feasible=["n2"])
+NOWHERE = Simulated(
+    pod="default/big", profile="berth", rejections={"n1": FULL}, message="0/1 nodes are available: 1 Insufficient cpu."
+)
+NOMINATED = Simulated(
+    pod="default/vip", profile="other", message="0/1 nodes are available.", nominated="n1", victims=["a", "b"]
+)
+
+
+def table_of(decided):
+    return table_of_rows([row_of(one) for one in decided])
+
+
+def summary(decided):
+    sums = Sums()
+    for one in decided:
+        sums.add(one)
+    return sums.told()
+
+
+def test_a_pod_has_its_node_what_made_it_best_and_the_runner_up():
+    lines = printed(table_of([BOUND]), width=160)
+    assert words(lines) == [
+        ["POD", "NODE", "POSSIBLE", "BECAUSE"],
+        ["default/web", "n1", "2", "of", "3", "111", "(n2", "11):", "B", "100,", "A", "7,", "C", "3,", "..."],
+    ]
+
+
+def test_the_only_possible_node_was_not_scored():
+    assert words(printed(table_of([ONLY])))[1] == [
+        "default/only",
+        "n2",
+        "1",
+        "of",
+        "1",
+        "the",
+        "only",
+        "one",
+        "possible",
+    ]
+
+
+def test_a_pod_without_a_node_has_the_reason():
+    assert words(printed(table_of([NOWHERE])))[1] == (
+        ["default/big", "-", "0", "of", "1", "0/1", "nodes", "are", "available:", "1", "Insufficient", "cpu."]
+    )
+
+
+def test_a_nominated_pod_has_its_victims():
+    assert words(printed(table_of([NOMINATED])))[1] == (
+        ["default/vip", "(n1)", "evicting", "a,", "b:", "0/1", "nodes", "are", "available."]
+    )
+
+
+def test_profiles_are_told_apart_when_there_are_several():
+    assert words(
+        printed(
+            table_of([BOUND, NOMINATED]),
+        )
+    )[0] == ["POD", "PROFILE", "NODE", "POSSIBLE", "BECAUSE"]
+
+
+def test_the_sum_says_how_many_have_a_node():
+    assert str(summary([BOUND, ONLY, NOWHERE, NOMINATED])) == (
+        "2 of 4 pods have a node, on 2 nodes; 1 would wait for room to be made; 1 fit nowhere"
+    )
+    assert str(summary([BOUND])) == "1 of 1 pods have a node, on 1 nodes"
+
+
+def test_a_thousand_pods_are_a_line_each():
+    assert len(printed(table_of([BOUND] * 1000), width=160)) == 1001
