@@ -9,7 +9,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.berth-installed
 MEMBERS := shared $(wildcard services/*)
-PROJECTS := $(addsuffix /pyproject.toml,$(MEMBERS))
+PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS))
 
 # uv does not read pip's settings: whoever has told pip of a mirror or a certificate has told uv too.
 ifdef PIP_INDEX_URL
