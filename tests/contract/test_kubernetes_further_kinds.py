@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.kube.listwatch import ObjectDecoder
-from berth.kube.watch import KINDS, Deleted, Upserted
+from berth.kube.watch import Deleted, Upserted
 from harness.worlds.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}
@@ -54,18 +54,18 @@ BOOKMARKS = {
 
 
 def in_namespace(api: KubernetesApi, kind: str) -> str:
-    root, plural = FURTHER_KINDS[kind].path.rsplit("/", 1)
-    return f"{root}/namespaces/{api.namespace}/{plural}" if FURTHER_KINDS[kind].is_namespaced else f"{root}/{plural}"
+    root, plural = PLUGIN_KINDS[kind].path.rsplit("/", 1)
+    return f"{root}/namespaces/{api.namespace}/{plural}" if PLUGIN_KINDS[kind].is_namespaced else f"{root}/{plural}"
 
 
 def test_every_further_kind_is_held_to_the_contract():
-    assert BODIES.keys() == BOOKMARKS.keys() == FURTHER_KINDS.keys()
+    assert BODIES.keys() == BOOKMARKS.keys() == PLUGIN_KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", BODIES)
 async def test_a_further_kind_is_listed_watched_and_deleted(kubernetes_api: KubernetesApi, kind: str):
-    path, name = FURTHER_KINDS[kind].path, f"thing-{kubernetes_api.namespace}"
-    decoder = ObjectDecoder(KINDS[kind])
+    path, name = PLUGIN_KINDS[kind].path, f"thing-{kubernetes_api.namespace}"
+    decoder = ObjectDecoder(PLUGIN_KINDS[kind])
     before = await kubernetes_api.get(path)
     created = await kubernetes_api.post(
         in_namespace(kubernetes_api, kind), {"metadata": {"name": name}, **BODIES[kind]}
@@ -91,12 +91,12 @@ async def test_a_bookmark_of_a_further_kind_has_the_members_that_are_always_writ
     kubernetes_api: KubernetesApi, kind: str
 ):
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
-    async with kubernetes_api.watch(FURTHER_KINDS[kind].path, **query) as events:
+    async with kubernetes_api.watch(PLUGIN_KINDS[kind].path, **query) as events:
         while (event := await events.next())["type"] != "BOOKMARK":
             pass
     members = {member: value for member, value in event["object"].items() if member != "metadata"}
-    api_version = FURTHER_KINDS[kind].path.rsplit("/", 1)[0].removeprefix("/apis/").removeprefix("/api/")
-    assert members == {"kind": FURTHER_KINDS[kind].kind, "apiVersion": api_version, **BOOKMARKS[kind]}
+    api_version = PLUGIN_KINDS[kind].api_version
+    assert members == {"kind": PLUGIN_KINDS[kind].kind, "apiVersion": api_version, **BOOKMARKS[kind]}
 
 
 DEFAULTS = {

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta, SelectorRequirement
 from berth.api.pod import (
     ISCSI,
@@ -383,7 +383,7 @@ class Known:
 
     @property
     def struct(self) -> type[Any]:
-        return FURTHER_KINDS[self.kind].struct
+        return PLUGIN_KINDS[self.kind].struct
 
 
 def objects_of(kind: str) -> st.SearchStrategy[Known]:

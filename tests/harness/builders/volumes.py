@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from berth.api.kinds import FURTHER_KINDS, FurtherObject
+from berth.api.kinds import PLUGIN_KINDS, PluginObject
 from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from berth.api.pod import ClaimSource, EphemeralSource, NodeSelector, NodeSelectorTerm, Pod, Volume
 from berth.api.volumes import (
@@ -38,18 +38,18 @@ from harness.builders.objects import a_pod
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 DRIVER = "disks.example.com"
-_NAMES = {kind.struct: name for name, kind in FURTHER_KINDS.items()}
+_NAMES = {kind.struct: name for name, kind in PLUGIN_KINDS.items()}
 
 
-def kind_of(thing: FurtherObject) -> str:
+def kind_of(thing: PluginObject) -> str:
     """Berth's word for the kind of an object."""
     return _NAMES[type(thing)]
 
 
-def known(snapshot: Snapshot, *things: FurtherObject) -> None:
+def known(snapshot: Snapshot, *things: PluginObject) -> None:
     """The Snapshot hears of objects."""
     for thing in things:
-        kind, metadata = FURTHER_KINDS[kind_of(thing)], thing.metadata
+        kind, metadata = PLUGIN_KINDS[kind_of(thing)], thing.metadata
         snapshot.objects(type(thing)).set(kind.key_of(uid=metadata.uid, name=metadata.name), thing)
 
 

@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
+from berth.api.kinds import NODE, POD
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.listwatch import Selection, list_objects
 from berth.kube.reflector import Reflector, ReflectorPhase, ReflectorSettings
-from berth.kube.watch import NODE, POD, Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from berth.kube.watch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from berth.sim.faults import Compact, Fail, Reject
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.plugins.fixtures_kube import Cluster

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.subjects import Term
@@ -61,9 +61,9 @@ def test_the_mirror_brings_workloads_and_takes_them_away():
     assert len(sets) == 0
 
 
-@pytest.mark.parametrize("kind", FURTHER_KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_an_object_that_cannot_be_read_changes_nothing(kind):
     mirrored = MirroredSnapshot(Snapshot())
     with pytest.raises(DecodeError):
         mirrored.apply(f"{kind}.u", encode_entry(MirrorEntry(term=Term(1), object=msgspec.Raw(b"[]"))))
-    assert len(mirrored.snapshot.objects(FURTHER_KINDS[kind].struct)) == 0
+    assert len(mirrored.snapshot.objects(PLUGIN_KINDS[kind].struct)) == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.livedata import Bandwidth
 from berth.api.meta import ObjectMeta
 from berth.api.selectors import NOTHING, Labels, PodSelector, PodTerm, Requirement, TermKind
@@ -108,7 +108,7 @@ def rebuilt(followed: Snapshot) -> Snapshot:
 
 
 def copy_objects(followed: Snapshot, fresh: Snapshot) -> None:
-    for kind in FURTHER_KINDS.values():
+    for kind in PLUGIN_KINDS.values():
         for namespace in ("", "default", "other"):
             for thing in followed.objects(kind.struct).in_namespace(namespace):
                 fresh.objects(kind.struct).set(f"{namespace}/{thing.metadata.name}", thing)
@@ -171,7 +171,7 @@ def live_on(snapshot: Snapshot, row: int) -> object:
 
 
 def elsewhere(snapshot: Snapshot) -> dict[str, object]:
-    kinds = FURTHER_KINDS.values()
+    kinds = PLUGIN_KINDS.values()
     return {
         "placed": {
             placed.pod.uid: (name, placed.pod.metadata, placed.pod.spec.volumes, placed.bound_at)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from berth.api.config.load import load
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.messages import Candidate
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
@@ -145,8 +145,8 @@ def cases_of(cluster: dict[str, Any], profiles: dict[str, Profile]) -> Iterator[
         snapshot.set_node(node)
     for name, labels in cluster["objects"]["namespaces"].items():
         snapshot.set_namespace(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-    for kind in FURTHER_KINDS.values():
-        for thing in msgspec.convert(cluster["objects"].get(kind.path.rsplit("/", 1)[1], []), list[kind.struct]):
+    for kind in PLUGIN_KINDS.values():
+        for thing in msgspec.convert(cluster["objects"].get(kind.plural, []), list[kind.struct]):
             key = kind.key_of(uid=thing.metadata.uid, name=thing.metadata.name)
             snapshot.objects(kind.struct).set(key, thing)
     for pod in placed:

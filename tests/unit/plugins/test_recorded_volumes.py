@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.cluster.snapshot import Snapshot
@@ -85,8 +85,8 @@ def cases_of(cluster: dict[str, Any]) -> Iterator[Case]:
     snapshot, profile, objects = Snapshot(), default_profile(), cluster["objects"]
     for node in msgspec.convert(objects["nodes"], list[Node]):
         snapshot.set_node(node)
-    for kind in FURTHER_KINDS.values():
-        for thing in msgspec.convert(objects.get(kind.path.rsplit("/", 1)[1], []), list[kind.struct]):
+    for kind in PLUGIN_KINDS.values():
+        for thing in msgspec.convert(objects.get(kind.plural, []), list[kind.struct]):
             key = kind.key_of(uid=thing.metadata.uid, name=thing.metadata.name)
             snapshot.objects(kind.struct).set(key, thing)
     for pod in msgspec.convert(objects["pods"], list[Pod]):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_since, is_bound, is_finished, is_gone_while_unbound
 from berth.api.subjects import Epoch
@@ -217,7 +217,7 @@ class Cache:
             self._remove_pod(event.uid)
         elif event.deleted and event.kind == NODES:
             self._remove_node(event.name)
-        elif event.deleted and event.kind in FURTHER_KINDS:
+        elif event.deleted and event.kind in PLUGIN_KINDS:
             self._remove_further(event.kind, uid=event.uid, name=event.name)
         self._saw_object(event.kind, event.resource_version)
 
@@ -246,7 +246,7 @@ class Cache:
             self._take_in(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
-        elif listed.kind in FURTHER_KINDS:
+        elif listed.kind in PLUGIN_KINDS:
             self._remove_further_lacking(listed)
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
@@ -263,7 +263,7 @@ class Cache:
                 self._remove_pod(uid)
 
     def _set(self, kind: str, item: Any) -> None:
-        further = FURTHER_KINDS.get(kind)
+        further = PLUGIN_KINDS.get(kind)
         if further is not None:
             key = further.key_of(uid=item.metadata.uid, name=item.metadata.name)
             self.snapshot.objects(further.struct).set(key, item)
@@ -271,17 +271,17 @@ class Cache:
             self._upsert[kind](item)
 
     def _forget(self, kind: str, item: Any) -> None:
-        if kind in FURTHER_KINDS:
+        if kind in PLUGIN_KINDS:
             self._remove_further(kind, uid=item.metadata.uid, name=item.metadata.name)
         else:
             self._remove[kind](item)
 
     def _remove_further(self, kind: str, *, uid: str, name: str) -> None:
-        further = FURTHER_KINDS[kind]
+        further = PLUGIN_KINDS[kind]
         self.snapshot.objects(further.struct).remove(further.key_of(uid=uid, name=name))
 
     def _remove_further_lacking(self, listed: Listed[Any]) -> None:
-        further = FURTHER_KINDS[listed.kind]
+        further = PLUGIN_KINDS[listed.kind]
         found = (thing.metadata for thing in listed.objects)
         present = {further.key_of(uid=metadata.uid, name=metadata.name) for metadata in found}
         objects = self.snapshot.objects(further.struct)
@@ -422,7 +422,7 @@ class Cache:
         """
         for uid in [uid for uid, reservation in self._reservations.items() if not reservation.answered]:
             self.release(uid)
-        for kind in FURTHER_KINDS.values():
+        for kind in PLUGIN_KINDS.values():
             self.snapshot.objects(kind.struct).show_all_real()
         for uid in self.nominations.unanswered():
             self.give_up_keeping(uid)

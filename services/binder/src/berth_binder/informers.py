@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from berth.api.errors import TemporaryError
+from berth.api.kinds import WATCHED_KINDS, Kind
 from berth.kube.client import KubeClient
 from berth.kube.errors import refusal
 from berth.kube.reflector import Reflector
-from berth.kube.watch import FURTHER, NAMESPACE, NODE, POD, Kind, Listed, ReflectorEvent, Undecodable
+from berth.kube.watch import Listed, ReflectorEvent, Undecodable
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth_binder.cache import Cache
 
 log = get_logger()
 
-KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *FURTHER, POD)
-"""What the profiles' plugins read."""
 CURRENT_SECONDS: Final = 2.0
 """How long a reflector of many objects may take to come up to the present before its kind is listed anew."""
 QUICKLY_LISTED: Final = 5_000
@@ -42,17 +40,17 @@ class BinderInformers:
         self._client = client
         self._ledger = ledger
         self._metrics = process.metrics
-        for kind in KINDS:
+        for kind in WATCHED_KINDS:
             self._metrics.count("berth_relists_total", 0, kind=kind.name)
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._listed = {kind.name: asyncio.Event() for kind in KINDS}
+        self._listed = {kind.name: asyncio.Event() for kind in WATCHED_KINDS}
 
     async def run(self) -> None:
         """Read every kind until cancelled."""
         try:
-            for kind in KINDS:
+            for kind in WATCHED_KINDS:
                 self._begin(kind)
             await self.listed()
             self._condition.ready()

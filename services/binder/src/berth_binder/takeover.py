@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from berth.api.errors import DecodeError
+from berth.api.kinds import POD
 from berth.api.messages import Ranked, decode, decoder
 from berth.api.pod import Pod
 from berth.api.subjects import Epoch, all_of
@@ -22,7 +23,6 @@ from berth.bus.topology import CONTROL, RANKED
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.pods import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
-from berth.kube.watch import POD
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
 from berth_binder.cache import PODS, Cache, consumer_of, former_consumers, pods_to_fence, version_number

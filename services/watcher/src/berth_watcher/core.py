@@ -18,12 +18,13 @@ import msgspec
 from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource
 from berth.api.messages import DeadLetter
+from berth.api.meta import KubernetesObject
 from berth.api.mirror import watermark_key
 from berth.api.pod import Pod, bound_since, is_bound
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.profile import Profile
-from berth.kube.watch import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
+from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 from berth_watcher.attempts import Attempts
 from berth_watcher.events import (
     BucketComplete,

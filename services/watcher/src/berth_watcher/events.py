@@ -11,10 +11,11 @@ from datetime import datetime
 
 from berth.api.livedata import LiveBucket
 from berth.api.messages import DeadLetter, Decision, Pending
+from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.bus.interface import Entry
-from berth.kube.watch import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
+from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.messages import Outcome
+from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
 from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth.kube.watch import KubernetesObject
 from berth_watcher.queuedpod import WaitingPod
 from berth_watcher.store import ObjectChange
 
@@ -107,7 +107,7 @@ RESOURCES = {
     "pod": Resource.POD,
     "node": Resource.NODE,
     "namespace": Resource.NAMESPACE,
-    **{name: Resource(kind.kind) for name, kind in FURTHER_KINDS.items()},
+    **{name: Resource(kind.kind) for name, kind in PLUGIN_KINDS.items()},
 }
 
 

@@ -23,12 +23,11 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import ObjectMeta
+from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.pod import Pod, PodStatus, bound_since, disruption, is_being_preempted, is_bound
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
-from berth.kube.watch import KubernetesObject
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, WriteKey
 from berth_watcher.hints import nomination
 

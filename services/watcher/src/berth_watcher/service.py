@@ -12,7 +12,7 @@ The watcher: reads the cluster all the time; while it leads, mirrors it and rele
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.kinds import WATCHED_KINDS, Kind
 from berth.api.livedata import LiveBucket
 from berth.api.messages import Decision, decode
 from berth.api.subjects import Term
@@ -30,7 +31,7 @@ from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.reflector import Reflector
-from berth.kube.watch import FURTHER, NAMESPACE, NODE, POD, Kind, Listed, ReflectorEvent
+from berth.kube.watch import Listed, ReflectorEvent
 from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
@@ -44,10 +45,6 @@ from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import DECISION_DECODER, look_through
 
-KINDS: Final[Sequence[Kind[Any]]] = (NODE, NAMESPACE, *FURTHER, POD)
-"""What is mirrored. Nodes first: a pod that is shown on a node that is not there yet is an odd sight."""
-
-
 Listener = Callable[[Any], None]
 
 
@@ -55,7 +52,7 @@ class _Round:
     """One LIST of every kind and what follows it."""
 
     def __init__(self) -> None:
-        self.listed = {kind.name: asyncio.Event() for kind in KINDS}
+        self.listed = {kind.name: asyncio.Event() for kind in WATCHED_KINDS}
         self.over = asyncio.Event()
 
     async def complete(self) -> None:
@@ -69,12 +66,12 @@ class WatcherInformers:
     def __init__(self, client: KubeClient, process: Process) -> None:
         self._client = client
         self._metrics = process.metrics
-        for kind in KINDS:
+        for kind in WATCHED_KINDS:
             self._metrics.count("berth_relists_total", 0, kind=kind.name)
         self._condition = process.health.condition("cluster", "listing the cluster")
         self._listener: Listener | None = None
         self._round = _Round()
-        self.store = ObjectStore(kind.name for kind in KINDS)
+        self.store = ObjectStore(kind.name for kind in WATCHED_KINDS)
         """Right while nobody listens, and for the one who has just begun to."""
 
     async def run(self) -> None:
@@ -82,7 +79,9 @@ class WatcherInformers:
         while True:
             this = self._round
             async with asyncio.TaskGroup() as tasks:
-                reading = [tasks.create_task(self._reflect(kind, this), name=f"reflect {kind.name}") for kind in KINDS]
+                reading = [
+                    tasks.create_task(self._reflect(kind, this), name=f"reflect {kind.name}") for kind in WATCHED_KINDS
+                ]
                 await self._see_through(this)
                 for task in reading:
                     task.cancel()

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from berth.api.errors import DecodeError
-from berth.api.kinds import FURTHER_KINDS
-from berth.api.meta import parse
-from berth.kube.watch import Current, Deleted, KubernetesObject, Listed, Undecodable, Upserted
+from berth.api.kinds import WATCHED_KINDS
+from berth.api.meta import KubernetesObject, parse
+from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 
-BY_NAME = frozenset({"node", "namespace", *(name for name, kind in FURTHER_KINDS.items() if not kind.is_namespaced)})
+BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is their name. All others are known by uid, since a namesake may follow."""
 
 ReflectorNews = (

@@ -1,14 +1,19 @@
-"""The kinds that plugins read beyond pods, nodes and namespaces: one table, from which everybody takes what he needs.
+"""The kinds of Kubernetes objects that berth reads: how the API addresses them and which type each decodes to.
 
-The watcher mirrors them, the binder watches them, a Snapshot holds them (``Snapshot.objects``).
+There is no other such table. Reflectors list and watch these kinds, the watcher mirrors them, a Snapshot holds them,
+`berth simulate` reads them from files, and the simulated API server adds to them what only a server knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
 
+from berth.api.meta import KubernetesObject
+from berth.api.node import Node
+from berth.api.pod import Pod
 from berth.api.volumes import (
     CSIDriver,
     CSINode,
@@ -18,9 +23,98 @@ from berth.api.volumes import (
     StorageClass,
     VolumeAttachment,
 )
-from berth.api.workloads import PodDisruptionBudget, ReplicaSet, ReplicationController, Service, StatefulSet
+from berth.api.workloads import (
+    Lease,
+    Namespace,
+    PodDisruptionBudget,
+    PriorityClass,
+    ReplicaSet,
+    ReplicationController,
+    Service,
+    StatefulSet,
+)
 
-FurtherObject = (
+T_co = TypeVar("T_co", bound=KubernetesObject, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Generic[T_co]):
+    """One kind of object.
+
+    Attributes:
+        name: berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror.
+        struct: the type that an object decodes to. It is called as Kubernetes calls the kind.
+    """
+
+    name: str
+    struct: type[T_co]
+    group: str = ""
+    """The API group; empty is the core group."""
+    version: str = "v1"
+    plural: str
+    is_namespaced: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The ``kind`` of its objects."""
+        return self.struct.__name__
+
+    @cached_property
+    def api_version(self) -> str:
+        """The ``apiVersion`` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @cached_property
+    def path(self) -> str:
+        """The path that lists the kind in all namespaces."""
+        return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
+
+    def key_of(self, *, uid: str, name: str) -> str:
+        """What identifies an object on the bus: its uid, as names are used again; outside of namespaces its name."""
+        return uid if self.is_namespaced else name
+
+
+POD: Final = Kind(name="pod", struct=Pod, plural="pods")
+NODE: Final = Kind(name="node", struct=Node, plural="nodes", is_namespaced=False)
+NAMESPACE: Final = Kind(name="namespace", struct=Namespace, plural="namespaces", is_namespaced=False)
+LEASE: Final = Kind(name="lease", struct=Lease, group="coordination.k8s.io", plural="leases")
+PRIORITY_CLASS: Final = Kind(
+    name="priorityclass",
+    struct=PriorityClass,
+    group="scheduling.k8s.io",
+    plural="priorityclasses",
+    is_namespaced=False,
+)
+SERVICE: Final = Kind(name="service", struct=Service, plural="services")
+REPLICATION_CONTROLLER: Final = Kind(
+    name="replicationcontroller", struct=ReplicationController, plural="replicationcontrollers"
+)
+REPLICA_SET: Final = Kind(name="replicaset", struct=ReplicaSet, group="apps", plural="replicasets")
+STATEFUL_SET: Final = Kind(name="statefulset", struct=StatefulSet, group="apps", plural="statefulsets")
+PERSISTENT_VOLUME: Final = Kind(name="pv", struct=PersistentVolume, plural="persistentvolumes", is_namespaced=False)
+PERSISTENT_VOLUME_CLAIM: Final = Kind(name="pvc", struct=PersistentVolumeClaim, plural="persistentvolumeclaims")
+STORAGE_CLASS: Final = Kind(
+    name="storageclass", struct=StorageClass, group="storage.k8s.io", plural="storageclasses", is_namespaced=False
+)
+CSI_NODE: Final = Kind(name="csinode", struct=CSINode, group="storage.k8s.io", plural="csinodes", is_namespaced=False)
+CSI_DRIVER: Final = Kind(
+    name="csidriver", struct=CSIDriver, group="storage.k8s.io", plural="csidrivers", is_namespaced=False
+)
+CSI_STORAGE_CAPACITY: Final = Kind(
+    name="csistoragecapacity", struct=CSIStorageCapacity, group="storage.k8s.io", plural="csistoragecapacities"
+)
+VOLUME_ATTACHMENT: Final = Kind(
+    name="volumeattachment",
+    struct=VolumeAttachment,
+    group="storage.k8s.io",
+    plural="volumeattachments",
+    is_namespaced=False,
+)
+POD_DISRUPTION_BUDGET: Final = Kind(
+    name="poddisruptionbudget", struct=PodDisruptionBudget, group="policy", plural="poddisruptionbudgets"
+)
+
+PluginObject = (
     Service
     | ReplicationController
     | ReplicaSet
@@ -34,42 +128,24 @@ FurtherObject = (
     | VolumeAttachment
     | PodDisruptionBudget
 )
+"""An object that is kept for plugins only, in ``Snapshot.objects``."""
 
+_PLUGIN_KINDS: Final[tuple[Kind[PluginObject], ...]] = (
+    SERVICE,
+    REPLICATION_CONTROLLER,
+    REPLICA_SET,
+    STATEFUL_SET,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    STORAGE_CLASS,
+    CSI_NODE,
+    CSI_DRIVER,
+    CSI_STORAGE_CAPACITY,
+    VOLUME_ATTACHMENT,
+    POD_DISRUPTION_BUDGET,
+)
+PLUGIN_KINDS: Final[Mapping[str, Kind[PluginObject]]] = {kind.name: kind for kind in _PLUGIN_KINDS}
+"""The kinds that plugins read beyond pods, nodes and namespaces, by name."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FurtherKind:
-    """One kind. ``struct`` has the name that Kubernetes gives the kind; ``path`` lists it in all namespaces."""
-
-    struct: type[FurtherObject]
-    path: str
-    is_namespaced: bool = True
-
-    def key_of(self, *, uid: str, name: str) -> str:
-        """By what an object is known on the bus: its uid, since a namesake may follow; without a namespace its name."""
-        return uid if self.is_namespaced else name
-
-    @property
-    def kind(self) -> str:
-        """Kubernetes' word for the kind."""
-        return self.struct.__name__
-
-
-FURTHER_KINDS: Final[Mapping[str, FurtherKind]] = {
-    "service": FurtherKind(struct=Service, path="/api/v1/services"),
-    "replicationcontroller": FurtherKind(struct=ReplicationController, path="/api/v1/replicationcontrollers"),
-    "replicaset": FurtherKind(struct=ReplicaSet, path="/apis/apps/v1/replicasets"),
-    "statefulset": FurtherKind(struct=StatefulSet, path="/apis/apps/v1/statefulsets"),
-    "pv": FurtherKind(struct=PersistentVolume, path="/api/v1/persistentvolumes", is_namespaced=False),
-    "pvc": FurtherKind(struct=PersistentVolumeClaim, path="/api/v1/persistentvolumeclaims"),
-    "storageclass": FurtherKind(
-        struct=StorageClass, path="/apis/storage.k8s.io/v1/storageclasses", is_namespaced=False
-    ),
-    "csinode": FurtherKind(struct=CSINode, path="/apis/storage.k8s.io/v1/csinodes", is_namespaced=False),
-    "csidriver": FurtherKind(struct=CSIDriver, path="/apis/storage.k8s.io/v1/csidrivers", is_namespaced=False),
-    "csistoragecapacity": FurtherKind(struct=CSIStorageCapacity, path="/apis/storage.k8s.io/v1/csistoragecapacities"),
-    "volumeattachment": FurtherKind(
-        struct=VolumeAttachment, path="/apis/storage.k8s.io/v1/volumeattachments", is_namespaced=False
-    ),
-    "poddisruptionbudget": FurtherKind(struct=PodDisruptionBudget, path="/apis/policy/v1/poddisruptionbudgets"),
-}
-"""By berth's word for the kind, as on the bus."""
+WATCHED_KINDS: Final[tuple[Kind[Any], ...]] = (NODE, NAMESPACE, *_PLUGIN_KINDS, POD)
+"""The kinds that watcher and binder follow. Nodes come first, so that a pod seldom appears before its node."""

@@ -73,8 +73,8 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """A copy of the whole object that kubectl keeps in an annotation; on pods it is often most of what is left of them."""
 
 
-class HasMetadata(Protocol):
-    """A Kubernetes object; a Struct, of which a changed copy can be made."""
+class KubernetesObject(Protocol):
+    """Any Kubernetes object; all of berth's are Structs."""
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -82,7 +82,7 @@ class HasMetadata(Protocol):
         ...
 
 
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T", bound=KubernetesObject)
 
 
 def trim(thing: T) -> T:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.kinds import FURTHER_KINDS
+from berth.api.kinds import PLUGIN_KINDS
 from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth
 from berth.api.mirror import MirrorEntry, decode_entry
 from berth.api.node import Node
@@ -77,7 +77,7 @@ class MirroredSnapshot:
         self._nodes = msgspec.json.Decoder(Node)
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
-        self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in FURTHER_KINDS.items()}
+        self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in PLUGIN_KINDS.items()}
         self._setters: Mapping[str, Callable[[MirrorEntry], News]] = {
             "node": self._set_node,
             "pod": self._set_pod,
@@ -96,7 +96,7 @@ class MirroredSnapshot:
         if data is None:
             return self._remove(kind, name)
         setter = self._setters.get(kind)
-        if setter is None and kind not in FURTHER_KINDS:
+        if setter is None and kind not in PLUGIN_KINDS:
             return ObjectChanged(kind=kind)
         try:
             entry = decode_entry(data)
@@ -113,8 +113,8 @@ class MirroredSnapshot:
             self.snapshot.remove_pod(name)
             self.snapshot.end_nomination(name)
             return PodLeft(uid=name)
-        elif kind in FURTHER_KINDS:
-            self.snapshot.objects(FURTHER_KINDS[kind].struct).remove(name)
+        elif kind in PLUGIN_KINDS:
+            self.snapshot.objects(PLUGIN_KINDS[kind].struct).remove(name)
         return ObjectChanged(kind=kind)
 
     def _set_node(self, entry: MirrorEntry) -> News:
@@ -127,7 +127,7 @@ class MirroredSnapshot:
 
     def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> News:
         thing = self._further[kind].decode(entry.object)
-        self.snapshot.objects(FURTHER_KINDS[kind].struct).set(name, thing)
+        self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, thing)
         return ObjectChanged(kind=kind)
 
     def _set_pod(self, entry: MirrorEntry) -> News:

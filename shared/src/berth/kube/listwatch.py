@@ -14,10 +14,11 @@ from typing import Any, Generic
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.kinds import Kind
 from berth.api.meta import trim
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
-from berth.kube.watch import Current, Deleted, Kind, ReflectorEvent, T, Undecodable, Upserted
+from berth.kube.watch import Current, Deleted, ReflectorEvent, T, Undecodable, Upserted
 
 Unreadable = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes of another shape, for bytes that are no UTF-8, and for brackets without end."""

@@ -16,12 +16,13 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.kinds import POD
 from berth.api.pod import BY_SCHEDULER, DISRUPTION_TARGET, Pod, PodCondition
 from berth.kube.client import DEFAULT_TIMEOUT, STRATEGIC_MERGE_PATCH, KubeClient
 from berth.kube.clock import whole_seconds
 from berth.kube.errors import Response, refusal
 from berth.kube.listwatch import ObjectDecoder
-from berth.kube.watch import POD, Undecodable
+from berth.kube.watch import Undecodable
 
 CONDITION_FENCE = "berth/fence"
 """The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch (PROTOCOL 5)."""

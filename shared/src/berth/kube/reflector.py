@@ -20,11 +20,12 @@ from typing import Generic
 
 from berth.api import meta
 from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.kinds import Kind
 from berth.kube.client import KubeClient, ResponseStream
 from berth.kube.clock import Backoff, Clock, SteadyClock
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, StatusObject, explain, refusal
 from berth.kube.listwatch import PAGE_SIZE, LineSplitter, ObjectDecoder, Selection, list_objects
-from berth.kube.watch import Current, Kind, Listed, ReflectorEvent, Sink, T, Undecodable
+from berth.kube.watch import Current, Listed, ReflectorEvent, Sink, T, Undecodable
 
 
 class ReflectorPositions:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from berth.api.kinds import FURTHER_KINDS, FurtherKind, FurtherObject
+from berth.api.kinds import PLUGIN_KINDS, Kind, PluginObject
 from berth.api.messages import MALFORMED
 from berth.api.meta import ObjectMeta, trim
 from berth.api.node import Node
@@ -24,7 +24,7 @@ from berth.simulate.creation.limitranges import LimitRange
 from berth.simulate.creation.runtimeclasses import RuntimeClass
 from berth.simulate.documents import Document, fitted
 
-KubernetesObject = Pod | Node | Namespace | PriorityClass | LimitRange | RuntimeClass | FurtherObject
+KubernetesObject = Pod | Node | Namespace | PriorityClass | LimitRange | RuntimeClass | PluginObject
 
 T = TypeVar("T", bound=KubernetesObject)
 
@@ -54,11 +54,6 @@ class ReadableKind:
         return self.version.rpartition("/")[0]
 
 
-def _version(path: str) -> str:
-    """Of the path that lists a kind: ``/apis/apps/v1/replicasets`` is of ``apps/v1``, ``/api/v1/pods`` of ``v1``."""
-    return path.split("/", 2)[2].rpartition("/")[0]
-
-
 KINDS: Final[Mapping[str, ReadableKind]] = {
     "Pod": ReadableKind(version="v1", struct=Pod),
     "Node": ReadableKind(version="v1", struct=Node, is_namespaced=False),
@@ -68,9 +63,9 @@ KINDS: Final[Mapping[str, ReadableKind]] = {
     "RuntimeClass": ReadableKind(version="node.k8s.io/v1", struct=RuntimeClass, is_namespaced=False),
     **{
         further.kind: ReadableKind(
-            version=_version(further.path), struct=further.struct, is_namespaced=further.is_namespaced
+            version=further.api_version, struct=further.struct, is_namespaced=further.is_namespaced
         )
-        for further in FURTHER_KINDS.values()
+        for further in PLUGIN_KINDS.values()
     },
 }
 
@@ -220,7 +215,7 @@ def _said(exc: Exception) -> str:
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
-_BY_KIND: Final[dict[str, FurtherKind]] = {further.kind: further for further in FURTHER_KINDS.values()}
+_BY_KIND: Final[dict[str, Kind[PluginObject]]] = {further.kind: further for further in PLUGIN_KINDS.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
