@@ -42,7 +42,7 @@ async def test_a_published_message_is_delivered_with_all_that_was_said(on):
     session = await on.session()
     ack = await session.publish(pending("web-0"), b"pod", message_id="u.1.1", headers={"traceparent": "00-1-2-01"})
     assert (ack.stream, ack.sequence, ack.duplicate) == ("PENDING", 1, False)
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (delivery,) = await take(consumption, 1)
     assert (delivery.subject, delivery.data, delivery.sequence, delivery.delivered) == (pending("web-0"), b"pod", 1, 1)
     assert dict(delivery.headers) == {"Nats-Msg-Id": "u.1.1", "traceparent": "00-1-2-01"}
@@ -87,14 +87,14 @@ async def test_messages_come_in_stream_order(on):
     for number in range(50):
         await session.publish(ranked(f"web-{number}"), b"")
     await session.create_consumer("RANKED", "binder-1")
-    async with session.consume("RANKED", "binder-1", hold=64) as consumption:
+    async with session.consume("RANKED", "binder-1", max_unacked=64) as consumption:
         assert [delivery.sequence for delivery in await take(consumption, 50)] == list(range(1, 51))
 
 
 async def test_an_acknowledged_message_is_gone(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (delivery,) = await take(consumption, 1)
         delivery.ack()
         await on.pass_time(SHORT_ACK_WAIT * 2)
@@ -105,7 +105,7 @@ async def test_an_acknowledged_message_is_gone(on):
 async def test_a_message_nobody_settles_comes_again_after_its_ack_wait(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         await take(consumption, 1)
         await on.pass_time(SHORT_ACK_WAIT * 1.5)
         (again,) = await take(consumption, 1)
@@ -115,7 +115,7 @@ async def test_a_message_nobody_settles_comes_again_after_its_ack_wait(on):
 async def test_a_message_still_worked_on_does_not_come_again(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (delivery,) = await take(consumption, 1)
         for _ in range(4):
             await on.pass_time(SHORT_ACK_WAIT / 2)
@@ -126,7 +126,7 @@ async def test_a_message_still_worked_on_does_not_come_again(on):
 async def test_a_nak_without_delay_brings_the_message_back_at_once(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (delivery,) = await take(consumption, 1)
         delivery.nak()
         (again,) = await take(consumption, 1)
@@ -136,7 +136,7 @@ async def test_a_nak_without_delay_brings_the_message_back_at_once(on):
 async def test_a_nak_with_a_delay_brings_the_message_back_after_it(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (delivery,) = await take(consumption, 1)
         delivery.nak(timedelta(seconds=0.5))
         await nothing_comes(on, consumption)
@@ -147,7 +147,7 @@ async def test_a_nak_with_a_delay_brings_the_message_back_after_it(on):
 async def test_a_settled_delivery_cannot_be_settled_otherwise(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         (delivery,) = await take(consumption, 1)
         delivery.ack()
         delivery.nak()
@@ -163,7 +163,7 @@ async def test_a_newer_message_replaces_the_older_one_of_its_subject(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"first")
     await session.publish(pending("web-0"), b"second")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         assert [delivery.data for delivery in await take(consumption, 1)] == [b"second"]
         await nothing_comes(on, consumption)
 
@@ -171,7 +171,7 @@ async def test_a_newer_message_replaces_the_older_one_of_its_subject(on):
 async def test_a_newer_message_replaces_also_a_delivered_one(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"first")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (first,) = await take(consumption, 1)
         await session.publish(pending("web-0"), b"second")
         (second,) = await take(consumption, 1)
@@ -183,14 +183,14 @@ async def test_a_newer_message_replaces_also_a_delivered_one(on):
         first.ack()
         second.in_progress()
         await nothing_comes(on, consumption)
-    assert [stored.data async for stored in session.look_through("PENDING", "berth.pending.>")] == [b"second"]
+    assert [stored.data async for stored in session.scan("PENDING", "berth.pending.>")] == [b"second"]
 
 
 async def test_no_more_than_the_hold_is_held(on):
     session = await on.session()
     for number in range(20):
         await session.publish(pending(f"web-{number}"), b"")
-    async with session.consume("PENDING", "scorer", hold=8) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=8) as consumption:
         held = await take(consumption, 8)
         await nothing_comes(on, consumption)
         held[0].ack()
@@ -203,7 +203,7 @@ async def test_every_message_comes_through_a_small_hold(on):
     session = await on.session()
     for number in range(300):
         await session.publish(pending(f"web-{number}"), b"")
-    async with session.consume("PENDING", "scorer", hold=3) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=3) as consumption:
         for expected in range(1, 301):
             (delivery,) = await take(consumption, 1)
             assert delivery.sequence == expected
@@ -212,7 +212,10 @@ async def test_every_message_comes_through_a_small_hold(on):
 
 async def test_messages_go_to_one_of_the_scorers_each(on):
     one, two = await on.session("one"), await on.session("two")
-    async with one.consume("PENDING", "scorer", hold=4) as first, two.consume("PENDING", "scorer", hold=4) as second:
+    async with (
+        one.consume("PENDING", "scorer", max_unacked=4) as first,
+        two.consume("PENDING", "scorer", max_unacked=4) as second,
+    ):
         for number in range(8):
             await one.publish(pending(f"web-{number}"), b"")
         got = [*await take(first, 4), *await take(second, 4)]
@@ -222,14 +225,14 @@ async def test_messages_go_to_one_of_the_scorers_each(on):
 async def test_what_a_scorer_had_taken_goes_to_another_when_its_session_is_lost(on):
     one, two = await on.session("one"), await on.session("two")
     await one.publish(pending("web-0"), b"")
-    async with one.consume("PENDING", "scorer", hold=4) as consumption:
+    async with one.consume("PENDING", "scorer", max_unacked=4) as consumption:
         (lost,) = await take(consumption, 1)
         await one.close()
         with pytest.raises(BusLostError):
             await take(consumption, 1)
     lost.ack()  # a delivery can only be settled on its own session
     await on.pass_time(SHORT_ACK_WAIT * 1.5)
-    async with two.consume("PENDING", "scorer", hold=4) as consumption:
+    async with two.consume("PENDING", "scorer", max_unacked=4) as consumption:
         assert (await take(consumption, 1))[0].delivered == 2
 
 
@@ -237,17 +240,17 @@ async def test_what_nobody_took_goes_to_another_at_once_when_a_scorer_leaves(on)
     session = await on.session()
     for number in range(4):
         await session.publish(pending(f"web-{number}"), b"")
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         await take(consumption, 1)
         await on.pass_time(MOMENT)
-    async with session.consume("PENDING", "scorer", hold=4) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
         assert sorted(delivery.sequence for delivery in await take(consumption, 3)) == [2, 3, 4]
 
 
 async def test_a_consumer_that_is_deleted_ends_the_consumption(on):
     session = await on.session()
     await session.create_consumer("RANKED", "binder-1")
-    async with session.consume("RANKED", "binder-1", hold=4) as consumption:
+    async with session.consume("RANKED", "binder-1", max_unacked=4) as consumption:
         waiting = asyncio.ensure_future(take(consumption, 1))
         await on.pass_time(MOMENT)
         await session.delete_consumer("RANKED", "binder-1")
@@ -258,7 +261,7 @@ async def test_a_consumer_that_is_deleted_ends_the_consumption(on):
 async def test_a_consumer_that_is_not_there_cannot_be_consumed(on):
     session = await on.session()
     with pytest.raises(MissingError, match="binder-7"):
-        async with session.consume("RANKED", "binder-7", hold=4) as consumption:
+        async with session.consume("RANKED", "binder-7", max_unacked=4) as consumption:
             await take(consumption, 1)
 
 
@@ -293,7 +296,7 @@ async def test_a_new_binder_gets_everything_unacknowledged_in_stream_order(on):
     for number in range(6):
         await session.publish(ranked(f"web-{number}"), b"")
     await session.create_consumer("RANKED", "binder-1")
-    async with session.consume("RANKED", "binder-1", hold=6) as consumption:
+    async with session.consume("RANKED", "binder-1", max_unacked=6) as consumption:
         held = await take(consumption, 6)
         held[1].ack()
         held[4].ack()
@@ -303,22 +306,22 @@ async def test_a_new_binder_gets_everything_unacknowledged_in_stream_order(on):
                 await asyncio.sleep(0.01)
     await session.delete_consumer("RANKED", "binder-1")
     await session.create_consumer("RANKED", "binder-2")
-    async with session.consume("RANKED", "binder-2", hold=16) as consumption:
+    async with session.consume("RANKED", "binder-2", max_unacked=16) as consumption:
         assert [delivery.sequence for delivery in await take(consumption, 5)] == [1, 3, 4, 6, 7]
 
 
 async def stored_sequences(session):
-    return [stored.sequence async for stored in session.look_through("RANKED", "berth.ranked.>")]
+    return [stored.sequence async for stored in session.scan("RANKED", "berth.ranked.>")]
 
 
 async def test_looking_through_shows_thousands_of_messages_in_order_delivered_ones_too(on):
     session = await on.session()
     for start in range(0, 5000, 500):
         await asyncio.gather(*(session.publish(pending(f"web-{n}"), b"%d" % n) for n in range(start, start + 500)))
-    async with session.consume("PENDING", "scorer", hold=10) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=10) as consumption:
         await take(consumption, 10)
-        found = [stored async for stored in session.look_through("PENDING", "berth.pending.>")]
-        rest = [stored async for stored in session.look_through("PENDING", "berth.pending.>", after=4990)]
+        found = [stored async for stored in session.scan("PENDING", "berth.pending.>")]
+        rest = [stored async for stored in session.scan("PENDING", "berth.pending.>", after=4990)]
     assert [stored.sequence for stored in found] == list(range(1, 5001))
     assert {stored.subject for stored in found} == {pending(f"web-{n}") for n in range(5000)}
     assert [stored.sequence for stored in rest] == list(range(4991, 5001))
@@ -326,14 +329,14 @@ async def test_looking_through_shows_thousands_of_messages_in_order_delivered_on
 
 async def test_looking_through_an_empty_stream_shows_nothing(on):
     session = await on.session()
-    assert [stored async for stored in session.look_through("RANKED", "berth.ranked.>")] == []
+    assert [stored async for stored in session.scan("RANKED", "berth.ranked.>")] == []
 
 
 async def test_looking_through_takes_only_what_the_filter_takes(on):
     session = await on.session()
     for namespace in ("a", "b", "a"):
         await session.publish(f"berth.decision.berth.{namespace}.web", b"", headers={"Berth-Outcome": namespace})
-    async with aclosing(session.look_through("DECISIONS", "berth.decision.*.a.>")) as found:
+    async with aclosing(session.scan("DECISIONS", "berth.decision.*.a.>")) as found:
         assert [(one.sequence, dict(one.headers)) async for one in found] == [
             (1, {"Berth-Outcome": "a"}),
             (3, {"Berth-Outcome": "a"}),
@@ -360,12 +363,12 @@ async def test_what_is_no_subject_is_refused(on, subject):
 async def test_a_delivery_is_settled_also_after_its_consumption_was_left(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
-    async with session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         (delivery,) = await take(consumption, 1)
     delivery.ack()
     await session.publish(pending("web-1"), b"")
     await on.pass_time(SHORT_ACK_WAIT * 1.5)
-    async with session.consume("PENDING", "scorer", hold=2) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=2) as consumption:
         (other,) = await take(consumption, 1)
         assert (other.sequence, other.delivered) == (2, 1)
         await nothing_comes(on, consumption)

@@ -49,16 +49,16 @@ async def test_after_closing_everything_is_refused(on):
         with pytest.raises(BusLostError):
             await call
     with pytest.raises(BusLostError):
-        [stored async for stored in session.look_through("PENDING", ">")]
+        [stored async for stored in session.scan("PENDING", ">")]
     with pytest.raises(BusLostError):
-        async with session.follow("DECISIONS"):
+        async with session.read_stream("DECISIONS"):
             pass
 
 
 async def test_closing_sends_what_was_acknowledged(on):
     session, other = await on.session("one"), await on.session("two")
     await session.publish("berth.pending.berth.default.web", b"")
-    async with asyncio.timeout(10), session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with asyncio.timeout(10), session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         async for delivery in consumption:
             delivery.ack()
             await session.close()

@@ -71,7 +71,7 @@ async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
     letter = DeadLetter(subject="berth.pending.p=2Eq.default.web.0", reason="garbage", service="scorer", payload="x")
     await publish_dead_letter(session, letter)
     await publish_dead_letter(session, letter)
-    found = [stored async for stored in session.look_through("dead", "berth.*.*.default.web.0")]
+    found = [stored async for stored in session.scan("dead", "berth.*.*.default.web.0")]
     assert [decode(stored.data, decoder(DeadLetter)) for stored in found] == [letter]
 
 

@@ -39,11 +39,11 @@ async def test_a_message_is_undelivered_then_unacknowledged_then_redelivered_the
     for subject in SUBJECTS:
         await session.publish(subject, b"")
     assert scorer(await session.state("PENDING")) == (3, 0, 0)
-    async with session.consume("PENDING", "scorer", hold=1) as deliveries:
+    async with session.consume("PENDING", "scorer", max_unacked=1) as deliveries:
         await anext(deliveries)
         assert scorer(await session.state("PENDING")) == (2, 1, 0)
         await on.pass_time(SHORT_ACK_WAIT + timedelta(seconds=0.3))
-    async with session.consume("PENDING", "scorer", hold=3) as deliveries:
+    async with session.consume("PENDING", "scorer", max_unacked=3) as deliveries:
         taken = [await anext(deliveries) for _ in SUBJECTS]
         assert scorer(await session.state("PENDING")) == (0, 3, 1)
         for delivery in taken:
@@ -62,14 +62,14 @@ async def test_services_are_present_with_their_identity_and_stats(on):
     watcher, scorer, other = [await on.session(name) for name in ("watcher", "scorer", "other")]
     await scorer.register("scorer", identity="host_1_scorer-1", version="1.2.3", stats=lambda: {"answered": 7})
     await watcher.register("watcher", identity="host_1_watcher", version="1.2.3", stats=dict)
-    found = await other.present()
+    found = await other.services()
     assert [(one.service, one.identity, one.version, one.stats) for one in found] == [
         ("scorer", "host_1_scorer-1", "1.2.3", {"answered": 7}),
         ("watcher", "host_1_watcher", "1.2.3", {}),
     ]
     await scorer.close()
-    assert [one.service for one in await other.present()] == ["watcher"]
+    assert [one.service for one in await other.services()] == ["watcher"]
 
 
 async def test_nobody_is_present_on_a_bus_without_services(on):
-    assert await (await on.session()).present() == []
+    assert await (await on.session()).services() == []

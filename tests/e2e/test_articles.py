@@ -84,7 +84,7 @@ async def said_of(nats: str, plugin: str) -> list[str]:
     """What the Decisions on the bus say of a plugin beside its score."""
     session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
     try:
-        stored = [json.loads(each.data) async for each in session.look_through("DECISIONS", "berth.decision.>")]
+        stored = [json.loads(each.data) async for each in session.scan("DECISIONS", "berth.decision.>")]
     finally:
         await session.close()
     candidates = [candidate for decision in stored for candidate in decision.get("candidates", ())]

@@ -94,7 +94,7 @@ async def until_sampled(nats: str, count: int) -> None:
     """Wait until the bucket holds a sample of so many nodes."""
     session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
     try:
-        async with asyncio.timeout(30), session.follow_bucket("bandwidth") as following:
+        async with asyncio.timeout(30), session.read_bucket("bandwidth") as following:
             keys: set[str] = set()
             async for batch in following.batches():
                 keys |= {entry.key for entry in batch}
@@ -108,7 +108,7 @@ async def bound(nats: str) -> list[Decision]:
     """Every Decision that bound a pod."""
     session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
     try:
-        stored = [one async for one in session.look_through("DECISIONS", "berth.decision.>")]
+        stored = [one async for one in session.scan("DECISIONS", "berth.decision.>")]
     finally:
         await session.close()
     read = decoder(Decision)

@@ -28,8 +28,8 @@ from berth.bus.interface import (
     BusRefusedError,
     Entry,
     MissingError,
-    Present,
     PubAck,
+    ServiceInstance,
     Session,
     StoredMessage,
     StreamState,
@@ -320,15 +320,15 @@ class MemorySession(Session):
             one.close()
 
     @asynccontextmanager
-    async def consume(self, stream: str, consumer: str, *, hold: int) -> AsyncIterator[MemoryConsumption]:
+    async def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AsyncIterator[MemoryConsumption]:
         queue = await self._answer(lambda: self._store.queue(stream))
         if consumer not in queue.consumers:
             raise MissingError(f"consuming {stream} {consumer}: consumer not found")
-        with self._going(MemoryConsumption(queue.consumers[consumer], hold)) as consumption:
+        with self._going(MemoryConsumption(queue.consumers[consumer], max_unacked)) as consumption:
             yield consumption
 
     @asynccontextmanager
-    async def follow(
+    async def read_stream(
         self,
         stream: str,
         *,
@@ -348,7 +348,7 @@ class MemorySession(Session):
             yield following
 
     @asynccontextmanager
-    async def follow_bucket(
+    async def read_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = EVERYTHING
     ) -> AsyncIterator[MemoryReader[Entry]]:
         source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
@@ -357,7 +357,7 @@ class MemorySession(Session):
         with self._going(following):
             yield following
 
-    async def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+    async def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         test = takes(subject)
         page = await self._answer(lambda: self._page(stream, test, after))
         while page:
@@ -417,11 +417,12 @@ class MemorySession(Session):
     async def state(self, stream: str) -> StreamState:
         return await self._answer(lambda: self._store.stream(stream).state())
 
-    async def present(self) -> list[Present]:
+    async def services(self) -> list[ServiceInstance]:
         found = await self._answer(self._everybody)
         named = sorted(found, key=lambda one: (one.service, one.identity))
         return [
-            Present(service=one.service, identity=one.identity, version=one.version, stats=one.stats()) for one in named
+            ServiceInstance(service=one.service, identity=one.identity, version=one.version, stats=one.stats())
+            for one in named
         ]
 
 

@@ -139,13 +139,13 @@ class BinderWorld:
         """Wait until every message of RANKED is acknowledged."""
 
         async def none() -> bool:
-            return [one async for one in self.session.look_through("RANKED", "berth.ranked.>")] == []
+            return [one async for one in self.session.scan("RANKED", "berth.ranked.>")] == []
 
         await self.until(none)
 
     async def read_decisions(self) -> None:
         """Keep reading DECISIONS into ``said``."""
-        async with self.session.follow("DECISIONS") as following:
+        async with self.session.read_stream("DECISIONS") as following:
             async for batch in following.batches():
                 self.said += [decode(stored.data, _decoder) for stored in batch]
 

@@ -73,7 +73,7 @@ class CollectorWorld:
 
     async def follow(self) -> None:
         """Feed the Snapshot from the bucket."""
-        async with self.session.follow_bucket("bandwidth") as following:
+        async with self.session.read_bucket("bandwidth") as following:
             async for batch in following.batches():
                 for entry in batch:
                     self._heard.apply("bandwidth", entry.key, entry.data, entry.time)

@@ -136,7 +136,7 @@ class WatcherWorld:
             await asyncio.sleep(0.05)
 
     async def _consume(self, session: Session) -> None:
-        async with session.consume("PENDING", "scorer", hold=64) as deliveries:
+        async with session.consume("PENDING", "scorer", max_unacked=64) as deliveries:
             async for delivery in deliveries:
                 await self._take(session, delivery)
 

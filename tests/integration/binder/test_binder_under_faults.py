@@ -143,7 +143,7 @@ async def test_a_message_of_a_newer_schema_is_left_for_somebody_newer(world):
     pod = await world.add_pod("web")
     await world.rank(pod, message="no room")
     await world.decision(pod)
-    left = [one.subject async for one in world.session.look_through("RANKED", "berth.ranked.>")]
+    left = [one.subject async for one in world.session.scan("RANKED", "berth.ranked.>")]
     assert left == ["berth.ranked.berth.default.new"]
 
 

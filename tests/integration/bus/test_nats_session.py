@@ -56,7 +56,10 @@ async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nat
 
 
 async def test_consuming_and_following_end_when_the_server_dies(session, own_nats_server):
-    async with session.consume("PENDING", "scorer", hold=4) as consumption, session.follow("DECISIONS") as following:
+    async with (
+        session.consume("PENDING", "scorer", max_unacked=4) as consumption,
+        session.read_stream("DECISIONS") as following,
+    ):
         waiting = [asyncio.ensure_future(anext(aiter(one))) for one in (consumption, following.batches())]
         await asyncio.sleep(0)
         own_nats_server.kill()
@@ -130,7 +133,7 @@ async def test_all_that_was_stored_is_there_after_a_kill_and_a_restart(session, 
     again = await new_session(own_nats_server)
     assert again.bus_id == bus_id
     await again.verify()
-    async with asyncio.timeout(LONG), again.consume("PENDING", "scorer", hold=1) as consumption:
+    async with asyncio.timeout(LONG), again.consume("PENDING", "scorer", max_unacked=1) as consumption:
         assert (await anext(aiter(consumption))).data == b"pod"
     assert await again.get("cluster", "node.a") is not None
     await again.close()
@@ -138,7 +141,7 @@ async def test_all_that_was_stored_is_there_after_a_kill_and_a_restart(session, 
 
 async def test_a_delivery_of_a_lost_session_cannot_be_acknowledged_later(session, own_nats_server):
     await session.publish(PENDING, b"pod")
-    async with asyncio.timeout(LONG), session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with asyncio.timeout(LONG), session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         delivery = await anext(aiter(consumption))
     own_nats_server.kill()
     own_nats_server.start()
@@ -238,8 +241,8 @@ async def test_garbage_in_headers_is_read_like_anything_else(session, own_nats_s
     await session.publish(f"{PENDING}-1", b"more")
     async with asyncio.timeout(LONG):
         await heard.wait()
-        found = [stored.data async for stored in session.look_through("PENDING", "berth.pending.>")]
-        async with session.consume("PENDING", "scorer", hold=2) as consumption:
+        found = [stored.data async for stored in session.scan("PENDING", "berth.pending.>")]
+        async with session.consume("PENDING", "scorer", max_unacked=2) as consumption:
             found += [(await anext(aiter(consumption))).data for _ in range(2)]
         assert (await session.last("PENDING", PENDING)).data == b"data"
     assert found == [b"data", b"more", b"data", b"more"]
@@ -261,7 +264,7 @@ async def publish_raw(server: NatsServer, subject: str, head: bytes, data: bytes
 
 
 async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session):
-    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
         for number in range(1, 6):
             await session.publish("berth.decision.berth.default.web", b"%d" % number)
@@ -272,7 +275,7 @@ async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session
 
 async def test_a_follower_reads_again_what_it_missed(session):
     """Messages that were lost on the way leave a gap in the consumer's numbers."""
-    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
         for number in range(1, 4):
             await session.publish("berth.decision.berth.default.web", b"%d" % number)
@@ -288,7 +291,7 @@ async def test_a_follower_reads_again_what_it_missed(session):
 
 
 async def test_a_follower_notices_that_its_last_message_was_lost(session):
-    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         await session.publish("berth.decision.berth.default.web", b"1")
         while not following._pull.buffer:
             await following._pull.woken.wait()
@@ -299,7 +302,7 @@ async def test_a_follower_notices_that_its_last_message_was_lost(session):
 
 async def test_a_stream_that_was_made_anew_ends_the_session_of_its_follower(session):
     await session.publish("berth.decision.berth.default.web", b"1")
-    async with asyncio.timeout(LONG), session.follow("DECISIONS") as following:
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
         await anext(batches)
         await session._connection.client.request("$JS.API.STREAM.DELETE.DECISIONS", b"")
@@ -313,7 +316,7 @@ async def test_a_slow_reader_of_a_large_bucket_misses_nothing(session):
     for start in range(0, 12_000, 500):
         await asyncio.gather(*(session.put("cluster", f"pod.u{start + n}", b"x" * 600) for n in range(500)))
     found = 0
-    async with asyncio.timeout(30), session.follow_bucket("cluster") as following:
+    async with asyncio.timeout(30), session.read_bucket("cluster") as following:
         async for batch in following.batches():
             found += len(batch)
             await asyncio.sleep(0.01)

@@ -127,7 +127,7 @@ async def test_people_hear_pods_and_services_and_may_put_facts(applied):
     session = await session_of(applied, "people")
     await session.subscribe("berth.*.*.default.web-0", print)
     await session.put("facts", "rack.node-1", b"{}")
-    assert await session.present() == []
+    assert await session.services() == []
     assert (await session.state("PENDING")).messages == 0
     await session.close()
 
@@ -162,7 +162,7 @@ def refusals(running: Services) -> list[str]:
 async def bandwidths(running: Services) -> int:
     """How many nodes the collector has written of."""
     session = await session_of(running.server, "people")
-    async with session.follow_bucket("bandwidth") as following:
+    async with session.read_bucket("bandwidth") as following:
         while not following.caught_up.is_set():
             found = await anext(following.batches())
     await session.close()
@@ -183,7 +183,7 @@ async def test_each_service_does_all_its_work_with_its_own_user_also_after_kills
     running.server.start()
     await pods.all_bound(await pods.add_pods(20, "third"), SECONDS)
     session = await session_of(running.server, "people")
-    assert {one.service for one in await session.present()} == {
+    assert {one.service for one in await session.services()} == {
         "berth-watcher",
         "berth-scorer",
         "berth-binder",

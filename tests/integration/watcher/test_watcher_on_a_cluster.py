@@ -36,7 +36,7 @@ async def without_pods(cluster: Cluster) -> None:
 async def mirrored(world: WatcherWorld, kind: str) -> dict[str, dict]:
     """What the mirror holds of a kind, by key."""
     session = await world.session()
-    async with session.follow_bucket("cluster", filters=(f"{kind}.>",)) as following:
+    async with session.read_bucket("cluster", filters=(f"{kind}.>",)) as following:
         async for batch in following.batches():
             found = {entry.key: entry for entry in batch}
             if following.caught_up.is_set():

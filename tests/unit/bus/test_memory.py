@@ -76,9 +76,9 @@ async def test_a_stopped_bus_is_not_reachable_and_keeps_its_store(bus):
 async def test_what_was_lent_comes_again_by_the_clock_that_was_handed_in(bus, clock):
     session = await applied(bus)
     await session.publish(PENDING, b"pod")
-    async with session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         await anext(consumption)
-    async with session.consume("PENDING", "scorer", hold=1) as consumption:
+    async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
         clock.advance(bus.settings.scorer_ack_wait)
         assert (await anext(consumption)).delivered == 2
 
@@ -87,7 +87,7 @@ async def test_decisions_are_forgotten_at_their_age(bus, clock):
     session = await applied(bus)
     await session.publish("berth.decision.berth.default.web-0", b"")
     clock.advance(bus.settings.decisions_age)
-    assert [stored async for stored in session.look_through("DECISIONS", ">")] == []
+    assert [stored async for stored in session.scan("DECISIONS", ">")] == []
 
 
 async def test_registered_services_are_listed_while_their_session_lives(bus):
@@ -107,7 +107,7 @@ async def test_the_same_run_gives_the_same_times_and_sequences():
         for number in range(5):
             await session.publish(f"{PENDING}-{number}", b"")
             clock.advance(timedelta(seconds=1))
-        return [session.bus_id, *[stored async for stored in session.look_through("PENDING", ">")]]
+        return [session.bus_id, *[stored async for stored in session.scan("PENDING", ">")]]
 
     assert await run() == await run()
 

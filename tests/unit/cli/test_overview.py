@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from berth.bus.interface import ConsumerState, Present, StreamState
+from berth.bus.interface import ConsumerState, ServiceInstance, StreamState
 from berth.cli.commands.top import NodeLine, Overview, as_json, natural, told
 from harness.worlds.printed import printed, words
 
@@ -34,7 +34,9 @@ def overview(**changes):
     parts = {
         "now": NOW,
         "streams": [state("PENDING", (SCORER,), messages=7, oldest=2.5), state("dead")],
-        "services": [Present(service="berth-scorer", identity="scorer-1", version="0.1.0", stats={"answered": 7})],
+        "services": [
+            ServiceInstance(service="berth-scorer", identity="scorer-1", version="0.1.0", stats={"answered": 7})
+        ],
         "watermarks": {"node": before(3), "pod": before(1)},
         "outcomes": {"bound": 200, "conflict": 3},
         "window": timedelta(seconds=10),

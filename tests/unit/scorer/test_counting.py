@@ -108,7 +108,7 @@ async def test_up_to_when_each_kind_is_known_is_shown_by_the_clock_of_the_bus():
     await session.apply()
     await session.put(CLUSTER, watermark_key("node"), encode_watermark(Watermark(term=Term(1), resource_version="7")))
     before = datetime.now(UTC).timestamp()
-    async with session.follow_bucket(CLUSTER) as following:
+    async with session.read_bucket(CLUSTER) as following:
         batch = await anext(following.batches())
         view.mirror(batch, following.position)
     show(meter, view, held=3)

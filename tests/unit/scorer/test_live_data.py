@@ -85,7 +85,7 @@ async def ranking(session, name, *, after=0):
     await publish_pending(session, Pending(attempt=f"uid-{name}.1.1", profile="berth", pod=a_pod(name), after=wanted))
     async with asyncio.timeout(5):
         while True:
-            async for stored in session.look_through("RANKED", "berth.ranked.>"):
+            async for stored in session.scan("RANKED", "berth.ranked.>"):
                 message = decode(stored.data, RANKED)
                 if message.attempt.startswith(f"uid-{name}."):
                     return message

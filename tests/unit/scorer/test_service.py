@@ -92,14 +92,14 @@ async def ranked(session, count=1):
     """The messages in RANKED, once there are so many."""
     async with asyncio.timeout(10):
         while True:
-            found = [stored async for stored in session.look_through("RANKED", "berth.ranked.>")]
+            found = [stored async for stored in session.scan("RANKED", "berth.ranked.>")]
             if len(found) >= count:
                 return [decode(stored.data, RANKED) for stored in found]
             await asyncio.sleep(0.01)
 
 
 async def held(session, stream, subject):
-    return [stored async for stored in session.look_through(stream, subject)]
+    return [stored async for stored in session.scan(stream, subject)]
 
 
 async def nothing_held(session, stream, subject):

@@ -68,8 +68,8 @@ class MovingOn:
     def __init__(self, session) -> None:
         self._session = session
 
-    async def look_through(self, stream, subject):
-        async for stored in self._session.look_through(stream, subject):
+    async def scan(self, stream, subject):
+        async for stored in self._session.scan(stream, subject):
             yield stored
         if stream == "PENDING":
             await publish_ranked(self._session, ranked("moves", 1))

@@ -106,7 +106,7 @@ class BinderRunner:
         ends = (self._leadership.lost, self._session.lost)
         consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
         if consumer is not None:
-            consuming = self._session.consume(RANKED, consumer, hold=self._parts.settings.hold)
+            consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.hold)
             await run_until(self._commit(consuming), *ends)
 
     def _takeover(self) -> Takeover:

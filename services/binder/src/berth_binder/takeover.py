@@ -114,7 +114,7 @@ class Takeover:
 
     async def _named(self) -> list[Pod]:
         """The unbound pods that RANKED names, as they are known newest."""
-        stored = [each.data async for each in self.session.look_through(RANKED, all_of("ranked"))]
+        stored = [each.data async for each in self.session.scan(RANKED, all_of("ranked"))]
         return [pod for data in stored if (pod := self._pod_of(data)) is not None]
 
     def _pod_of(self, data: bytes) -> Pod | None:

@@ -92,10 +92,10 @@ class Collector:
             await asyncio.Event().wait()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
-            cluster = await stack.enter_async_context(self._session.follow_bucket(CLUSTER, filters=("node.>",)))
+            cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER, filters=("node.>",)))
             tasks.create_task(self._follow_nodes(cluster), name="nodes")
             own = tuple(f"{token}.>" for token in self._books)
-            bandwidth = await stack.enter_async_context(self._session.follow_bucket(BANDWIDTH, filters=own))
+            bandwidth = await stack.enter_async_context(self._session.read_bucket(BANDWIDTH, filters=own))
             tasks.create_task(self._follow_bandwidth(bandwidth), name="bandwidth")
             await cluster.caught_up.wait()
             await bandwidth.caught_up.wait()

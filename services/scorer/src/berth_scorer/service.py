@@ -148,14 +148,14 @@ class Scorer:
         Listening to RANKED begins before it is looked through, so that nothing falls between.
         """
         await self._session.subscribe(all_of("ranked"), self._on_ranked)
-        cluster = await stack.enter_async_context(self._session.follow_bucket("cluster"))
+        cluster = await stack.enter_async_context(self._session.read_bucket("cluster"))
         tasks.create_task(self._follow_cluster(cluster), name="cluster")
         await cluster.caught_up.wait()
         heard = LiveDataReader(self._view.snapshot.live, self._answering.live_sources)
         await follow_live(self._session, heard, stack, tasks, self._reached)
-        async for stored in self._session.look_through("RANKED", all_of("ranked")):
+        async for stored in self._session.scan("RANKED", all_of("ranked")):
             self._complain(self._view.hear_ranked(stored.data, time.monotonic()), stored.subject)
-        decisions = await stack.enter_async_context(self._session.follow("DECISIONS", since=DECISIONS_READ))
+        decisions = await stack.enter_async_context(self._session.read_stream("DECISIONS", since=DECISIONS_READ))
         tasks.create_task(self._follow_decisions(decisions), name="decisions")
         await decisions.caught_up.wait()
 
@@ -180,7 +180,7 @@ class Scorer:
         self._complain(self._view.hear_ranked(data, time.monotonic()), subject)
 
     async def _take(self) -> None:
-        async with self._session.consume("PENDING", "scorer", hold=self._size) as deliveries:
+        async with self._session.consume("PENDING", "scorer", max_unacked=self._size) as deliveries:
             async for delivery in deliveries:
                 await self._take_one(delivery)
 

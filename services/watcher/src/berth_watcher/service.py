@@ -189,12 +189,12 @@ class WatcherRunner:
                 writes_at_once=self._parts.settings.writes_at_once,
             )
             performer.perform(core.begin(self._now()))
-            cluster = await stack.enter_async_context(self._session.follow_bucket(CLUSTER))
-            decisions = await stack.enter_async_context(self._session.follow(DECISIONS, since=DECISIONS_BEFORE))
+            cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
+            decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
             tasks.create_task(self._follow_cluster(cluster), name="cluster")
             tasks.create_task(self._follow_decisions(decisions), name="decisions")
             for bucket in core.live_buckets():
-                following = await stack.enter_async_context(self._session.follow_bucket(bucket))
+                following = await stack.enter_async_context(self._session.read_bucket(bucket))
                 tasks.create_task(self._follow_live(bucket, following), name=bucket)
             tasks.create_task(self._look_through(core, cluster), name="take over")
             await self._dispatch(core, performer)

@@ -30,9 +30,9 @@ async def look_through(session: Session, subjects: Mapping[str, PodSubject], *, 
         TemporaryError: the bus does not answer.
     """
     in_flight: dict[str, FoundInFlight] = {}
-    async for stored in session.look_through(PENDING, all_of("pending")):
+    async for stored in session.scan(PENDING, all_of("pending")):
         _keep_newest(in_flight, _found(stored))
-    async for stored in session.look_through(RANKED, all_of("ranked")):
+    async for stored in session.scan(RANKED, all_of("ranked")):
         _keep_newest(in_flight, _found(stored))
     decisions = await _last_decisions(session, subjects, at_once)
     return StagesRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)

@@ -111,7 +111,7 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class ServiceInstance:
     """A service that is there, by NATS's service protocol."""
 
     service: str
@@ -238,7 +238,7 @@ class Session(Protocol):
         """
         ...
 
-    def consume(self, stream: str, consumer: str, *, hold: int) -> AbstractAsyncContextManager[Consumption]:
+    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[Consumption]:
         """Pull continuously from a durable consumer that exists.
 
         The iteration raises :class:`MissingError` when the consumer is deleted, :class:`BusLostError` on a lost
@@ -246,7 +246,7 @@ class Session(Protocol):
         """
         ...
 
-    def follow(
+    def read_stream(
         self,
         stream: str,
         *,
@@ -257,7 +257,7 @@ class Session(Protocol):
         """Read a stream in order: from a sequence (exclusive), from a time ago, or from its beginning; then on."""
         ...
 
-    def follow_bucket(
+    def read_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = (">",)
     ) -> AbstractAsyncContextManager[BucketReader]:
         """Read the last entry of every key that a filter takes (``node.>``), then every change.
@@ -267,7 +267,7 @@ class Session(Protocol):
         """
         ...
 
-    def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+    def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         """Every message that the stream holds under the filter, in order, unacknowledged ones too."""
         ...
 
@@ -349,7 +349,7 @@ class Session(Protocol):
         """
         ...
 
-    async def present(self) -> list[Present]:
+    async def services(self) -> list[ServiceInstance]:
         """Which services are there, by name and identity; whoever does not answer within half a second is left out."""
         ...
 

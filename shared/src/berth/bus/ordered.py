@@ -205,7 +205,7 @@ def _since(age: timedelta) -> dict[str, object]:
     return {"deliver_policy": "by_start_time", "opt_start_time": (datetime.now(UTC) - age).isoformat()}
 
 
-def follow_stream(
+def read_stream(
     connection: Connection, stream: str, filters: tuple[str, ...], since: timedelta | None, after: int | None
 ) -> NatsReader[StoredMessage]:
     """Follow a stream from a sequence, from a time ago, or from its beginning."""
@@ -219,7 +219,7 @@ def follow_stream(
     return following
 
 
-def follow_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
+def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
     """Follow a bucket: the last entry of every key, then every change."""
     prefix = bucket_prefix(bucket)
     start = Start(

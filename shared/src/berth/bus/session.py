@@ -30,8 +30,8 @@ from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
     Entry,
-    Present,
     PubAck,
+    ServiceInstance,
     Session,
     StoredMessage,
     StreamState,
@@ -90,7 +90,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 _answers: Final = msgspec.json.Decoder(_Answer)
 
 
-async def present(connection: Connection) -> list[Present]:
+async def services(connection: Connection) -> list[ServiceInstance]:
     """Everybody who answers to the service protocol's question for stats; what cannot be read is left out."""
     heard: asyncio.Queue[Msg] = asyncio.Queue()
     inbox = connection.new_inbox()
@@ -107,14 +107,14 @@ async def present(connection: Connection) -> list[Present]:
     return sorted((one for msg in found if (one := _read(msg.data))), key=lambda one: (one.service, one.identity))
 
 
-def _read(data: bytes) -> Present | None:
+def _read(data: bytes) -> ServiceInstance | None:
     try:
         answer = _answers.decode(data)
     except MALFORMED:
         return None
     identity = (answer.metadata or {}).get("identity", answer.id)
     stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
-    return Present(service=answer.name, identity=identity, version=answer.version, stats=stats)
+    return ServiceInstance(service=answer.name, identity=identity, version=answer.version, stats=stats)
 
 
 log = logging.getLogger(__name__)
@@ -178,10 +178,10 @@ class NatsSession(Session):
     ) -> PubAck:
         return await streams.publish(self._connection, subject, data, message_id=message_id, headers=headers)
 
-    def consume(self, stream: str, consumer: str, *, hold: int) -> AbstractAsyncContextManager[NatsConsumption]:
-        return consuming.consume(self._connection, stream, consumer, hold)
+    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsConsumption]:
+        return consuming.consume(self._connection, stream, consumer, max_unacked)
 
-    def follow(
+    def read_stream(
         self,
         stream: str,
         *,
@@ -189,15 +189,15 @@ class NatsSession(Session):
         since: timedelta | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[NatsReader[StoredMessage]]:
-        return ordered.follow_stream(self._connection, stream, filters, since, after).open()
+        return ordered.read_stream(self._connection, stream, filters, since, after).open()
 
-    def follow_bucket(
+    def read_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = EVERYTHING
     ) -> AbstractAsyncContextManager[NatsReader[Entry]]:
-        return ordered.follow_bucket(self._connection, bucket, filters).open()
+        return ordered.read_bucket(self._connection, bucket, filters).open()
 
-    def look_through(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        return streams.look_through(self._connection, stream, subject, after)
+    def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+        return streams.scan(self._connection, stream, subject, after)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         return await streams.last(self._connection, stream, subject)
@@ -243,5 +243,5 @@ class NatsSession(Session):
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
 
-    async def present(self) -> list[Present]:
-        return await present(self._connection)
+    async def services(self) -> list[ServiceInstance]:
+        return await services(self._connection)

@@ -75,7 +75,7 @@ async def last(connection: Connection, stream: str, subject: str) -> StoredMessa
     raise _refused(f"reading {subject!r} of {stream}", headers)
 
 
-async def look_through(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
+async def scan(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
     """Every message under the filter, in order, a page at a time."""
     left = True
     while left:

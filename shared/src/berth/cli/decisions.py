@@ -97,7 +97,7 @@ async def _last(
 
 async def _preempting(session: Session, subject: str, after: int) -> AsyncIterator[tuple[datetime, Decision]]:
     """The Decisions of this outcome, which a header tells, so that the others need not be decoded."""
-    async for stored in session.look_through(DECISIONS, subject, after=after):
+    async for stored in session.scan(DECISIONS, subject, after=after):
         if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
             try:
                 yield stored.time, decode(stored.data, _DECISION)

@@ -75,7 +75,7 @@ async def mirror(
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         for bucket in dict.fromkeys((CLUSTER, *kept.live_buckets, *also)):
-            following = await stack.enter_async_context(session.follow_bucket(bucket))
+            following = await stack.enter_async_context(session.read_bucket(bucket))
             task = tasks.create_task(_follow(kept, bucket, following))
             stack.callback(task.cancel)
             await following.caught_up.wait()

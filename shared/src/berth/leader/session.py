@@ -248,7 +248,7 @@ class LeadershipWatch:
     async def _control(self) -> None:
         filters = (term_key(self._leadership.role), BUS_ID_KEY)
         try:
-            async with self._session.follow_bucket(CONTROL, filters=filters) as following:
+            async with self._session.read_bucket(CONTROL, filters=filters) as following:
                 async for batch in following.batches():
                     for entry in batch:
                         self._look_at(entry)

@@ -170,7 +170,7 @@ async def follow_live(
     """Follow each bucket that is read, in tasks of the group, which are returned once all of them have caught up."""
     begun = []
     for bucket in heard.buckets:
-        following = await stack.enter_async_context(session.follow_bucket(bucket))
+        following = await stack.enter_async_context(session.read_bucket(bucket))
         begun.append(tasks.create_task(_follow(bucket, following, heard, reached), name=bucket))
         await following.caught_up.wait()
     return begun

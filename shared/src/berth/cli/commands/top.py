@@ -22,7 +22,7 @@ from rich.text import Text
 
 from berth.api.livedata import Bandwidth
 from berth.api.resources import CPU, MEMORY
-from berth.bus.interface import Present, Session, StoredMessage, StreamReader, StreamState
+from berth.bus.interface import ServiceInstance, Session, StoredMessage, StreamReader, StreamState
 from berth.bus.stages import OUTCOME
 from berth.bus.topology import BANDWIDTH, DEAD, DECISIONS, PENDING, RANKED
 from berth.cli.exits import finish
@@ -67,7 +67,7 @@ class Overview:
 
     now: datetime
     streams: Sequence[StreamState]
-    services: Sequence[Present]
+    services: Sequence[ServiceInstance]
     watermarks: Mapping[str, datetime]
     outcomes: Mapping[str, int]
     window: timedelta
@@ -275,7 +275,7 @@ async def _looking(nats: str | None) -> AsyncIterator[Look]:
     async with (
         asking(nats, name="top") as session,
         mirror(session, also=(BANDWIDTH,)) as kept,
-        session.follow(DECISIONS, since=WINDOW) as following,
+        session.read_stream(DECISIONS, since=WINDOW) as following,
     ):
         look = Look(session, kept)
         counting = asyncio.create_task(look.count(following))
@@ -313,7 +313,7 @@ class Look:
         return Overview(
             now=now,
             streams=streams,
-            services=await self._session.present(),
+            services=await self._session.services(),
             watermarks=dict(self._mirror.watermarks),
             outcomes=Counter(outcome for _, outcome in self._decided),
             window=WINDOW,

@@ -50,9 +50,7 @@ async def _trace(pod: str, nats: str | None, form: OutputFormat, *, follow: bool
 
 async def past(session: Session, pod: PodName) -> list[tuple[Step, str]]:
     """What the streams hold of a pod in the order of time, each with its message id."""
-    found = [
-        stored for stream, stage in STREAMS.items() async for stored in session.look_through(stream, pod.filter(stage))
-    ]
+    found = [stored for stream, stage in STREAMS.items() async for stored in session.scan(stream, pod.filter(stage))]
     found.sort(key=lambda stored: stored.time)
     return [(_step(stored), stored.headers.get(MESSAGE_ID, "")) for stored in found]
 

@@ -48,7 +48,7 @@ async def first_samples(session: Session, nodes: int) -> Traffic:
     """What the collector says of so many nodes, or of as many as it knows when the patience is over."""
     traffic: dict[str, float] = {}
     try:
-        async with asyncio.timeout(PATIENCE.total_seconds()), session.follow_bucket("bandwidth") as following:
+        async with asyncio.timeout(PATIENCE.total_seconds()), session.read_bucket("bandwidth") as following:
             async for batch in following.batches():
                 for entry in batch:
                     if entry.data is not None:

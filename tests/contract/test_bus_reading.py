@@ -53,7 +53,7 @@ async def publish_decisions(on: BusUnderTest, first: int, end: int) -> None:
 async def test_a_follower_reads_from_the_beginning_and_then_on(on):
     session = await on.session()
     await publish_decisions(on, 1, 6)
-    async with session.follow("DECISIONS") as following:
+    async with session.read_stream("DECISIONS") as following:
         assert [stored.data for stored in await read_to_the_end(following)] == [b"1", b"2", b"3", b"4", b"5"]
         assert following.position == 5
         await publish_decisions(on, 6, 8)
@@ -63,7 +63,7 @@ async def test_a_follower_reads_from_the_beginning_and_then_on(on):
 
 async def test_a_follower_of_an_empty_stream_is_caught_up_at_once(on):
     session = await on.session()
-    async with session.follow("DECISIONS") as following:
+    async with session.read_stream("DECISIONS") as following:
         assert following.caught_up.is_set()
         assert following.position == 0
 
@@ -71,9 +71,9 @@ async def test_a_follower_of_an_empty_stream_is_caught_up_at_once(on):
 async def test_a_follower_goes_on_after_a_sequence(on):
     session = await on.session()
     await publish_decisions(on, 1, 6)
-    async with session.follow("DECISIONS", after=3) as following:
+    async with session.read_stream("DECISIONS", after=3) as following:
         assert [stored.sequence for stored in await read_to_the_end(following)] == [4, 5]
-    async with session.follow("DECISIONS", after=5) as following:
+    async with session.read_stream("DECISIONS", after=5) as following:
         assert following.caught_up.is_set()
         assert following.position == 5
 
@@ -82,7 +82,7 @@ async def test_a_sequence_that_the_stream_never_had_is_refused(on):
     session = await on.session()
     await publish_decisions(on, 1, 3)
     with pytest.raises(BusRefusedError, match="500"):
-        async with session.follow("DECISIONS", after=500):
+        async with session.read_stream("DECISIONS", after=500):
             pass
 
 
@@ -91,7 +91,7 @@ async def test_a_follower_reads_what_is_younger_than_an_age(on):
     await publish_decisions(on, 1, 3)
     await on.pass_time(timedelta(seconds=1))
     await publish_decisions(on, 3, 5)
-    async with session.follow("DECISIONS", since=timedelta(seconds=0.5)) as following:
+    async with session.read_stream("DECISIONS", since=timedelta(seconds=0.5)) as following:
         assert [stored.sequence for stored in await read_to_the_end(following)] == [3, 4]
         assert following.position == 4
 
@@ -101,20 +101,20 @@ async def test_a_follower_reads_only_what_its_filters_take(on):
     for subject in ("a.x", "b.x", "c.x", "a.y"):
         await session.publish(f"berth.decision.berth.{subject}", b"")
     filters = ("berth.decision.*.a.>", "berth.decision.*.b.>")
-    async with session.follow("DECISIONS", filters=filters) as following:
+    async with session.read_stream("DECISIONS", filters=filters) as following:
         assert [stored.sequence for stored in await read_to_the_end(following)] == [1, 2, 4]
 
 
 async def test_a_missing_stream_cannot_be_followed(on):
     session = await on.session()
     with pytest.raises(MissingError, match="NOWHERE"):
-        async with session.follow("NOWHERE"):
+        async with session.read_stream("NOWHERE"):
             pass
 
 
 async def test_a_lost_session_ends_the_following(on):
     session = await on.session()
-    async with session.follow("DECISIONS") as following:
+    async with session.read_stream("DECISIONS") as following:
         waiting = asyncio.ensure_future(read(following, 1))
         await asyncio.sleep(0)
         await session.close()
@@ -124,7 +124,7 @@ async def test_a_lost_session_ends_the_following(on):
 
 async def test_two_thousand_messages_are_followed_in_order_while_they_are_written(on):
     session = await on.session()
-    async with session.follow("DECISIONS") as following:
+    async with session.read_stream("DECISIONS") as following:
 
         async def write() -> None:
             for start in range(0, 2000, 100):
@@ -141,7 +141,7 @@ async def test_a_bucket_is_followed_by_its_last_values_then_its_changes(on):
     await session.put("cluster", "node.a", b"1")
     await session.put("cluster", "node.b", b"1")
     await session.put("cluster", "node.a", b"2")
-    async with session.follow_bucket("cluster") as following:
+    async with session.read_bucket("cluster") as following:
         start = await read_to_the_end(following)
         assert [(entry.key, entry.data, entry.sequence) for entry in start] == [
             ("node.b", b"1", 2),
@@ -161,7 +161,7 @@ async def test_a_bucket_is_followed_by_kind_of_key(on):
     session = await on.session()
     for key in ("node.a", "pod.u1", "node.b", "watermark.pod"):
         await session.put("cluster", key, b"")
-    async with session.follow_bucket("cluster", filters=("node.>",)) as following:
+    async with session.read_bucket("cluster", filters=("node.>",)) as following:
         assert [entry.key for entry in await read_to_the_end(following)] == ["node.a", "node.b"]
         assert following.position == 4  # nothing of its kind is still to come up to there
 
@@ -170,7 +170,7 @@ async def test_a_marker_that_is_still_there_is_read_as_a_removal(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"1")
     await session.purge("cluster", "node.a")
-    async with session.follow_bucket("cluster") as following:
+    async with session.read_bucket("cluster") as following:
         assert [(entry.key, entry.data) for entry in await read_to_the_end(following)] == [("node.a", None)]
 
 
@@ -180,7 +180,7 @@ async def test_a_key_whose_marker_has_expired_is_not_mentioned(on):
     await session.put("cluster", "node.b", b"1")
     await session.purge("cluster", "node.a")
     await on.pass_time(SHORT_MARKER * 2.5)
-    async with session.follow_bucket("cluster") as following:
+    async with session.read_bucket("cluster") as following:
         assert [entry.key for entry in await read_to_the_end(following)] == ["node.b"]
         assert following.position == 3
         await session.put("cluster", "node.c", b"1")
@@ -189,7 +189,7 @@ async def test_a_key_whose_marker_has_expired_is_not_mentioned(on):
 
 async def test_an_expiring_marker_is_no_news_to_a_follower(on):
     session = await on.session()
-    async with session.follow_bucket("cluster") as following:
+    async with session.read_bucket("cluster") as following:
         await session.put("cluster", "node.a", b"1")
         assert [entry.data for entry in await read(following, 1)] == [b"1"]
         await session.purge("cluster", "node.a")
@@ -260,6 +260,6 @@ async def test_keys_with_dots_and_escapes_come_back_as_written(on):
     session = await on.session()
     for key in ("node.a.example.org", "pod.0-1_2", "facts/x=2F.node", "node.=C3=A4"):
         await session.put("facts", key, b"1")
-    async with session.follow_bucket("facts") as following:
+    async with session.read_bucket("facts") as following:
         found = [entry.key for entry in await read_to_the_end(following)]
     assert found == ["node.a.example.org", "pod.0-1_2", "facts/x=2F.node", "node.=C3=A4"]
