@@ -76,5 +76,5 @@ lock: setup  ## write the lock files from their inputs; present pins stay (ARGS=
 	.ci/lock write $(ARGS)
 
 clean:  ## remove .venv and everything that tools have left
-	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* dist
 	find shared services tests -name __pycache__ -type d -prune -exec rm -rf {} +
