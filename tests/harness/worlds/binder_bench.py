@@ -1,4 +1,4 @@
-"""The binder's core on a bench: nodes and pods in a ledger, RANKED in, effects out, a clock that tests move."""
+"""The binder's core on a bench: nodes and pods in a cache, RANKED in, effects out, a clock that tests move."""
 
 import random
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from berth_binder.effects import (
     RankedMessage,
 )
 from berth_binder.progress import ViewState
-from berth_binder.settings import CommitSettings, Pauses
+from berth_binder.settings import BackoffSettings, CoreSettings
 
 PROFILE = "berth"
 
@@ -92,7 +92,7 @@ class Always(random.Random):
         return b
 
 
-PAUSES = Pauses(first=timedelta(seconds=1), longest=timedelta(seconds=5), chance=Always())
+BACKOFF = BackoffSettings(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), chance=Always())
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Bench:
 
     nodes: int = 3
     cpu: str = "4"
-    settings: CommitSettings = field(default_factory=lambda: CommitSettings(best=3, pauses=PAUSES))
+    settings: CoreSettings = field(default_factory=lambda: CoreSettings(best=3, backoff=BACKOFF))
     epoch: int = 7
     now: float = 1000.0
     said: list[Decision] = field(default_factory=list)
@@ -111,23 +111,23 @@ class Bench:
     _observed: list[ReflectorEvent[Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Cache()
+        self.cache = Cache()
         for number in range(1, self.nodes + 1):
             self.observe(Upserted(kind=NODES, object=make_node(f"n{number}", cpu=self.cpu)))
         self.profiles = dict(profiles_of(read_configuration(None)))
         self.core = self.new_epoch(self.epoch)
 
     def new_epoch(self, epoch: int) -> BinderCore:
-        """A committer of another epoch on the same ledger."""
+        """A committer of another epoch on the same cache."""
         stand = ViewState(epoch=Epoch(epoch), config="test")
-        self.core = BinderCore(ledger=self.ledger, profiles=self.profiles, stand=stand, settings=self.settings)
+        self.core = BinderCore(cache=self.cache, profiles=self.profiles, stand=stand, settings=self.settings)
         return self.core
 
     def succeed(self) -> BinderCore:
         """The binder is killed, and another one leads that knows only what the API server shows."""
-        self.ledger = Cache()
+        self.cache = Cache()
         for event in self._observed:
-            self.ledger.observe(event)
+            self.cache.observe(event)
         return self.new_epoch(self.epoch + 1)
 
     # Events.
@@ -135,7 +135,7 @@ class Bench:
     def observe(self, event: ReflectorEvent[Any]) -> None:
         """A watch shows something."""
         self._observed.append(event)
-        self.ledger.observe(event)
+        self.cache.observe(event)
 
     def show(self, pod: Pod) -> Pod:
         """The watch shows the pod."""

@@ -27,12 +27,12 @@ from berth_binder.effects import (
     Publish,
     RankedMessage,
 )
-from berth_binder.settings import CommitSettings
-from harness.worlds.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, ranked
+from berth_binder.settings import CoreSettings
+from harness.worlds.binder_bench import BACKOFF, Bench, at_version, make_node, make_pod, on_node, ranked
 
 NODES = 4
 ROOM = 4
-SETTINGS = CommitSettings(max_in_flight=4, best=3, pauses=PAUSES)
+SETTINGS = CoreSettings(max_in_flight=4, best=3, backoff=BACKOFF)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class World:
         self.version += 1
         name, is_cordoned = f"n{self.chance.randrange(NODES) + 1}", self.chance.random() < 0.5
         node = make_node(name, cpu=str(ROOM), version=self.version, unschedulable=is_cordoned)
-        self.bench.ledger.observe(Upserted(kind="node", object=node))
+        self.bench.cache.observe(Upserted(kind="node", object=node))
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -227,11 +227,11 @@ class World:
 
     def watch(self) -> None:
         if self.lag:
-            self.bench.ledger.observe(self.lag.pop(0))
+            self.bench.cache.observe(self.lag.pop(0))
 
     def break_watch(self) -> None:
         self.lag.clear()
-        self.bench.ledger.observe(
+        self.bench.cache.observe(
             Listed(kind=PODS, objects=list(self.pods.values()), resource_version=str(self.version))
         )
 

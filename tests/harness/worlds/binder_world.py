@@ -20,12 +20,12 @@ from berth.process.configuration import read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from berth_binder.service import Clients, serve_on
-from berth_binder.settings import BinderSettings, CommitSettings, Pauses
+from berth_binder.settings import BackoffSettings, BinderSettings, CoreSettings
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 20.0
 QUICK = BinderSettings(
-    commit=CommitSettings(pauses=Pauses(first=timedelta(milliseconds=50), longest=timedelta(milliseconds=200))),
+    core=CoreSettings(backoff=BackoffSettings(initial=timedelta(milliseconds=50), maximum=timedelta(milliseconds=200))),
     keep_alive=timedelta(milliseconds=200),
     binding_timeout=timedelta(seconds=2),
 )

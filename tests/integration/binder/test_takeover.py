@@ -58,7 +58,7 @@ def takeover(world: BinderWorld, reading: BinderInformers, epoch: int) -> Takeov
         session=world.session,
         leadership=Epoch(epoch),
         client=world.cluster.client,
-        ledger=reading._ledger,
+        cache=reading._cache,
         reading=reading,
         schedulers=["berth"],
     )
@@ -126,7 +126,7 @@ async def test_a_former_leader_that_makes_its_consumer_again_late_is_deleted_and
 async def test_the_consumer_is_made_only_when_the_own_watch_has_read_the_fence(world, reading):
     pod = await world.add_pod("web")
     await world.rank(pod, "n1")
-    await world.until(lambda: reading._ledger.pod(pod.uid) is not None)
+    await world.until(lambda: reading._cache.pod(pod.uid) is not None)
     faults = world.cluster.simulated.faults
     faults.inject(Delay(verb="watch", resource="pods", seconds=60), CutWatches(resource="pods"))
     await asyncio.sleep(0.1)
@@ -145,13 +145,13 @@ async def _is_fenced(world: BinderWorld, pod: Pod) -> bool:
 
 async def test_what_the_own_process_left_open_is_fenced_and_its_room_free_again(world, reading):
     pod = await world.add_pod("web")
-    ledger = reading._ledger
-    await world.until(lambda: ledger.pod(pod.uid) is not None)
-    ledger.reserve(pod, "n1")
+    cache = reading._cache
+    await world.until(lambda: cache.pod(pod.uid) is not None)
+    cache.assume(pod, "n1")
     await world.session.put("control", FENCED_KEY, b"1")
     await takeover(world, reading, 2).run()
     assert await epochs(world, pod) == [2]
-    assert not ledger.reservations
+    assert not cache.assumed_pods
 
 
 async def test_a_fence_is_patched_until_the_api_answers(world, reading):
@@ -167,7 +167,7 @@ async def test_a_fence_of_a_higher_epoch_is_reported(world, reading):
     fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
     path = f"{world.cluster.api.pods}/web/status"
     await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")
-    await world.until(lambda: reading._ledger.highest_fence == 50)
+    await world.until(lambda: reading._cache.highest_fence == 50)
     await world.rank(pod, "n1")
     taking = takeover(world, reading, 3)
     await taking.run()

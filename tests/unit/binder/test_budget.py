@@ -4,7 +4,8 @@ import pytest
 
 from berth.api.messages import Decision, Outcome
 from berth.api.pod import Pod, PodCondition
-from berth_binder.eventrecorder import BudgetSettings, ConditionNote, EventBudget, EventNote
+from berth_binder.eventrecorder import ConditionRecord, EventBudget, EventRecord
+from berth_binder.settings import EventSettings
 from harness.worlds.binder_bench import make_pod
 
 
@@ -23,11 +24,11 @@ def decided(pod: Pod, outcome: Outcome, **parts: str) -> Decision:
 
 def offer(budget: EventBudget, name: str, outcome: Outcome = Outcome.BOUND, **parts: str) -> Pod:
     pod = make_pod(name)
-    budget.offer(decided(pod, outcome, **parts), pod)
+    budget.add(decided(pod, outcome, **parts), pod)
     return pod
 
 
-def drain(budget: EventBudget, now: float = 0.0) -> list[EventNote | ConditionNote]:
+def drain(budget: EventBudget, now: float = 0.0) -> list[EventRecord | ConditionRecord]:
     notes = []
     while (note := budget.next(now, bindings_wait=False)) is not None:
         notes.append(note)
@@ -65,10 +66,10 @@ def test_a_condition_that_the_pod_has_already_is_not_written_again():
     said = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
     pod = make_pod("web", status={"conditions": [said]})
     budget = EventBudget()
-    budget.offer(decided(pod, Outcome.UNSCHEDULABLE, message="no room"), pod)
-    assert [type(note) for note in drain(budget)] == [EventNote]
-    budget.offer(decided(pod, Outcome.UNSCHEDULABLE, message="no room at all"), pod)
-    assert ConditionNote in [type(note) for note in drain(budget)]
+    budget.add(decided(pod, Outcome.UNSCHEDULABLE, message="no room"), pod)
+    assert [type(note) for note in drain(budget)] == [EventRecord]
+    budget.add(decided(pod, Outcome.UNSCHEDULABLE, message="no room at all"), pod)
+    assert ConditionRecord in [type(note) for note in drain(budget)]
 
 
 def test_the_same_reason_again_is_counted_in_the_same_event():
@@ -84,7 +85,7 @@ def test_the_same_reason_again_is_counted_in_the_same_event():
 def test_an_event_that_has_expired_is_told_anew():
     budget = EventBudget()
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="1")
-    budget.forget(drain(budget)[-1])
+    budget.end_series(drain(budget)[-1])
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="2")
     assert drain(budget)[-1].count == 1
 
@@ -93,11 +94,11 @@ def test_a_newer_word_on_a_pod_takes_the_place_of_the_one_that_waits():
     budget = EventBudget()
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="old")
     offer(budget, "web", Outcome.UNSCHEDULABLE, message="new")
-    assert [note.message for note in drain(budget) if isinstance(note, ConditionNote)] == ["new"]
+    assert [note.message for note in drain(budget) if isinstance(note, ConditionRecord)] == ["new"]
 
 
 def test_the_oldest_is_dropped_and_counted_when_too_many_wait():
-    budget = EventBudget(BudgetSettings(queued=2))
+    budget = EventBudget(EventSettings(queued=2))
     for name in ("one", "two", "three"):
         offer(budget, name, node="n1")
     assert budget.dropped == 1
@@ -105,7 +106,7 @@ def test_the_oldest_is_dropped_and_counted_when_too_many_wait():
 
 
 def test_fewer_are_on_the_wire_while_bindings_wait():
-    budget = EventBudget(BudgetSettings(at_once=2, at_once_behind_bindings=1))
+    budget = EventBudget(EventSettings(in_flight=2, in_flight_behind_bindings=1))
     for name in ("one", "two", "three"):
         offer(budget, name, node="n1")
     assert budget.next(0.0, bindings_wait=True) is not None
@@ -117,7 +118,7 @@ def test_fewer_are_on_the_wire_while_bindings_wait():
 
 
 def test_the_rate_is_kept_and_the_next_time_is_known():
-    budget = EventBudget(BudgetSettings(per_second=10, burst=1))
+    budget = EventBudget(EventSettings(per_second=10, burst=1))
     for name in ("one", "two"):
         offer(budget, name, node="n1")
     assert len(drain(budget, now=0.0)) == 1

@@ -8,8 +8,8 @@ from berth.api.pod import Pod, PodCondition
 from berth.kube.watch import Current, Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.effects import Ack, LogWarning, Nak, Publish, RecordEvent
-from berth_binder.settings import CommitSettings
-from harness.worlds.binder_bench import PAUSES, Bench, at_version, make_node, make_pod, on_node, posts, ranked, reads
+from berth_binder.settings import CoreSettings
+from harness.worlds.binder_bench import BACKOFF, Bench, at_version, make_node, make_pod, on_node, posts, ranked, reads
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def test_a_pod_bound_at_the_api_is_bound_on_one_of_the_k_nodes_and_else_gone(ben
 
 
 def test_an_unknown_uid_with_an_old_resource_version_is_gone(bench):
-    bench.ledger.observe(Current(kind=PODS, resource_version="50"))
+    bench.cache.observe(Current(kind=PODS, resource_version="50"))
     assert posts(bench.take(ranked(make_pod("web", version=50), "n1"))) == []
     assert bench.outcomes == ["gone"]
 
 
 def test_an_unknown_uid_above_the_reflectors_version_is_taken_from_the_message(bench):
-    bench.ledger.observe(Current(kind=PODS, resource_version="50"))
+    bench.cache.observe(Current(kind=PODS, resource_version="50"))
     assert posts(bench.take(ranked(make_pod("web", version=51), "n1"))) == [("web", "n1", "51")]
 
 
@@ -193,7 +193,7 @@ def test_a_profile_that_nobody_here_knows_is_given_back_with_a_delay(bench):
 
 
 def test_a_node_that_no_longer_passes_is_passed_over(bench):
-    bench.ledger.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
+    bench.cache.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1", "n2"))) == [("web", "n2", "10")]
 
@@ -224,9 +224,9 @@ def test_a_nominated_pod_of_higher_priority_keeps_its_room(bench):
 
 def test_a_conflict_names_the_newest_object_of_each_kind_and_what_refused(bench):
     for name in ("n1", "n2"):
-        bench.ledger.observe(Upserted(kind=NODES, object=make_node(name, version=33, unschedulable=True)))
+        bench.cache.observe(Upserted(kind=NODES, object=make_node(name, version=33, unschedulable=True)))
     pod = bench.show(make_pod("web"))
-    bench.ledger.observe(Current(kind=PODS, resource_version="90"))
+    bench.cache.observe(Current(kind=PODS, resource_version="90"))
     bench.take(ranked(pod, "n1", "n2"))
     (said,) = bench.said
     assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
@@ -319,7 +319,7 @@ def test_409_and_the_pod_is_elsewhere_is_gone_and_frees_the_room(bench):
     bench.answer(pod, 409)
     bench.reading(pod, on_node(pod, "n2"))
     assert bench.outcomes == ["gone"]
-    assert not bench.ledger.reservations
+    assert not bench.cache.assumed_pods
 
 
 def test_409_and_there_is_no_such_pod_is_gone(bench):
@@ -353,7 +353,7 @@ def test_409_and_the_pod_has_changed_or_is_gated_is_a_conflict(bench, change):
     bench.answer(pod, 409)
     bench.reading(pod, change(pod))
     assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
-    assert not bench.ledger.reservations
+    assert not bench.cache.assumed_pods
 
 
 def test_409_for_the_version_alone_is_tried_again_with_the_new_one(bench):
@@ -379,9 +379,9 @@ def test_a_node_that_went_away_meanwhile_is_not_posted_to_again_once_no_post_can
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", "n2"))
     bench.answer(pod, 409)
-    bench.ledger.observe(Deleted(kind=NODES, object=make_node("n1", version=40)))
+    bench.cache.observe(Deleted(kind=NODES, object=make_node("n1", version=40)))
     assert posts(bench.reading(pod, at_version(pod, 15))) == [("web", "n2", "15")]
-    assert bench.ledger.reservation(pod.uid).node == "n2"
+    assert bench.cache.assumed_pod(pod.uid).node == "n2"
 
 
 def test_404_is_gone(bench):
@@ -399,7 +399,7 @@ def test_every_other_refusal_is_an_error_with_the_apis_words(bench, status):
     (said,) = bench.said
     assert said.outcome is Outcome.ERROR
     assert "namespace default is being terminated" in said.message
-    assert not bench.ledger.reservations
+    assert not bench.cache.assumed_pods
 
 
 def test_a_missing_right_is_also_told_to_the_operator(bench):
@@ -418,7 +418,7 @@ def test_what_leaves_the_binding_open_is_read_and_the_same_node_tried_again(benc
     bench.take(ranked(pod, "n2", "n1"))
     assert bench.answer(pod, status) == []
     assert bench.said == []
-    assert bench.ledger.reservation(pod.uid).node == "n2"
+    assert bench.cache.assumed_pod(pod.uid).node == "n2"
     assert reads(bench.wait(1)) == ["web"]
     assert posts(bench.reading(pod, pod)) == [("web", "n2", "10")]
 
@@ -427,7 +427,7 @@ def test_a_lost_answer_keeps_node_and_reservation_though_the_node_no_longer_pass
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", "n2"))
     bench.no_answer(pod)
-    bench.ledger.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
+    bench.cache.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
     bench.wait(1)
     assert posts(bench.reading(pod, pod)) == [("web", "n1", "10")]
 
@@ -465,9 +465,9 @@ def test_a_longer_pause_is_made_when_the_api_asks_for_it(bench):
 def test_pauses_are_cut_by_chance():
     import random  # noqa: PLC0415 - only here
 
-    from berth_binder.settings import Pauses  # noqa: PLC0415 - only here
+    from berth_binder.settings import BackoffSettings  # noqa: PLC0415 - only here
 
-    pauses = Pauses(chance=random.Random(1))
+    pauses = BackoffSettings(chance=random.Random(1))
     found = {pauses.after(3) for _ in range(20)}
     assert len(found) > 10
     assert all(0.2 <= pause <= 0.4 for pause in found)
@@ -477,7 +477,7 @@ def test_pauses_are_cut_by_chance():
 
 
 def test_posts_start_in_stream_order_and_no_more_than_allowed_are_on_the_wire():
-    bench = Bench(nodes=5, settings=CommitSettings(max_in_flight=2, best=3, pauses=PAUSES))
+    bench = Bench(nodes=5, settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
     pods = [bench.show(make_pod(f"p{number}")) for number in range(4)]
     started = [name for pod in pods for name, _, _ in posts(bench.take(ranked(pod, "n1", "n2", "n3", "n4")))]
     assert started == ["p0", "p1"]
@@ -487,7 +487,7 @@ def test_posts_start_in_stream_order_and_no_more_than_allowed_are_on_the_wire():
 
 
 def test_a_redelivered_message_takes_its_old_place_in_the_stream():
-    bench = Bench(settings=CommitSettings(max_in_flight=1, best=3, pauses=PAUSES))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
     first, second, third = (bench.show(make_pod(name)) for name in ("first", "second", "third"))
     bench.deliver(ranked(first, "n1"), 1)
     bench.deliver(ranked(third, "n3"), 3)
@@ -497,7 +497,7 @@ def test_a_redelivered_message_takes_its_old_place_in_the_stream():
 
 
 def test_one_on_the_wire_is_strictly_serial_and_sees_the_newest_state():
-    bench = Bench(nodes=2, settings=CommitSettings(max_in_flight=1, best=8, pauses=PAUSES))
+    bench = Bench(nodes=2, settings=CoreSettings(max_in_flight=1, best=8, backoff=BACKOFF))
     one, two = bench.show(make_pod("one", cpu="3")), bench.show(make_pod("two", cpu="3"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n1", "n2", counted=1))
@@ -505,7 +505,7 @@ def test_one_on_the_wire_is_strictly_serial_and_sees_the_newest_state():
 
 
 def test_a_pod_in_back_off_holds_up_nobody():
-    bench = Bench(settings=CommitSettings(max_in_flight=2, best=3, pauses=PAUSES))
+    bench = Bench(settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
     stuck, other = bench.show(make_pod("stuck")), bench.show(make_pod("other"))
     bench.take(ranked(stuck, "n1"))
     bench.answer(stuck, 500)
@@ -513,7 +513,7 @@ def test_a_pod_in_back_off_holds_up_nobody():
 
 
 def test_an_over_long_silence_of_the_api_stops_taking_until_it_answers_again():
-    bench = Bench(nodes=8, settings=CommitSettings(max_in_flight=2, best=3, pauses=PAUSES))
+    bench = Bench(nodes=8, settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
     pods = [bench.show(make_pod(f"p{number}")) for number in range(4)]
     for number, pod in enumerate(pods[:2]):
         bench.take(ranked(pod, f"n{number + 1}"))
@@ -536,11 +536,11 @@ def test_a_reservation_stays_after_201_until_the_watch_shows_the_pod(bench):
     pod = bench.show(make_pod("web", cpu="3"))
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, 201)
-    assert bench.ledger.reservation(pod.uid).answered
+    assert bench.cache.assumed_pod(pod.uid).is_bound
     other = bench.show(make_pod("other", cpu="3"))
     assert posts(bench.take(ranked(other, "n1", "n2", counted=1))) == [("other", "n2", "10")]
     bench.show(on_node(pod, "n1"))
-    assert pod.uid not in bench.ledger.reservations
+    assert pod.uid not in bench.cache.assumed_pods
 
 
 def test_a_later_attempt_takes_the_reservation_over_and_one_outcome_is_said_for_it(bench):
@@ -548,7 +548,7 @@ def test_a_later_attempt_takes_the_reservation_over_and_one_outcome_is_said_for_
     bench.take(ranked(pod, "n1", n=1))
     bench.no_answer(pod)
     assert posts(bench.take(ranked(pod, "n2", n=2))) == []
-    assert bench.ledger.reservation(pod.uid).node == "n1"
+    assert bench.cache.assumed_pod(pod.uid).node == "n1"
     bench.wait(1)
     bench.reading(pod, on_node(pod, "n1"))
     assert [(said.attempt, said.outcome, said.node) for said in bench.said] == [("uid-web.1.2", "bound", "n1")]
@@ -648,12 +648,12 @@ def test_a_list_that_lacks_the_pod_frees_what_was_reserved_for_it(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, 201)
-    bench.ledger.observe(Listed(kind=PODS, objects=[], resource_version="60"))
-    assert not bench.ledger.reservations
+    bench.cache.observe(Listed(kind=PODS, objects=[], resource_version="60"))
+    assert not bench.cache.assumed_pods
 
 
 def test_a_pause_that_is_over_asks_for_no_time_while_there_is_no_place_on_the_wire():
-    bench = Bench(settings=CommitSettings(max_in_flight=1, best=3, pauses=PAUSES))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
     one, two, three = (bench.show(make_pod(name)) for name in ("one", "two", "three"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n2"))
@@ -668,7 +668,7 @@ def test_a_pause_that_is_over_asks_for_no_time_while_there_is_no_place_on_the_wi
 
 
 def test_a_core_that_is_closed_starts_nothing_and_still_takes_answers():
-    bench = Bench(settings=CommitSettings(max_in_flight=1, best=3, pauses=PAUSES))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
     one, two = bench.show(make_pod("one")), bench.show(make_pod("two"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n2"))

@@ -23,7 +23,7 @@ def test_one_node_a_pod_room_on_every_node_and_an_end_for_every_message(seed):
     assert all(len(nodes) == 1 for nodes in world.bound_to.values())
     assert world.unsettled == set()
     assert list(world.bench.core.held()) == []
-    assert not world.bench.ledger.reservations
+    assert not world.bench.cache.assumed_pods
     finals = [said.attempt for said in world.bench.said if said.outcome.final]
     assert len(finals) == len(set(finals)), "an attempt was decided twice"
     for said in world.bench.said:

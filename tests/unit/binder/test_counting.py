@@ -52,9 +52,9 @@ def test_an_attempt_that_ends_in_evictions_is_an_unschedulable_one_with_victims(
 
 
 def test_what_a_leader_shows_is_taken_back_at_its_end():
-    meter, ledger = RecordingMeter(), Cache()
-    ledger.reserve(a_pod("web"), "n")
-    show(meter, ledger, on_wire=1)
+    meter, cache = RecordingMeter(), Cache()
+    cache.assume(a_pod("web"), "n")
+    show(meter, cache, on_wire=1)
     assert meter.value("berth_reservations") == 1
     assert meter.value("scheduler_cache_size", type="assumed_pods") == 1
     clear(meter)

@@ -31,17 +31,17 @@ def of(tenant: str, name: str = "new") -> Pod:
     return a_pod(name, labels={"tenant": tenant})
 
 
-def ledger_with(**pods: str) -> Cache:
+def cache_with(**pods: str) -> Cache:
     """Nodes by name, with a pod of each tenant that is named: ``a="red red blue"``."""
-    ledger = Cache()
+    cache = Cache()
     for node, tenants in pods.items():
-        ledger.snapshot.set_node(a_node(node))
+        cache.snapshot.set_node(a_node(node))
         for number, tenant in enumerate(tenants.split()):
-            ledger.snapshot.place(of(tenant, f"{node}-{number}"), node)
-    return ledger
+            cache.snapshot.place(of(tenant, f"{node}-{number}"), node)
+    return cache
 
 
-def chosen(ledger: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
+def chosen(cache: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
     """What the binder takes of a scorer's list; a list is full with three."""
     message = Ranked(
         attempt=str(first_attempt(pod)),
@@ -51,7 +51,7 @@ def chosen(ledger: Cache, pod: Pod, with_profile: Profile, *candidates: Candidat
         feasible=feasible or len(candidates),
     )
     attempt = first_attempt(pod)
-    choice = Recheck(ledger=ledger, best=3).choose(
+    choice = Recheck(cache=cache, best=3).choose(
         message, Attempt(uid=attempt.uid, term=attempt.term, n=n), pod, with_profile
     )
     return choice.node or choice.conflict
@@ -62,35 +62,35 @@ def saw(node: str, pods: int, **scores: int) -> Candidate:
 
 
 def test_an_untouched_node_that_everybody_avoids_is_not_taken_for_touched_ones():
-    ledger = ledger_with(a="x x", b="x", hello="")
+    cache = cache_with(a="x x", b="x", hello="")
     listed = saw("a", 0, NodeScoreLabel=100), saw("b", 0, NodeScoreLabel=100), saw("hello", 0, NodeScoreLabel=0)
     # touched since: a by 2, b by 1; hello is not, but has fewer of the points that pods do not change
-    assert chosen(ledger, a_pod(), profile(LABEL, FREE), *listed, n=4) == "b"
-    assert chosen(ledger, a_pod(), profile(LABEL, FREE), *listed, n=1) is Reason.STALE
+    assert chosen(cache, a_pod(), profile(LABEL, FREE), *listed, n=4) == "b"
+    assert chosen(cache, a_pod(), profile(LABEL, FREE), *listed, n=1) is Reason.STALE
 
 
 def test_the_avoided_node_is_taken_only_when_ranking_again_found_no_other_that_passes():
-    ledger = ledger_with(hello="")
+    cache = cache_with(hello="")
     listed = saw("gone", 0, NodeScoreLabel=100), saw("hello", 0, NodeScoreLabel=0)
-    assert chosen(ledger, a_pod(), profile(LABEL), *listed, n=3) is Reason.STALE
-    assert chosen(ledger, a_pod(), profile(LABEL), *listed, n=4) == "hello"
-    assert chosen(ledger, a_pod(), profile(LABEL), saw("hello", 0, NodeScoreLabel=0)) == "hello"
+    assert chosen(cache, a_pod(), profile(LABEL), *listed, n=3) is Reason.STALE
+    assert chosen(cache, a_pod(), profile(LABEL), *listed, n=4) == "hello"
+    assert chosen(cache, a_pod(), profile(LABEL), saw("hello", 0, NodeScoreLabel=0)) == "hello"
 
 
 def test_points_that_pods_change_keep_no_untouched_node_from_being_taken():
     listed = saw("a", 0, FreeCapacity=100), saw("b", 0, FreeCapacity=90)
-    assert chosen(ledger_with(a="x", b=""), a_pod(), profile(FREE), *listed) == "b"
+    assert chosen(cache_with(a="x", b=""), a_pod(), profile(FREE), *listed) == "b"
 
 
 def test_pods_of_other_tenants_do_not_touch_a_node():
-    ledger = ledger_with(a="blue blue", b="red")
-    assert chosen(ledger, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1)) == "a"
+    cache = cache_with(a="blue blue", b="red")
+    assert chosen(cache, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1)) == "a"
 
 
 def test_the_node_with_the_fewest_pods_of_the_tenant_by_now_is_taken():
-    ledger = ledger_with(a="red red", b="red", c="red red")
+    cache = cache_with(a="red red", b="red", c="red red")
     # the scorer saw 0, 1 and 2; two came to a since
-    assert chosen(ledger, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1), saw("c", 2)) == "b"
+    assert chosen(cache, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1), saw("c", 2)) == "b"
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_the_node_with_the_fewest_pods_of_the_tenant_by_now_is_taken():
     ],
 )
 def test_when_a_node_beyond_the_list_has_fewer_the_pod_is_ranked_again(n, feasible, expected):
-    ledger = ledger_with(a="red red", b="red red red", c="red red", d="red")
+    cache = cache_with(a="red red", b="red red red", c="red red", d="red")
     listed = saw("a", 1), saw("b", 1), saw("c", 1)
-    assert chosen(ledger, of("red"), profile(spread(101), FREE), *listed, n=n, feasible=feasible) == expected
+    assert chosen(cache, of("red"), profile(spread(101), FREE), *listed, n=n, feasible=feasible) == expected
 
 
 def test_a_spread_that_does_not_outweigh_the_other_scores_leaves_them_their_say():
-    ledger = ledger_with(a="blue", b="red")
+    cache = cache_with(a="blue", b="red")
     # weight 100 is not more than 100 x 1: all pods count, so blue's pod touches a
-    assert chosen(ledger, of("red"), profile(spread(100), FREE), saw("a", 0), saw("b", 1)) == "b"
+    assert chosen(cache, of("red"), profile(spread(100), FREE), saw("a", 0), saw("b", 1)) == "b"

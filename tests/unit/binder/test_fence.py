@@ -2,7 +2,8 @@
 
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Epoch
-from berth_binder.cache import consumer_of, fence_epoch, former_consumers, needs_fence, pods_to_fence
+from berth_binder.cache import fence_epoch
+from berth_binder.takeover import consumer_of, former_consumers, needs_fence, pods_to_fence
 from harness.worlds.binder_bench import make_pod
 
 

@@ -77,7 +77,7 @@ def test_a_refusal_is_unschedulable_and_frees_the_room(bench, books, step):
     (said,) = bench.said
     assert (said.outcome, said.message, said.blockers) == (Outcome.UNSCHEDULABLE, "not this one", ["Books"])
     assert books.told == ["reserve n1", "unreserve n1"]
-    assert not bench.ledger.reservations
+    assert not bench.cache.assumed_pods
 
 
 def test_a_plugin_that_says_wait_keeps_the_room_and_waiting_is_said_at_once_and_every_ten_seconds(bench, books):
@@ -88,7 +88,7 @@ def test_a_plugin_that_says_wait_keeps_the_room_and_waiting_is_said_at_once_and_
     for _ in range(21):
         bench.wait(1)
     assert [said.repeat for said in bench.said] == [0, 1, 2]
-    assert bench.ledger.reservation(pod.uid).node == "n1"
+    assert bench.cache.assumed_pod(pod.uid).node == "n1"
     assert bench.acked == []
 
 
@@ -110,7 +110,7 @@ def test_past_the_deadline_the_pod_is_unschedulable(bench, books):
     for _ in range(31):
         bench.wait(1)
     assert bench.outcomes[-1] == "unschedulable"
-    assert not bench.ledger.reservations
+    assert not bench.cache.assumed_pods
     assert books.told == ["reserve n1", "unreserve n1"]
 
 
@@ -127,7 +127,7 @@ def test_a_node_that_no_longer_passes_while_the_pod_waits_is_given_up_for_anothe
     books.permission = WAIT
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", "n2"))
-    bench.ledger.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
+    bench.cache.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
     books.permission = Permission()
     assert posts(bench.wait(1)) == [("web", "n2", "10")]
     assert books.told == ["reserve n1", "unreserve n1", "reserve n2"]

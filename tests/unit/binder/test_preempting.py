@@ -365,7 +365,7 @@ def test_scorer_and_binder_count_a_pods_age_alike(bench):
     scheduled = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:05Z")
     status = {"status": {"start_time": "2026-01-01T00:00:09Z", "conditions": [scheduled]}}
     pod = bench.show(make_pod("web", node="n1", **status))
-    assert bench.ledger.snapshot.placed(pod.uid).pod.status.start_time == "2026-01-01T00:00:05Z"
+    assert bench.cache.snapshot.placed(pod.uid).pod.status.start_time == "2026-01-01T00:00:05Z"
 
 
 def test_a_deleted_preemptor_frees_the_room_that_was_kept(bench):
@@ -373,4 +373,4 @@ def test_a_deleted_preemptor_frees_the_room_that_was_kept(bench):
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
     bench.observe(Deleted(kind=PODS, object=at_version(pod, 60)))
-    assert list(bench.ledger.snapshot.nominations()) == []
+    assert list(bench.cache.snapshot.nominations()) == []

@@ -70,9 +70,9 @@ def test_room_that_is_made_is_given_once_and_every_message_has_an_end(seed):
     world = run_of(seed)
     assert world.unsettled == set()
     assert list(world.bench.core.held()) == []
-    assert not world.bench.ledger.reservations
+    assert not world.bench.cache.assumed_pods
     assert all(priority_of(pod) == 0 for pod in world.evicted)
-    nominations = {each.pod.uid: each.node for each in world.bench.ledger.snapshot.nominations()}
+    nominations = {each.pod.uid: each.node for each in world.bench.cache.snapshot.nominations()}
     shown = {pod.uid: pod.status.nominated_node_name for pod in world.pods.values() if not pod.spec.node_name}
     assert nominations == {uid: node for uid, node in shown.items() if node}
 

@@ -126,7 +126,7 @@ def test_a_provisioner_that_gives_the_node_back_sends_the_pod_to_another_one(wor
     assert world.outcomes == ["waiting", "unschedulable"]
     assert world.said[-1].message == 'binding volumes: provisioning failed for PVC "data"'
     assert world.said[-1].blockers == ["VolumeBinding"]
-    assert world.ledger.reservation(pod.uid) is None
+    assert world.cache.assumed_pod(pod.uid) is None
 
 
 def test_a_pod_whose_claims_are_not_bound_in_time_is_refused(world):
@@ -189,9 +189,9 @@ def test_a_leader_that_gave_up_supposes_nothing_any_more(world):
     volume = a_volume("disk")
     world.show_storage(volume)
     world.take(ranked(world.show(using("web")), "n1"))
-    assert world.ledger.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is not None
-    world.ledger.release_unanswered()
-    assert world.ledger.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is None
+    assert world.cache.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is not None
+    world.cache.forget_former_epochs()
+    assert world.cache.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is None
 
 
 def test_a_pod_whose_claims_are_bound_is_bound_at_once(world):

@@ -61,7 +61,7 @@ class BindingAttempt:
     posted_version: int = 0
     """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
     failures: int = 0
-    """Pauses so far: the next is longer."""
+    """BackoffSettings so far: the next is longer."""
     collisions: int = 0
     """409 answers since the last pause."""
     tries: int = 0

@@ -1,15 +1,8 @@
-"""For whom which node is kept: as the API shows it, and as this binder has decided where no watch has shown it yet.
+"""The binder's view of the cluster: what its own watches have shown, and the pods that it has assumed on a node.
 
-The fence: a status condition whose message is the epoch (PROTOCOL 5, *Fence*).
-
-Writing it moves the pod's resourceVersion, so that no POST of a former leader can land any more. Pure: who needs one.
-
-
-The newest state that the binder knows: what its own watches have shown, and the room that it has promised.
-
-The Snapshot counts a pod by uid, on the node where the API shows it, or else on the node of its reservation. A
-reservation ends when the watch shows the pod on a node, finished or deleted, when a later LIST lacks it, or when the
-attempt has failed for good (PROTOCOL 5). Nothing here waits or talks to anybody.
+The Snapshot counts a pod once, by uid: on the node where the API shows it, or else on the node where it is assumed. A
+pod stops being assumed when the watch shows it on a node, finished or deleted, when a later LIST lacks it, or when its
+attempt has failed for good (PROTOCOL 5). Pure: nothing here waits or does I/O.
 """
 
 from __future__ import annotations
@@ -22,158 +15,41 @@ import msgspec
 
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
-from berth.api.pod import Pod, bound_at, bound_since, is_bound, is_finished, is_gone_while_unbound
-from berth.api.subjects import Epoch
+from berth.api.pod import Pod, bound_at, bound_since, is_bound, is_finished
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.kube.pods import CONDITION_FENCE
 from berth.kube.watch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 
-
-@dataclass(slots=True, kw_only=True)
-class OwnNomination:
-    """A node that this binder keeps for a pod.
-
-    ``victims``: uids of pods whose deletion it has asked for. ``version``: the pod's resourceVersion from which on its
-    status says it; 0 as long as the API server has not answered.
-    """
-
-    node: str
-    victims: frozenset[str]
-    version: int = 0
-    is_shown: bool = False
-
-
-class Nominations:
-    """What the Snapshot is told of nominated pods."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._decided: dict[str, OwnNomination] = {}
-
-    def shown(self, pod: Pod, version: int) -> None:
-        """The API shows the pod unbound, at this resourceVersion. What was decided counts until then."""
-        decided = self._decided.get(pod.uid)
-        if decided is not None and not decided.is_shown:
-            decided.is_shown = 0 < decided.version <= version
-        if decided is not None and not decided.is_shown:
-            self._snapshot.nominate(pod, decided.node)
-        elif pod.status.nominated_node_name:
-            self._snapshot.nominate(pod, pod.status.nominated_node_name)
-        else:
-            self._snapshot.end_nomination(pod.uid)
-
-    def ended(self, uid: str) -> None:
-        """The pod is on a node, or is not there any more."""
-        self._decided.pop(uid, None)
-        self._snapshot.end_nomination(uid)
-
-    def decide(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
-        """The node is kept for the pod from now on."""
-        self._decided[pod.uid] = OwnNomination(node=node, victims=victims)
-        self._snapshot.nominate(pod, node)
-
-    def answered(self, uid: str, version: int) -> None:
-        """The API server has written it, in the pod's status of this resourceVersion."""
-        decided = self._decided.get(uid)
-        if decided is not None:
-            decided.version = version
-
-    def is_unanswered(self, uid: str) -> bool:
-        """Whether a node is kept for the pod that the API server may not know of."""
-        decided = self._decided.get(uid)
-        return decided is not None and not decided.version
-
-    def take_back(self, uid: str) -> None:
-        """Nothing came of it."""
-        self._decided.pop(uid, None)
-
-    def unanswered(self) -> list[str]:
-        """The pods for which a node is kept that the API server may not know of."""
-        return [uid for uid in self._decided if self.is_unanswered(uid)]
-
-    def node_of(self, pod: Pod) -> str:
-        """Which node is kept for the pod as far as the API server knows; empty for none."""
-        decided = self._decided.get(pod.uid)
-        is_news = decided is not None and decided.version and not decided.is_shown
-        return decided.node if decided is not None and is_news else pod.status.nominated_node_name
-
-    def victims_of(self, uid: str) -> frozenset[str]:
-        """Whose deletion this binder has asked for on behalf of the pod."""
-        decided = self._decided.get(uid)
-        return frozenset() if decided is None else decided.victims
-
-
-CONSUMER_PREFIX: Final = "binder-"
-
-
-def fence_epoch(pod: Pod) -> int:
-    """The epoch of the fence that the pod carries; 0 without one, or when somebody else wrote what is no number."""
-    for condition in pod.status.conditions or ():
-        if condition.type == CONDITION_FENCE:
-            return _number(condition.message)
-    return 0
-
-
-def needs_fence(pod: Pod, epoch: Epoch) -> bool:
-    """Whether a former leader's POST for the pod could still land: it is unbound, and not yet fenced by this epoch."""
-    return not pod.spec.node_name and not is_gone_while_unbound(pod) and fence_epoch(pod) < epoch
-
-
-def pods_to_fence(pods: Iterable[Pod], epoch: Epoch) -> list[Pod]:
-    """Those of the pods that need this epoch's fence, each once."""
-    return list({pod.uid: pod for pod in pods if needs_fence(pod, epoch)}.values())
-
-
-def consumer_of(epoch: Epoch) -> str:
-    """The name of an epoch's consumer of RANKED."""
-    return f"{CONSUMER_PREFIX}{epoch}"
-
-
-def former_consumers(names: Iterable[str], epoch: Epoch) -> list[str]:
-    """Those of lower epochs: a leader that wakes late must not delete its successor's."""
-    return [name for name in names if 0 < _number(name.removeprefix(CONSUMER_PREFIX)) < epoch]
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
 PODS: Final = "pod"
-
 NODES: Final = "node"
-
 NAMESPACES: Final = "namespace"
 
 
 @dataclass(slots=True, kw_only=True)
-class Reservation:
-    """Room promised to a pod. ``answered``: the API has said 201, so the pod is bound though no watch has shown it."""
+class AssumedPod:
+    """A pod that counts on a node though no watch has shown it there."""
 
     pod: Pod
     node: str
-    answered: bool = False
-
-
-def version_number(resource_version: str) -> int:
-    """A resourceVersion as a number; the API server says that they may be compared so. Absent or odd is 0."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+    is_bound: bool = False
+    """Whether the API has answered 201 to its Binding."""
 
 
 class Cache:
-    """Fed with reflector events in the order in which they arrive; asked by everything that decides."""
+    """Fed with reflector events in the order in which they arrive; read by everything that decides."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = Snapshot() if snapshot is None else snapshot
-        self.nominations = Nominations(self.snapshot)
+        self.nominated_pods = NominatedPods(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._bound: set[str] = set()
-        self._reservations: dict[str, Reservation] = {}
+        self._assumed: dict[str, AssumedPod] = {}
         self._names: dict[str, set[str]] = {NODES: set(), NAMESPACES: set()}
-        self._newest_object: dict[str, int] = {}
+        self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self.highest_fence = 0
-        """The highest epoch whose fence a pod carries: one above our own ends our leading."""
+        """The highest epoch whose fence a pod carries: one above our own ends our leadership."""
         self._upsert: Mapping[str, Callable[[Any], None]] = {
             PODS: self._set_pod,
             NODES: self._set_node,
@@ -185,54 +61,54 @@ class Cache:
             NAMESPACES: lambda namespace: self._remove_namespace(namespace.metadata.name),
         }
 
-    # What the watches show.
-
-    def _take_in(self, kind: str, item: Any) -> None:
-        """Take in an object. One that nobody foresaw is told of and must not keep all others from being seen."""
-        try:
-            self._set(kind, item)
-        except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
-            text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
-            self.snapshot.oddities.append(text)
-        self._saw_object(kind, item.metadata.resource_version)
+    # Watch events.
 
     def observe(self, event: ReflectorEvent[Any]) -> None:
-        """Take in one event of a reflector."""
+        """Apply one event of a reflector."""
         match event:
             case Upserted():
-                self._take_in(event.kind, event.object)
+                self._apply(event.kind, event.object)
             case Deleted():
-                self._forget(event.kind, event.object)
-                self._saw_object(event.kind, event.object.metadata.resource_version)
+                self._remove_object(event.kind, event.object)
+                self._saw_version(event.kind, event.object.metadata.resource_version)
             case Listed():
                 self._replace(event)
             case Current():
                 self._reach(event.kind, version_number(event.resource_version))
             case Undecodable():
-                self._take_unreadable(event)
+                self._observe_undecodable(event)
 
-    def _take_unreadable(self, event: Undecodable) -> None:
-        """What cannot be read leaves things as they were last known, unless it is gone."""
+    def reached(self, kind: str) -> int:
+        """The resourceVersion up to which a kind is complete: of its last event, LIST or bookmark."""
+        return self._reached.get(kind, 0)
+
+    def newest_resource_versions(self) -> dict[str, str]:
+        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark (PROTOCOL 3)."""
+        return {kind: str(version) for kind, version in self._newest_versions.items()}
+
+    def _apply(self, kind: str, item: Any) -> None:
+        """Set an object. An object that raises an exception is reported and does not stop the others."""
+        try:
+            self._set(kind, item)
+        except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
+            text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
+            self.snapshot.oddities.append(text)
+        self._saw_version(kind, item.metadata.resource_version)
+
+    def _observe_undecodable(self, event: Undecodable) -> None:
+        """Keep the last known state of an object that cannot be decoded, unless it was deleted."""
         if event.deleted and event.kind == PODS:
             self._remove_pod(event.uid)
         elif event.deleted and event.kind == NODES:
             self._remove_node(event.name)
         elif event.deleted and event.kind in PLUGIN_KINDS:
             self._remove_further(event.kind, uid=event.uid, name=event.name)
-        self._saw_object(event.kind, event.resource_version)
+        self._saw_version(event.kind, event.resource_version)
 
-    def reached(self, kind: str) -> int:
-        """The resourceVersion up to which a kind is complete: of its last event, LIST or bookmark."""
-        return self._reached.get(kind, 0)
-
-    def newest_objects(self) -> dict[str, str]:
-        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark (PROTOCOL 3)."""
-        return {kind: str(version) for kind, version in self._newest_object.items()}
-
-    def _saw_object(self, kind: str, resource_version: str) -> None:
+    def _saw_version(self, kind: str, resource_version: str) -> None:
         version = version_number(resource_version)
-        if version > self._newest_object.get(kind, 0):
-            self._newest_object[kind] = version
+        if version > self._newest_versions.get(kind, 0):
+            self._newest_versions[kind] = version
         self._reach(kind, version)
 
     def _reach(self, kind: str, version: int) -> None:
@@ -240,10 +116,10 @@ class Cache:
             self._reached[kind] = version
 
     def _replace(self, listed: Listed[Any]) -> None:
-        """A LIST: what is not in it is gone. Its version may go back: then the API server has another store."""
+        """Apply a LIST and remove what it lacks. Its version may go back: then the API server has another store."""
         version = version_number(listed.resource_version)
         for present in listed.objects:
-            self._take_in(listed.kind, present)
+            self._apply(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)
         elif listed.kind in PLUGIN_KINDS:
@@ -251,15 +127,15 @@ class Cache:
         else:
             self._remove_names_lacking(listed.kind, {item.metadata.name for item in listed.objects})
         self._reached[listed.kind] = version
-        if listed.kind in self._newest_object:
-            self._newest_object[listed.kind] = min(self._newest_object[listed.kind], version)
+        if listed.kind in self._newest_versions:
+            self._newest_versions[listed.kind] = min(self._newest_versions[listed.kind], version)
 
     def _remove_pods_lacking(self, present: set[str], version: int) -> None:
-        """A pod that was seen up to the LIST's version and is not in it has been deleted: uids never come back."""
+        """Remove pods that were seen up to the LIST's version and are not in it: uids never come back."""
         for uid in [*(self._unbound.keys() - present), *(self._bound - present)]:
             self._remove_pod(uid)
-        for uid, reservation in list(self._reservations.items()):
-            if uid not in present and version_number(reservation.pod.metadata.resource_version) <= version:
+        for uid, assumed in list(self._assumed.items()):
+            if uid not in present and version_number(assumed.pod.metadata.resource_version) <= version:
                 self._remove_pod(uid)
 
     def _set(self, kind: str, item: Any) -> None:
@@ -270,7 +146,7 @@ class Cache:
         else:
             self._upsert[kind](item)
 
-    def _forget(self, kind: str, item: Any) -> None:
+    def _remove_object(self, kind: str, item: Any) -> None:
         if kind in PLUGIN_KINDS:
             self._remove_further(kind, uid=item.metadata.uid, name=item.metadata.name)
         else:
@@ -282,7 +158,7 @@ class Cache:
 
     def _remove_further_lacking(self, listed: Listed[Any]) -> None:
         further = PLUGIN_KINDS[listed.kind]
-        found = (thing.metadata for thing in listed.objects)
+        found = (item.metadata for item in listed.objects)
         present = {further.key_of(uid=metadata.uid, name=metadata.name) for metadata in found}
         objects = self.snapshot.objects(further.struct)
         for key in objects.keys - present:
@@ -302,26 +178,23 @@ class Cache:
             return
         self._unbound[pod.uid] = pod
         self.highest_fence = max(self.highest_fence, fence_epoch(pod))
-        if pod.uid not in self._reservations:
-            self._count_nomination(pod)
+        if pod.uid not in self._assumed:
+            self._update_nomination(pod)
 
     def _set_bound(self, pod: Pod) -> None:
-        """The API shows the pod on a node: that is what counts, and only there (the Snapshot keeps the pod)."""
+        """The API shows the pod on a node: it counts there and nowhere else (the Snapshot keeps the pod)."""
         self._unbound.pop(pod.uid, None)
         self._bound.add(pod.uid)
-        self._reservations.pop(pod.uid, None)
-        self.nominations.ended(pod.uid)
+        self._assumed.pop(pod.uid, None)
+        self.nominated_pods.remove(pod.uid)
         self.snapshot.place(_as_mirrored(pod), pod.spec.node_name, bound_at=bound_at(pod))
 
     def _remove_pod(self, uid: str) -> None:
         self._unbound.pop(uid, None)
         self._bound.discard(uid)
-        self._reservations.pop(uid, None)
-        self.nominations.ended(uid)
+        self._assumed.pop(uid, None)
+        self.nominated_pods.remove(uid)
         self.snapshot.remove_pod(uid)
-
-    def _count_nomination(self, pod: Pod) -> None:
-        self.nominations.shown(pod, version_number(pod.metadata.resource_version))
 
     def _set_node(self, node: Node) -> None:
         self._names[NODES].add(node.metadata.name)
@@ -339,14 +212,14 @@ class Cache:
         self._names[NAMESPACES].discard(name)
         self.snapshot.remove_namespace(name)
 
-    # What is asked.
+    # Pods as the watch shows them.
 
     def pod(self, uid: str) -> Pod | None:
         """The unbound pod as the watch last showed it; ``None``: not shown, or bound, finished or deleted."""
         return self._unbound.get(uid)
 
-    def node_shown(self, uid: str) -> str | None:
-        """The node on which the watch has shown the pod. A reservation is not shown."""
+    def bound_node(self, uid: str) -> str | None:
+        """The node on which the watch has shown the pod; being assumed there is not enough."""
         return self.snapshot.node_of(uid) if uid in self._bound else None
 
     def unbound_pods(self, scheduler_names: Iterable[str]) -> Iterator[Pod]:
@@ -359,77 +232,165 @@ class Cache:
         """How many pods the watch shows, bound or not."""
         return len(self._unbound) + len(self._bound)
 
-    # What is promised.
+    # Assumed pods.
 
-    def reservation(self, uid: str) -> Reservation | None:
-        """The room promised to a pod, until the API shows what became of it."""
-        return self._reservations.get(uid)
+    def assumed_pod(self, uid: str) -> AssumedPod | None:
+        return self._assumed.get(uid)
 
     @property
-    def reservations(self) -> Mapping[str, Reservation]:
-        """All promised room, by uid."""
-        return self._reservations
+    def assumed_pods(self) -> Mapping[str, AssumedPod]:
+        """All assumed pods, by uid."""
+        return self._assumed
 
-    def reserve(self, pod: Pod, node: str) -> None:
-        """Promise the pod room on the node. There is one promise per uid: an earlier one is moved."""
+    def assume(self, pod: Pod, node: str) -> None:
+        """Count the pod on the node before the API shows it there, and no longer where it was assumed before."""
         if pod.uid in self._bound:
-            return  # The watch was faster: the pod is counted where it is.
-        self._reservations[pod.uid] = Reservation(pod=pod, node=node)
+            return  # the watch was faster: the pod is counted where it is
+        self._assumed[pod.uid] = AssumedPod(pod=pod, node=node)
         self.snapshot.end_nomination(pod.uid)
         self.snapshot.place(pod, node)
 
-    def confirm(self, uid: str) -> None:
-        """The API has answered 201: the promise stands until a watch shows the pod."""
-        reservation = self._reservations.get(uid)
-        if reservation is not None:
-            reservation.answered = True
+    def finish_binding(self, uid: str) -> None:
+        """The API has answered 201: the pod stays assumed until a watch shows it."""
+        assumed = self._assumed.get(uid)
+        if assumed is not None:
+            assumed.is_bound = True
 
-    def release(self, uid: str) -> None:
-        """The attempt has failed for good: the room is free, and a nomination of the pod counts again."""
-        if self._reservations.pop(uid, None) is None:
+    def forget(self, uid: str) -> None:
+        """The attempt has failed for good: free the node, and count a nomination of the pod again."""
+        if self._assumed.pop(uid, None) is None:
             return
         self.snapshot.remove_pod(uid)
-        self._count_nomination_again(uid)
+        self._restore_nomination(uid)
 
-    def keep(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
-        """Keep the node for the pod, at the cost of these pods, whose deletion is about to be asked for."""
-        self.nominations.decide(pod, node, victims)
+    def forget_former_epochs(self) -> None:
+        """Forget the assumed pods and nominations of a former epoch that the API has not confirmed.
 
-    def kept(self, uid: str, version: int) -> None:
-        """The API server has written that the node is kept, in the pod of this resourceVersion."""
-        self.nominations.answered(uid, version)
-        self._count_nomination_again(uid)
-
-    def give_up_keeping(self, uid: str) -> None:
-        """Nothing came of a node that was to be kept for the pod: what the API shows counts again."""
-        if self.nominations.is_unanswered(uid):
-            self.nominations.take_back(uid)
-            self._count_nomination_again(uid)
-
-    def victims_left(self, uid: str) -> frozenset[str]:
-        """Of the pods whose deletion was asked for on behalf of this one, those that the watch still shows."""
-        return self.nominations.victims_of(uid) & self._bound
-
-    def _count_nomination_again(self, uid: str) -> None:
-        pod = self._unbound.get(uid)
-        if pod is not None and uid not in self._reservations:
-            self._count_nomination(pod)
-
-    def release_unanswered(self) -> None:
-        """Forget the promises of a former epoch that the API never confirmed.
-
-        Only once this epoch's fence stands and the watch has read it: no POST of theirs can land any more.
+        Only once this epoch's fence is written and the watch has shown it: then no POST of theirs can land any more.
         """
-        for uid in [uid for uid, reservation in self._reservations.items() if not reservation.answered]:
-            self.release(uid)
+        for uid in [uid for uid, assumed in self._assumed.items() if not assumed.is_bound]:
+            self.forget(uid)
         for kind in PLUGIN_KINDS.values():
             self.snapshot.objects(kind.struct).show_all_real()
-        for uid in self.nominations.unanswered():
-            self.give_up_keeping(uid)
+        for uid in self.nominated_pods.unwritten():
+            self.withdraw_nomination(uid)
+
+    # Nominated pods.
+
+    def nominate(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
+        """Nominate the node for the pod; these are the uids of the pods that are about to be evicted for it."""
+        self.nominated_pods.nominate(pod, node, victims)
+
+    def nomination_written(self, uid: str, version: int) -> None:
+        """The API server has written the nomination; the pod has this resourceVersion now."""
+        self.nominated_pods.written(uid, version)
+        self._restore_nomination(uid)
+
+    def withdraw_nomination(self, uid: str) -> None:
+        """Drop a nomination that was not written: what the API shows counts again."""
+        if self.nominated_pods.is_unwritten(uid):
+            self.nominated_pods.withdraw(uid)
+            self._restore_nomination(uid)
+
+    def victims_left(self, uid: str) -> frozenset[str]:
+        """Of the pods that were evicted for this one, those that the watch still shows."""
+        return self.nominated_pods.victims_of(uid) & self._bound
+
+    def _restore_nomination(self, uid: str) -> None:
+        pod = self._unbound.get(uid)
+        if pod is not None and uid not in self._assumed:
+            self._update_nomination(pod)
+
+    def _update_nomination(self, pod: Pod) -> None:
+        self.nominated_pods.update(pod, version_number(pod.metadata.resource_version))
+
+
+class NominatedPods:
+    """Which node is nominated for which pod: by the API, or by this binder where no watch has shown it yet."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._own: dict[str, _OwnNomination] = {}
+
+    def update(self, pod: Pod, version: int) -> None:
+        """The API shows the pod unbound, at this resourceVersion. Our own nomination counts until it is shown."""
+        own = self._own.get(pod.uid)
+        if own is not None and not own.is_shown:
+            own.is_shown = 0 < own.version <= version
+        if own is not None and not own.is_shown:
+            self._snapshot.nominate(pod, own.node)
+        elif pod.status.nominated_node_name:
+            self._snapshot.nominate(pod, pod.status.nominated_node_name)
+        else:
+            self._snapshot.end_nomination(pod.uid)
+
+    def remove(self, uid: str) -> None:
+        """The pod is on a node, or is deleted."""
+        self._own.pop(uid, None)
+        self._snapshot.end_nomination(uid)
+
+    def nominate(self, pod: Pod, node: str, victims: frozenset[str]) -> None:
+        self._own[pod.uid] = _OwnNomination(node=node, victims=victims)
+        self._snapshot.nominate(pod, node)
+
+    def written(self, uid: str, version: int) -> None:
+        """The API server has written it; the pod has this resourceVersion now."""
+        own = self._own.get(uid)
+        if own is not None:
+            own.version = version
+
+    def withdraw(self, uid: str) -> None:
+        self._own.pop(uid, None)
+
+    def is_unwritten(self, uid: str) -> bool:
+        """Whether this binder has nominated a node for the pod and no answer of the API server has confirmed it."""
+        own = self._own.get(uid)
+        return own is not None and not own.version
+
+    def unwritten(self) -> list[str]:
+        return [uid for uid in self._own if self.is_unwritten(uid)]
+
+    def node_of(self, pod: Pod) -> str:
+        """The pod's nominated node as the API server has it; empty for none."""
+        own = self._own.get(pod.uid)
+        if own is not None and own.version and not own.is_shown:
+            return own.node
+        return pod.status.nominated_node_name
+
+    def victims_of(self, uid: str) -> frozenset[str]:
+        """Uids of the pods that this binder has evicted for the pod."""
+        own = self._own.get(uid)
+        return frozenset() if own is None else own.victims
+
+
+@dataclass(slots=True, kw_only=True)
+class _OwnNomination:
+    """A node that this binder has nominated for a pod."""
+
+    node: str
+    victims: frozenset[str]
+    """Uids of the pods that are evicted for it."""
+    version: int = 0
+    """The pod's resourceVersion from which on its status has the node; 0 as long as the API server has not answered."""
+    is_shown: bool = False
+    """Whether the watch has reached that version."""
+
+
+def version_number(resource_version: str) -> int:
+    """A resourceVersion as a number: the API server documents that they may be compared so. Empty or odd is 0."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
+def fence_epoch(pod: Pod) -> int:
+    """The epoch of the fence that the pod carries; 0 without one, or when its message is not a number."""
+    for condition in pod.status.conditions or ():
+        if condition.type == CONDITION_FENCE:
+            return version_number(condition.message)
+    return 0
 
 
 def _as_mirrored(pod: Pod) -> Pod:
-    """The pod with the start that scorers know of it, so that both choose the same victims: when it was bound."""
+    """The pod with the start time that scorers see, when it was bound, so that both choose the same victims."""
     since = bound_since(pod)
     if since == pod.status.start_time:
         return pod

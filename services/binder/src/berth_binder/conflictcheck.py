@@ -1,6 +1,6 @@
 """Which of the K nodes the pod gets, by the newest state: the first that passes every filter, untouched ones first.
 
-A node is untouched when the ledger has no more pods on it than the scorer counted. When all that pass were touched
+A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
 since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*); where
 that is of no use, the node that was touched least is taken (ADR 2). No node is taken for being untouched that is worse
 in what pods cannot change: when all the better ones are full by now, the pod is ranked again. Where pods of a kind are
@@ -51,7 +51,7 @@ class Choice:
 class Recheck:
     """The same filters that the scorer ran, asked of single nodes of the binder's own state."""
 
-    ledger: Cache
+    cache: Cache
     best: int = 8
     """K: with fewer feasible nodes than this the least touched is taken at once: there is no better list to be had."""
 
@@ -61,7 +61,7 @@ class Recheck:
         Raises:
             RecheckError: a filter could not answer.
         """
-        status = check(pod, node, self.ledger.snapshot, profile)
+        status = check(pod, node, self.cache.snapshot, profile)
         if status.code is Code.ERROR:
             raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
         return status
@@ -93,7 +93,7 @@ class Recheck:
             floor = floor if excess else points
             if points < floor:
                 continue
-            there = company_by_name(pod, [candidate.node], self.ledger.snapshot, profile)[candidate.node]
+            there = company_by_name(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
             excess[candidate.node] = there - candidate.pods
             if excess[candidate.node] <= 0:
                 return Choice(node=candidate.node)
@@ -106,14 +106,14 @@ class Recheck:
     def _least_company(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
         """The node of the K with the fewest of the pod's kind; when another has fewer, a better list is to be had."""
         names = [candidate.node for candidate in ranked.candidates]
-        there = company_by_name(pod, names, self.ledger.snapshot, profile)
+        there = company_by_name(pod, names, self.cache.snapshot, profile)
         in_order = sorted(ranked.candidates, key=lambda candidate: there[candidate.node])
         refusals: list[Rejection] = []
         chosen = next(self._passing(in_order, pod, profile, refusals), None)
         if chosen is None:
             return _nothing(refusals)
         if self._may_be_ranked_again(ranked, attempt):
-            fewer = nodes_with_less_company(pod, self.ledger.snapshot, profile, than=there[chosen.node])
+            fewer = nodes_with_less_company(pod, self.cache.snapshot, profile, than=there[chosen.node])
             if any(self.passes(pod, node, profile).is_success for node in fewer[: self.best]):
                 return Choice(conflict=Reason.STALE)
         return Choice(node=chosen.node)
@@ -168,9 +168,9 @@ class EvictionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCheck:
-    """Reads the ledger, changes nothing."""
+    """Reads the cache, changes nothing."""
 
-    ledger: Cache
+    cache: Cache
     profiles: Mapping[str, Profile]
 
     def of(self, ranked: Ranked, proposed: Preemption, pod: Pod) -> Verdict | EvictionPlan:
@@ -180,14 +180,14 @@ class PreemptionCheck:
             RecheckError: a plugin could not answer.
         """
         profile = self.profiles[ranked.profile]
-        kept = self.ledger.nominations.node_of(pod)
+        kept = self.cache.nominated_pods.node_of(pod)
         if kept and self._is_being_vacated(pod, kept, profile):
             preemption = self._under_way(kept, proposed)
             return Verdict(outcome=Outcome.PREEMPTING, node=kept, message=ranked.message, preemption=preemption)
         now = self._needed_now(pod, proposed.node, profile)
         if now is None or not self._is_as_proposed(now, proposed):
             return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
-        victims = tuple(placed.pod for uid in now.victims if (placed := self.ledger.snapshot.placed(uid)))
+        victims = tuple(placed.pod for uid in now.victims if (placed := self.cache.snapshot.placed(uid)))
         return EvictionPlan(
             pod=pod,
             node=now.node,
@@ -198,34 +198,34 @@ class PreemptionCheck:
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
         """Whether pods are still going for this one from a node that can take it then: nobody else is evicted."""
-        info = self.ledger.snapshot.node_info(node)
-        if info is None or check(pod, node, self.ledger.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+        info = self.cache.snapshot.node_info(node)
+        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return False
-        if self.ledger.victims_left(pod.uid):
+        if self.cache.victims_left(pod.uid):
             return True
         there = (placed.pod for placed in info.placed())
         return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in there)
 
     def _under_way(self, node: str, proposed: Preemption) -> Preemption:
         """Of what was proposed, whom somebody has evicted already: a binder that was killed before it said so."""
-        placed = ((victim, self.ledger.snapshot.placed(victim.uid)) for victim in proposed.victims)
+        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
         going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
         return Preemption(node=node, victims=going, violations=proposed.violations)
 
     def _needed_now(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
         try:
-            return confirm(pod, node, self.ledger.snapshot, profile)
+            return confirm(pod, node, self.cache.snapshot, profile)
         except PluginFailure as failure:
             raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
 
     def _is_as_proposed(self, now: Nomination, proposed: Preemption) -> bool:
         """Whether nobody else has to go than was said, nothing is violated that was not, and all are bound indeed."""
         said = {victim.uid for victim in proposed.victims}
-        all_bound = not any(uid in self.ledger.reservations for uid in now.victims)
+        all_bound = not any(uid in self.cache.assumed_pods for uid in now.victims)
         return said.issuperset(now.victims) and now.violations <= proposed.violations and all_bound
 
     def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
-        nominees = (each for each in self.ledger.snapshot.nominations() if each.node == node)
+        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
         return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
 
 
@@ -243,9 +243,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictCheck:
-    """Reads the ledger, changes nothing."""
+    """Reads the cache, changes nothing."""
 
-    ledger: Cache
+    cache: Cache
     recheck: Recheck
     preempting: PreemptionCheck
     profiles: Mapping[str, Profile]
@@ -268,15 +268,15 @@ class ConflictCheck:
 
     def standing(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
         """Bound already, gone or changed; or else the pod as it is known newest."""
-        node = self.ledger.node_shown(attempt.uid)
+        node = self.cache.bound_node(attempt.uid)
         if node is not None:
             return bound_somewhere(node, frozenset(each.node for each in ranked.candidates))
         pod = self._newest(ranked.pod)
         if pod is None:
             return GONE
-        promised = self.ledger.reservation(pod.uid)
-        if promised is not None and promised.answered:
-            return bound(promised.node)
+        assumed = self.cache.assumed_pod(pod.uid)
+        if assumed is not None and assumed.is_bound:
+            return bound(assumed.node)
         if pod.spec.node_name or is_gone_while_unbound(pod):
             return GONE  # also when the message itself shows a node: then the watcher looks again
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
@@ -298,10 +298,10 @@ class ConflictCheck:
         The message's own is newer when the binder's watch lags behind the watcher's. Of a pod that no watch has shown
         it counts only above everything that ours has read: else the pod came and went.
         """
-        shown = self.ledger.pod(said.uid)
+        shown = self.cache.pod(said.uid)
         version = version_number(said.metadata.resource_version)
         if shown is None:
-            return said if version > self.ledger.reached(PODS) else None
+            return said if version > self.cache.reached(PODS) else None
         return said if version > version_number(shown.metadata.resource_version) else shown
 
 

@@ -57,7 +57,7 @@ from berth_binder.progress import (
     RequestsInFlight,
     ViewState,
 )
-from berth_binder.settings import CommitSettings
+from berth_binder.settings import CoreSettings
 
 
 class DecidedAttempts:
@@ -117,27 +117,25 @@ class BinderCore:
     def __init__(
         self,
         *,
-        ledger: Cache,
+        cache: Cache,
         profiles: Mapping[str, Profile],
         stand: ViewState,
-        settings: CommitSettings | None = None,
+        settings: CoreSettings | None = None,
     ) -> None:
-        self._settings = settings or CommitSettings()
-        self._ledger = ledger
+        self._settings = settings or CoreSettings()
+        self._cache = cache
         self._profiles = profiles
-        self._statements = DecisionBuilder(ledger=ledger, stand=stand)
-        self._recheck = Recheck(ledger=ledger, best=self._settings.best)
-        preempting = PreemptionCheck(ledger=ledger, profiles=profiles)
-        self._examination = ConflictCheck(
-            ledger=ledger, recheck=self._recheck, preempting=preempting, profiles=profiles
-        )
+        self._statements = DecisionBuilder(cache=cache, stand=stand)
+        self._recheck = Recheck(cache=cache, best=self._settings.best)
+        preempting = PreemptionCheck(cache=cache, profiles=profiles)
+        self._examination = ConflictCheck(cache=cache, recheck=self._recheck, preempting=preempting, profiles=profiles)
         self._given = DecidedAttempts()
         self._queue = StreamOrder()
         self._open: dict[str, BindingAttempt] = {}
         self._wire = RequestsInFlight(self._settings.max_in_flight)
-        self._requests = RequestSender(ledger=ledger, wire=self._wire)
+        self._requests = RequestSender(cache=cache, wire=self._wire)
         self._hold_ups = PausedAttempts(settings=self._settings, statements=self._statements)
-        self._ending = AttemptEnding(ledger=ledger, statements=self._statements, hold_ups=self._hold_ups)
+        self._ending = AttemptEnding(cache=cache, statements=self._statements, hold_ups=self._hold_ups)
         self._is_closed = False
 
     # Events.
@@ -268,9 +266,9 @@ class BinderCore:
         self._ending.undo(commitment)
         commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
         commitment.unseen = {}
-        self._ledger.reserve(placement.pod, placement.node)
-        state = CycleState(self._ledger.snapshot.class_of(placement.pod))
-        state.write(SNAPSHOT, self._ledger.snapshot)
+        self._cache.assume(placement.pod, placement.node)
+        state = CycleState(self._cache.snapshot.class_of(placement.pod))
+        state.write(SNAPSHOT, self._cache.snapshot)
         profile = self._profiles[commitment.foremost.ranked.profile]
         steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
         commitment.steps = steps
@@ -303,7 +301,7 @@ class BinderCore:
         step = after_binding(answer, commitment.node)
         if isinstance(step, Verdict):
             return self._ending.settle(commitment, step)
-        if step is Next.READ and commitment.collisions < self._settings.collisions:
+        if step is Next.READ and commitment.collisions < self._settings.max_conflicts:
             commitment.collisions += 1
             return self._requests.look(commitment)
         return self._hold_ups.pause(commitment, answer, now)
@@ -316,7 +314,7 @@ class BinderCore:
         if not isinstance(step, Verdict):
             return self._hold_ups.pause(commitment, answer, now)
         if answer.pod is not None:
-            self._ledger.kept(commitment.uid, version_number(answer.pod.metadata.resource_version))
+            self._cache.nomination_written(commitment.uid, version_number(answer.pod.metadata.resource_version))
         return self._ending.settle(commitment, step)
 
     def _after_writing(self, commitment: BindingAttempt, answer: Written, now: float) -> list[Effect]:
@@ -355,7 +353,7 @@ class BinderCore:
         profile = self._profiles[commitment.foremost.ranked.profile]
         return self._recheck.passes(pod, commitment.node, profile).is_success
 
-    # Pauses.
+    # BackoffSettings.
 
     def _resume(self, commitment: BindingAttempt, now: float) -> list[Effect]:
         commitment.collisions = 0
@@ -386,7 +384,7 @@ class BinderCore:
             return step(commitment)
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
             commitment.tries += 1
-            if commitment.tries < self._settings.tries:
+            if commitment.tries < self._settings.max_exceptions:
                 return self._hold_ups.pause(commitment, None, now)
             reason = f"committing {commitment.pod.key!r}: failed {commitment.tries} times: {type(exc).__name__}: {exc}"
             return self._ending.settle(commitment, failed(reason, reason="exception"), bury=True)

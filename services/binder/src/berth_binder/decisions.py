@@ -52,13 +52,13 @@ def count_binding(metrics: Meter, answer: Answer, seconds: float, *, profile: st
     metrics.observe("berth_binding_duration_seconds", seconds)
 
 
-def show(metrics: Meter, ledger: Cache, *, on_wire: int) -> None:
+def show(metrics: Meter, cache: Cache, *, on_wire: int) -> None:
     """Set what is shown of how things stand."""
-    metrics.set("berth_reservations", len(ledger.reservations))
+    metrics.set("berth_reservations", len(cache.assumed_pods))
     metrics.set("berth_bindings_in_flight", on_wire)
-    metrics.set("scheduler_cache_size", ledger.snapshot.node_count, type="nodes")
-    metrics.set("scheduler_cache_size", ledger.snapshot.pod_count, type="pods")
-    metrics.set("scheduler_cache_size", len(ledger.reservations), type="assumed_pods")
+    metrics.set("scheduler_cache_size", cache.snapshot.node_count, type="nodes")
+    metrics.set("scheduler_cache_size", cache.snapshot.pod_count, type="pods")
+    metrics.set("scheduler_cache_size", len(cache.assumed_pods), type="assumed_pods")
 
 
 def clear(metrics: Meter) -> None:

@@ -1,14 +1,7 @@
-"""What people are told of a Decision: an Event (events.k8s.io/v1) and the PodScheduled condition.
+"""Events (events.k8s.io/v1) and PodScheduled conditions of Decisions, in kube-scheduler's words.
 
-The words are kube-scheduler's. Pure: decisions and a wall clock in, request bodies out.
-
-
-When an announcement may go out: behind every Binding, a few at once, so many a second.
-
-They are never in the way (PROTOCOL 5). The oldest is dropped when too many wait. Pure: the clock is handed in.
-
-
-Tells people: sends Events and conditions as their budget allows, in tasks of its own.
+They are sent in tasks of their own and never delay a Binding (PROTOCOL 5): a budget limits how many are sent a second
+and at once, and the oldest is dropped when too many wait.
 """
 
 from __future__ import annotations
@@ -22,6 +15,8 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
+
 from berth.api.errors import BerthError
 from berth.api.messages import Decision, Outcome
 from berth.api.meta import ObjectMeta
@@ -32,26 +27,190 @@ from berth.kube.errors import Response
 from berth.kube.events import create_event, cut
 from berth.kube.pods import condition_patch, patch_pod_status
 from berth.process.lifecycle import Process
-from berth_binder.apicalls import _encoder
+from berth_binder.settings import EventSettings
 
 NAME_LIMIT: Final = 253
-
+"""Characters of an object's name."""
 INSTANCE_LIMIT: Final = 128
+"""Characters of ``reportingInstance``."""
 
 _SCHEDULED: Final = "PodScheduled"
-
 _FALSE: Final = "False"
-
 _REASONS: Final = {
     Outcome.UNSCHEDULABLE: "Unschedulable",
     Outcome.PREEMPTING: "Unschedulable",
     Outcome.ERROR: "SchedulerError",
 }
+_encoder = msgspec.json.Encoder()
+
+
+class EventRecorder:
+    """Records Decisions on pods. It lives as long as the process: what was decided is sent also after leadership."""
+
+    def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
+        self._client = client
+        self._process = process
+        self._budget = budget or EventBudget()
+        self._woken = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._dropped = 0
+        self.bindings_wait = False
+        """Whether pods wait to be examined: then fewer requests are sent at once."""
+
+    def record(self, decision: Decision, pod: Pod) -> None:
+        """Send the Decision's Events and condition as soon as the budget allows."""
+        self._budget.add(decision, pod)
+        if self._budget.dropped > self._dropped:
+            dropped = self._budget.dropped - self._dropped
+            self._process.metrics.count("berth_api_events_total", dropped, result="dropped")
+            self._dropped = self._budget.dropped
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                record = self._budget.next(self._process.clock.now(), bindings_wait=self.bindings_wait)
+                if record is None:
+                    await self._wait()
+                else:
+                    tasks.create_task(self._send(record))
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until everything is sent, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._budget.is_busy:
+                    self._answered.clear()
+                    await self._answered.wait()
+
+    async def _wait(self) -> None:
+        now = self._process.clock.now()
+        due = self._budget.due(now)
+        self._woken.clear()
+        try:
+            async with asyncio.timeout(None if due is None else due - now):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def _send(self, record: Record) -> None:
+        try:
+            status = (await self._request(record)).status
+        except BerthError:
+            status = 0
+        finally:
+            self._budget.done()
+            self._woken.set()
+            self._answered.set()
+        if status == HTTPStatus.NOT_FOUND and isinstance(record, EventRecord):
+            self._budget.end_series(record)
+        sent = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES or status == HTTPStatus.CONFLICT
+        self._process.metrics.count("berth_api_events_total", result="sent" if sent else "failed")
+
+    async def _request(self, record: Record) -> Response:
+        """Create an Event, count it in its series, or patch the condition.
+
+        Raises:
+            ApiUnreachableError: no answer.
+        """
+        wall = datetime.now(UTC)
+        metadata = record.pod.metadata
+        if isinstance(record, ConditionRecord):
+            body = condition_patch(record.condition(wall), uid=metadata.uid)
+            return await patch_pod_status(self._client, metadata.namespace, metadata.name, body)
+        if record.count == 1:
+            event = event_body(record, instance=self._process.identity, wall=wall)
+            return await create_event(self._client, metadata.namespace, _encoder.encode(event))
+        path = f"/apis/events.k8s.io/v1/namespaces/{metadata.namespace}/events/{record.name}"
+        series = _encoder.encode(series_body(record, wall))
+        return await self._client.request("PATCH", path, body=series, content_type=MERGE_PATCH)
+
+
+class EventBudget:
+    """The records that wait, and whether one may be sent. Pure: the clock is handed in."""
+
+    def __init__(self, settings: EventSettings | None = None) -> None:
+        self._settings = settings or EventSettings()
+        self._waiting: OrderedDict[tuple[str, str], Record] = OrderedDict()
+        self._series: OrderedDict[tuple[str, str, str], EventRecord] = OrderedDict()
+        self._tokens = float(self._settings.burst)
+        self._filled_at: float | None = None
+        self._in_flight = 0
+        self.dropped = 0
+        """How many records were dropped because too many waited."""
+
+    def add(self, decision: Decision, pod: Pod) -> None:
+        """Queue what the Decision gives to record. A newer record of a pod replaces the one that still waits."""
+        condition = condition_of(decision, pod)
+        if condition is not None and condition.changes_anything:
+            self._queue((pod.uid, "condition"), condition)
+        event = event_of(decision, pod)
+        if event is not None:
+            self._queue((pod.uid, event.reason), event)
+        for victim in events_of_victims(decision, pod):
+            self._queue((victim.pod.uid, victim.reason), victim)
+
+    def next(self, now: float, *, bindings_wait: bool) -> Record | None:
+        """The record that may be sent now. Call ``done`` after its answer."""
+        limit = self._settings.in_flight_behind_bindings if bindings_wait else self._settings.in_flight
+        self._fill(now)
+        if not self._waiting or self._in_flight >= limit or self._tokens < 1:
+            return None
+        self._tokens -= 1
+        self._in_flight += 1
+        _, record = self._waiting.popitem(last=False)
+        return self._counted(record) if isinstance(record, EventRecord) else record
+
+    def done(self) -> None:
+        """A request was answered, or failed."""
+        self._in_flight -= 1
+
+    def end_series(self, event: EventRecord) -> None:
+        """The API has no such Event (any more): create the next of its kind instead of counting it."""
+        self._series.pop(event.key, None)
+
+    def due(self, now: float) -> float | None:
+        """When the rate allows the next one; ``None`` when nothing waits for that."""
+        if not self._waiting or self._tokens >= 1:
+            return None
+        return now + (1 - self._tokens) / self._settings.per_second
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is in flight."""
+        return bool(self._waiting) or self._in_flight > 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _queue(self, key: tuple[str, str], record: Record) -> None:
+        if key not in self._waiting and len(self._waiting) >= self._settings.queued:
+            self._waiting.popitem(last=False)
+            self.dropped += 1
+        self._waiting[key] = record
+
+    def _counted(self, event: EventRecord) -> EventRecord:
+        """The Event itself, or the next of its series."""
+        last = self._series.pop(event.key, None)
+        event = event if last is None else last.repeated()
+        if event.type == "Warning":
+            self._series[event.key] = event
+        if len(self._series) > self._settings.series:
+            self._series.popitem(last=False)
+        return event
+
+    def _fill(self, now: float) -> None:
+        if self._filled_at is not None:
+            gained = (now - self._filled_at) * self._settings.per_second
+            self._tokens = min(float(self._settings.burst), self._tokens + gained)
+        self._filled_at = now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventNote:
-    """An Event as it is told: once with a name of its own, then counted as a series."""
+class EventRecord:
+    """An Event to create, or to count in its series when it was created before."""
 
     pod: Pod
     name: str
@@ -62,7 +221,7 @@ class EventNote:
     action: str
     note: str
     related: Pod | None = None
-    """For whose sake it happened."""
+    """The pod for which this one was evicted."""
     count: int = 1
 
     @property
@@ -70,14 +229,13 @@ class EventNote:
         """What repeats of an Event share."""
         return (self.pod.uid, self.reason, self.note)
 
-    def repeated(self) -> EventNote:
-        """The same once more."""
+    def repeated(self) -> EventRecord:
         return replace(self, count=self.count + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionNote:
-    """The PodScheduled condition that tells why the pod waits."""
+class ConditionRecord:
+    """The PodScheduled condition that gives the reason why the pod is not bound."""
 
     pod: Pod
     reason: str
@@ -85,14 +243,16 @@ class ConditionNote:
 
     @property
     def changes_anything(self) -> bool:
-        """Whether the pod does not say so already."""
-        said = self._said()
-        return said is None or (said.status, said.reason, said.message) != (_FALSE, self.reason, self.message)
+        """Whether the pod does not have this condition already."""
+        present = self._present()
+        if present is None:
+            return True
+        return (present.status, present.reason, present.message) != (_FALSE, self.reason, self.message)
 
     def condition(self, wall: datetime) -> PodCondition:
-        """The condition as the API server takes it. Its time is that of the change from or to True."""
-        said = self._said()
-        since = said.last_transition_time if said is not None and said.status == _FALSE else None
+        """The condition as the API server takes it. Its time is that of the last change of its status."""
+        present = self._present()
+        since = present.last_transition_time if present is not None and present.status == _FALSE else None
         return PodCondition(
             type=_SCHEDULED,
             status=_FALSE,
@@ -101,24 +261,27 @@ class ConditionNote:
             last_transition_time=since or whole_seconds(wall),
         )
 
-    def _said(self) -> PodCondition | None:
+    def _present(self) -> PodCondition | None:
         return next((each for each in self.pod.status.conditions or () if each.type == _SCHEDULED), None)
 
 
-def event_of(said: Decision, pod: Pod) -> EventNote | None:
-    """The Event of a Decision; ``None`` for outcomes that are the services' own affair."""
-    if said.outcome is Outcome.BOUND:
-        note = f"Successfully assigned {said.namespace}/{said.pod} to {said.node}"
+Record = EventRecord | ConditionRecord
+
+
+def event_of(decision: Decision, pod: Pod) -> EventRecord | None:
+    """The Event of a Decision; ``None`` for outcomes that only the services need."""
+    if decision.outcome is Outcome.BOUND:
+        note = f"Successfully assigned {decision.namespace}/{decision.pod} to {decision.node}"
         type_, reason, action = "Normal", "Scheduled", "Binding"
-    elif said.outcome in _REASONS:
-        note = said.message
+    elif decision.outcome in _REASONS:
+        note = decision.message
         type_, reason, action = "Warning", "FailedScheduling", "Scheduling"
     else:
         return None
-    return EventNote(
+    return EventRecord(
         pod=pod,
-        name=_name(said, note),
-        controller=said.profile,
+        name=_name(decision, note),
+        controller=decision.profile,
         type=type_,
         reason=reason,
         action=action,
@@ -126,33 +289,33 @@ def event_of(said: Decision, pod: Pod) -> EventNote | None:
     )
 
 
-def events_of_victims(said: Decision, pod: Pod) -> list[EventNote]:
+def events_of_victims(decision: Decision, pod: Pod) -> list[EventRecord]:
     """The Events of the pods that were evicted for this one."""
-    if said.preemption is None:
+    if decision.preemption is None:
         return []
-    note = f"Preempted by pod {said.uid} on node {said.preemption.node}"
+    note = f"Preempted by pod {decision.uid} on node {decision.preemption.node}"
     return [
-        EventNote(
+        EventRecord(
             pod=Pod(metadata=ObjectMeta(name=victim.name, namespace=victim.namespace, uid=victim.uid)),
-            name=_named_after(victim.name, f"{victim.uid} {note}"),
-            controller=said.profile,
+            name=_name_from(victim.name, f"{victim.uid} {note}"),
+            controller=decision.profile,
             type="Normal",
             reason="Preempted",
             action="Preempting",
             note=note,
             related=pod,
         )
-        for victim in said.preemption.victims
+        for victim in decision.preemption.victims
     ]
 
 
-def condition_of(said: Decision, pod: Pod) -> ConditionNote | None:
+def condition_of(decision: Decision, pod: Pod) -> ConditionRecord | None:
     """The condition of a Decision; ``None`` when it has none (a Binding sets PodScheduled itself)."""
-    reason = _REASONS.get(said.outcome)
-    return None if reason is None else ConditionNote(pod=pod, reason=reason, message=cut(said.message))
+    reason = _REASONS.get(decision.outcome)
+    return None if reason is None else ConditionRecord(pod=pod, reason=reason, message=cut(decision.message))
 
 
-def event_body(event: EventNote, *, instance: str, wall: datetime) -> dict[str, Any]:
+def event_body(event: EventRecord, *, instance: str, wall: datetime) -> dict[str, Any]:
     """The Event as the API server takes it."""
     related = {} if event.related is None else {"related": _reference(event.related)}
     return {
@@ -171,19 +334,19 @@ def event_body(event: EventNote, *, instance: str, wall: datetime) -> dict[str, 
     }
 
 
-def series_body(event: EventNote, wall: datetime) -> dict[str, Any]:
-    """The patch by which a repeat is counted."""
+def series_body(event: EventRecord, wall: datetime) -> dict[str, Any]:
+    """The patch that counts a repeat."""
     return {"series": {"count": event.count, "lastObservedTime": micro_time(wall)}}
 
 
-def _name(said: Decision, note: str) -> str:
-    """Made from what is said, so that saying it twice (a redelivery, another epoch) makes one Event."""
-    about = said.node if said.outcome is Outcome.BOUND else f"{said.attempt} {note}"
-    return _named_after(said.pod, f"{said.uid} {said.outcome} {about}")
+def _name(decision: Decision, note: str) -> str:
+    """A name made from the content: recording it twice (a redelivery, another epoch) makes one Event."""
+    about = decision.node if decision.outcome is Outcome.BOUND else f"{decision.attempt} {note}"
+    return _name_from(decision.pod, f"{decision.uid} {decision.outcome} {about}")
 
 
-def _named_after(pod: str, told: str) -> str:
-    digest = blake2b(told.encode(), digest_size=8).hexdigest()
+def _name_from(pod: str, content: str) -> str:
+    digest = blake2b(content.encode(), digest_size=8).hexdigest()
     return f"{pod[: NAME_LIMIT - len(digest) - 1].rstrip('.-')}.{digest}"
 
 
@@ -197,190 +360,3 @@ def _reference(pod: Pod) -> dict[str, str]:
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,
     }
-
-
-Note = EventNote | ConditionNote
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSettings:
-    """How much is said."""
-
-    per_second: float = 1000.0
-    """Requests a second, above 0. An Event costs the API server about 1 ms of CPU: this is one core of it at most."""
-    burst: int = 200
-    """Requests that may go out at once after a quiet time, 1 or more."""
-    queued: int = 10_000
-    """Announcements that may wait, 1 or more: about 30 MB of pods. The oldest is dropped for a new one."""
-    at_once: int = 16
-    """On the wire at once while no Binding waits."""
-    at_once_behind_bindings: int = 8
-    """On the wire at once while Bindings wait: in a long drain Events must go on too, or all come at its end."""
-    series: int = 10_000
-    """Waiting pods whose last Event is remembered, so that a repeat is counted in it and does not make another."""
-
-
-class EventBudget:
-    """Announcements that wait, and whether one may go."""
-
-    def __init__(self, settings: BudgetSettings | None = None) -> None:
-        self._settings = settings or BudgetSettings()
-        self._waiting: OrderedDict[tuple[str, str], Note] = OrderedDict()
-        self._told: OrderedDict[tuple[str, str, str], EventNote] = OrderedDict()
-        self._tokens = float(self._settings.burst)
-        self._filled_at: float | None = None
-        self._on_wire = 0
-        self.dropped = 0
-        """How many announcements were dropped for want of room."""
-
-    def offer(self, said: Decision, pod: Pod) -> None:
-        """Tell people of this Decision when there is room. A newer word on a pod takes the place of one that waits."""
-        condition = condition_of(said, pod)
-        if condition is not None and condition.changes_anything:
-            self._queue((pod.uid, "condition"), condition)
-        event = event_of(said, pod)
-        if event is not None:
-            self._queue((pod.uid, event.reason), event)
-        for victim in events_of_victims(said, pod):
-            self._queue((victim.pod.uid, victim.reason), victim)
-
-    def next(self, now: float, *, bindings_wait: bool) -> Note | None:
-        """The announcement that may go out now; whoever takes it says ``done`` after its answer."""
-        limit = self._settings.at_once_behind_bindings if bindings_wait else self._settings.at_once
-        self._fill(now)
-        if not self._waiting or self._on_wire >= limit or self._tokens < 1:
-            return None
-        self._tokens -= 1
-        self._on_wire += 1
-        _, note = self._waiting.popitem(last=False)
-        return self._counted(note) if isinstance(note, EventNote) else note
-
-    def done(self) -> None:
-        """One is answered."""
-        self._on_wire -= 1
-
-    def forget(self, event: EventNote) -> None:
-        """The Event is not there (any more): the next of its kind is told anew."""
-        self._told.pop(event.key, None)
-
-    def due(self, now: float) -> float | None:
-        """When the rate allows the next one; ``None`` when nothing waits for that."""
-        if not self._waiting or self._tokens >= 1:
-            return None
-        return now + (1 - self._tokens) / self._settings.per_second
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything waits or is on the wire."""
-        return bool(self._waiting) or self._on_wire > 0
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
-
-    def _queue(self, key: tuple[str, str], note: Note) -> None:
-        if key not in self._waiting and len(self._waiting) >= self._settings.queued:
-            self._waiting.popitem(last=False)
-            self.dropped += 1
-        self._waiting[key] = note
-
-    def _counted(self, event: EventNote) -> EventNote:
-        """The Event itself, or the next of a series that was begun."""
-        told = self._told.pop(event.key, None)
-        event = event if told is None else told.repeated()
-        if event.type == "Warning":
-            self._told[event.key] = event
-        if len(self._told) > self._settings.series:
-            self._told.popitem(last=False)
-        return event
-
-    def _fill(self, now: float) -> None:
-        if self._filled_at is not None:
-            gained = (now - self._filled_at) * self._settings.per_second
-            self._tokens = min(float(self._settings.burst), self._tokens + gained)
-        self._filled_at = now
-
-
-class EventRecorder:
-    """Lives as long as the process: what a leader decided is still told when it no longer leads."""
-
-    def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
-        self._client = client
-        self._process = process
-        self._budget = budget or EventBudget()
-        self._woken = asyncio.Event()
-        self._answered = asyncio.Event()
-        self._dropped = 0
-        self.bindings_wait = False
-        """Whether pods wait for a place on the wire: then less is said at once."""
-
-    def offer(self, said: Decision, pod: Pod) -> None:
-        """Tell people of this Decision when there is room."""
-        self._budget.offer(said, pod)
-        if self._budget.dropped > self._dropped:
-            dropped = self._budget.dropped - self._dropped
-            self._process.metrics.count("berth_api_events_total", dropped, result="dropped")
-            self._dropped = self._budget.dropped
-        self._woken.set()
-
-    async def run(self) -> None:
-        """Send until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                note = self._budget.next(self._process.clock.now(), bindings_wait=self.bindings_wait)
-                if note is None:
-                    await self._rest()
-                else:
-                    tasks.create_task(self._send(note))
-
-    async def finish(self, seconds: float) -> None:
-        """Give what waits so much time to go out."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._budget.is_busy:
-                    self._answered.clear()
-                    await self._answered.wait()
-
-    async def _rest(self) -> None:
-        now = self._process.clock.now()
-        due = self._budget.due(now)
-        self._woken.clear()
-        try:
-            async with asyncio.timeout(None if due is None else due - now):
-                await self._woken.wait()
-        except TimeoutError:
-            return
-
-    async def _send(self, note: Note) -> None:
-        try:
-            status = (await tell(self._client, note, instance=self._process.identity)).status
-        except BerthError:
-            status = 0
-        finally:
-            self._budget.done()
-            self._woken.set()
-            self._answered.set()
-        if status == HTTPStatus.NOT_FOUND and isinstance(note, EventNote):
-            self._budget.forget(note)
-        sent = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES or status == HTTPStatus.CONFLICT
-        self._process.metrics.count("berth_api_events_total", result="sent" if sent else "failed")
-
-
-async def tell(client: KubeClient, note: EventNote | ConditionNote, *, instance: str) -> Response:
-    """Write an Event, count it in its series, or patch the condition.
-
-    Raises:
-        ApiUnreachableError: no answer.
-    """
-    wall = datetime.now(UTC)
-    metadata = note.pod.metadata
-    if isinstance(note, ConditionNote):
-        body = condition_patch(note.condition(wall), uid=metadata.uid)
-        return await patch_pod_status(client, metadata.namespace, metadata.name, body)
-    if note.count == 1:
-        return await create_event(
-            client, metadata.namespace, _encoder.encode(event_body(note, instance=instance, wall=wall))
-        )
-    path = f"/apis/events.k8s.io/v1/namespaces/{metadata.namespace}/events/{note.name}"
-    return await client.request("PATCH", path, body=_encoder.encode(series_body(note, wall)), content_type=MERGE_PATCH)

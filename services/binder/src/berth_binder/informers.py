@@ -34,11 +34,11 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class BinderInformers:
-    """Feeds the ledger. ``run`` it in a task of its own."""
+    """Feeds the cache. ``run`` it in a task of its own."""
 
-    def __init__(self, client: KubeClient, ledger: Cache, process: Process) -> None:
+    def __init__(self, client: KubeClient, cache: Cache, process: Process) -> None:
         self._client = client
-        self._ledger = ledger
+        self._cache = cache
         self._metrics = process.metrics
         for kind in WATCHED_KINDS:
             self._metrics.count("berth_relists_total", 0, kind=kind.name)
@@ -115,8 +115,8 @@ class BinderInformers:
                 task.result()
 
     def _observe(self, event: ReflectorEvent[Any]) -> None:
-        self._ledger.observe(event)
-        oddities = self._ledger.snapshot.oddities
+        self._cache.observe(event)
+        oddities = self._cache.snapshot.oddities
         while oddities:
             log.warning("counted otherwise than it is written", problem=oddities.popleft())
         if isinstance(event, Listed):

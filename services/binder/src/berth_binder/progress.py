@@ -21,7 +21,7 @@ from berth_binder.cache import Cache
 from berth_binder.conflictcheck import EvictionPlan
 from berth_binder.effects import Answer, Demote, Effect, Evict, GetPod, Post, Publish, Verdict, WriteVolumes, waiting
 from berth_binder.pluginsteps import PluginSteps
-from berth_binder.settings import CommitSettings
+from berth_binder.settings import CoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class ViewState:
 class DecisionBuilder:
     """Makes the Decisions of one epoch, each with everything that explains it."""
 
-    ledger: Cache
+    cache: Cache
     stand: ViewState
 
     def final(self, commitment: BindingAttempt, verdict: Verdict) -> Decision:
@@ -74,7 +74,7 @@ class DecisionBuilder:
             blockers=list(verdict.blockers) or ranked.blockers,
             preemption=verdict.preemption,
             positions=ranked.positions,
-            resource_versions=self.ledger.newest_objects() if conflict else {},
+            resource_versions=self.cache.newest_resource_versions() if conflict else {},
             scorer=ranked.scorer,
             view_age_seconds=ranked.view_age_seconds,
             asked_at=ranked.asked_at,
@@ -90,7 +90,7 @@ BROKEN = "trying again after an exception"
 class PausedAttempts:
     """Few as a rule: looking through them is cheaper than keeping them in order."""
 
-    settings: CommitSettings
+    settings: CoreSettings
     statements: DecisionBuilder
     _paused: dict[str, BindingAttempt] = field(default_factory=dict)
     _troubled: dict[str, BindingAttempt] = field(default_factory=dict)
@@ -98,15 +98,15 @@ class PausedAttempts:
     def pause(self, commitment: BindingAttempt, answer: Answer | None, now: float) -> list[Effect]:
         """Back off: after an answer that leaves things open, or (``None``) after an exception."""
         commitment.failures += 1
-        pause = self.settings.pauses.after(commitment.failures, answer.retry_after if answer is not None else None)
+        pause = self.settings.backoff.after(commitment.failures, answer.retry_after if answer is not None else None)
         self._put_off(commitment, now + pause, BROKEN if answer is None else SILENT)
         if commitment.next_word is None:
-            commitment.next_word = now + self.settings.word_every.total_seconds()
+            commitment.next_word = now + self.settings.waiting_interval.total_seconds()
         return []
 
     def await_plugin(self, commitment: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """A plugin says wait: the room stays reserved, the window's place is free at once."""
-        due = min(now + self.settings.ask_again.total_seconds(), steps.waits_until)
+        due = min(now + self.settings.plugin_interval.total_seconds(), steps.waits_until)
         why = f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
         self._put_off(commitment, due, why)
         return [] if commitment.is_waiting else [self.word(commitment, now)]
@@ -114,7 +114,7 @@ class PausedAttempts:
     def word(self, commitment: BindingAttempt, now: float) -> Effect:
         """Say ``waiting``; the next time is in a while."""
         said = self.statements.waiting(commitment)
-        commitment.next_word = now + self.settings.word_every.total_seconds()
+        commitment.next_word = now + self.settings.waiting_interval.total_seconds()
         return Publish(decision=said, held=commitment.foremost.held)
 
     def words(self, now: float) -> list[Effect]:
@@ -154,7 +154,7 @@ class PausedAttempts:
 class AttemptEnding:
     """Ends commitments of one epoch."""
 
-    ledger: Cache
+    cache: Cache
     statements: DecisionBuilder
     hold_ups: PausedAttempts
 
@@ -178,13 +178,13 @@ class AttemptEnding:
             steps.undo()
 
     def _confirm(self, commitment: BindingAttempt) -> None:
-        self.ledger.confirm(commitment.uid)
+        self.cache.finish_binding(commitment.uid)
         if commitment.steps is not None:
             commitment.steps.after_binding()
 
     def _give_back(self, commitment: BindingAttempt) -> None:
-        self.ledger.release(commitment.uid)
-        self.ledger.give_up_keeping(commitment.uid)
+        self.cache.forget(commitment.uid)
+        self.cache.withdraw_nomination(commitment.uid)
         self.undo(commitment)
 
 
@@ -233,14 +233,14 @@ class RequestsInFlight:
 class RequestSender:
     """Starts requests of one epoch."""
 
-    ledger: Cache
+    cache: Cache
     wire: RequestsInFlight
 
     def evict(self, commitment: BindingAttempt, eviction: EvictionPlan) -> list[Effect]:
         """Have the victims go. The node is kept for the pod from here on: its room is nobody else's."""
         commitment.pod, commitment.eviction, commitment.phase = eviction.pod, eviction, AttemptPhase.EVICTING
         victims = frozenset(victim.uid for victim in eviction.victims)
-        self.ledger.keep(eviction.pod, eviction.node, victims)
+        self.cache.nominate(eviction.pod, eviction.node, victims)
         self.wire.start(commitment.uid)
         demoted = [Demote(pod=pod) for pod in eviction.demoted]
         return [*demoted, Evict(pod=eviction.pod, node=eviction.node, victims=eviction.victims)]
@@ -253,7 +253,7 @@ class RequestSender:
 
     def have_been_seen(self, commitment: BindingAttempt) -> bool:
         """Whether the watches have shown what was written."""
-        return all(self.ledger.reached(kind) >= version for kind, version in commitment.unseen.items())
+        return all(self.cache.reached(kind) >= version for kind, version in commitment.unseen.items())
 
     def post(self, commitment: BindingAttempt, steps: PluginSteps) -> list[Effect]:
         """Bind the pod as it is known now."""

@@ -66,9 +66,9 @@ class BinderParts:
 
     process: Process
     client: KubeClient
-    ledger: Cache
+    cache: Cache
     reading: BinderInformers
-    speaker: EventRecorder
+    recorder: EventRecorder
     profiles: dict[str, Profile]
     config: str
     """Digest of the configuration."""
@@ -85,10 +85,10 @@ class BinderRunner:
         self._now = parts.process.clock.now
         self._metrics = parts.process.metrics
         self._core = BinderCore(
-            ledger=parts.ledger,
+            cache=parts.cache,
             profiles=parts.profiles,
             stand=ViewState(epoch=Epoch(leadership.number), config=parts.config),
-            settings=parts.settings.commit,
+            settings=parts.settings.core,
         )
         self._publishing = Publishing(session, self._metrics)
         self._tasks = asyncio.TaskGroup()
@@ -115,7 +115,7 @@ class BinderRunner:
             session=self._session,
             leadership=self._leadership,
             client=parts.client,
-            ledger=parts.ledger,
+            cache=parts.cache,
             reading=parts.reading,
             schedulers=parts.profiles.keys(),
         )
@@ -141,7 +141,7 @@ class BinderRunner:
     def _heard_data(self) -> LiveDataReader:
         """What the filters read beside the cluster's objects."""
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
-        return LiveDataReader(self._parts.ledger.snapshot.live, sources)
+        return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
     async def _finish(self) -> None:
         """Take nothing new; what is on the wire is seen to its end, as far as there is time."""
@@ -162,12 +162,12 @@ class BinderRunner:
             self._take(delivery)
 
     def _take(self, delivery: Delivery) -> None:
-        self._parts.ledger.snapshot.live.heard_at(delivery.time.timestamp())
+        self._parts.cache.snapshot.live.heard_at(delivery.time.timestamp())
         held = RankedMessage(sequence=delivery.sequence, delivery=delivery)
         try:
             effects = self._core.take(_read(delivery), held, self._now())
         except UnknownSchemaError:
-            delivery.nak(self._parts.settings.stranger_delay)
+            delivery.nak(self._parts.settings.unknown_schema_delay)
         except DecodeError as error:
             self._start(self._publishing.put_aside(delivery, str(error)))
         else:
@@ -183,7 +183,7 @@ class BinderRunner:
         """Set the gauges, seldom enough to cost nothing."""
         try:
             while True:
-                show(self._metrics, self._parts.ledger, on_wire=self._core.on_wire)
+                show(self._metrics, self._parts.cache, on_wire=self._core.on_wire)
                 await self._parts.process.clock.sleep(GAUGES_SECONDS)
         finally:
             clear(self._metrics)
@@ -205,7 +205,7 @@ class BinderRunner:
         """Carry out effects, and whatever may be started now that something has happened."""
         for effect in (*effects, *self._core.advance(self._now())):
             self._perform(effect)
-        self._parts.speaker.bindings_wait = self._core.backlog > 0
+        self._parts.recorder.bindings_wait = self._core.backlog > 0
         if self._core.due() != self._due:
             self._changed.set()
 
@@ -280,7 +280,7 @@ class BinderRunner:
         self._carry_on(self._core.published(publish.decision))
 
     def _announce(self, effect: RecordEvent) -> None:
-        self._parts.speaker.offer(effect.decision, self._parts.ledger.pod(effect.pod.uid) or effect.pod)
+        self._parts.recorder.record(effect.decision, self._parts.cache.pod(effect.pod.uid) or effect.pod)
 
     def _complain(self, text: str) -> None:
         if text not in self._complaints:
@@ -289,7 +289,7 @@ class BinderRunner:
 
     def _see_that_we_lead(self) -> None:
         """By the clock, and by what the watch has shown; asked right before each POST."""
-        self._leadership.report_higher(self._parts.ledger.highest_fence, seen_in="a fence")
+        self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
         if self._leadership.expired():
             why = self._leadership.reason or "not renewed in time"
             raise NoLongerLeadingError(f"binding as epoch {self._leadership.number}: {why}")

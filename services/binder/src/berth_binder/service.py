@@ -55,21 +55,21 @@ async def serve_on(
 ) -> None:
     """The same on given clients."""
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone could make it ready
-    ledger, client = Cache(), clients.api
+    cache, client = Cache(), clients.api
     parts = BinderParts(
         process=process,
         client=client,
-        ledger=ledger,
-        reading=BinderInformers(client, ledger, process),
-        speaker=EventRecorder(clients.voice, process, EventBudget(settings.budget)),
+        cache=cache,
+        reading=BinderInformers(client, cache, process),
+        recorder=EventRecorder(clients.voice, process, EventBudget(settings.events)),
         profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
         config=configuration.digest,
         settings=settings,
     )
     async with asyncio.TaskGroup() as tasks:
-        background = [tasks.create_task(parts.reading.run()), tasks.create_task(parts.speaker.run())]
+        background = [tasks.create_task(parts.reading.run()), tasks.create_task(parts.recorder.run())]
         await _lead_again_and_again(clients.bus, parts)
-        await parts.speaker.finish(LAST_WORDS_SECONDS)
+        await parts.recorder.finish(LAST_WORDS_SECONDS)
         for task in background:
             task.cancel()
 
@@ -94,12 +94,12 @@ def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
 
 async def _lead_once(session: Session, parts: BinderParts) -> None:
     process = parts.process
-    ledger = parts.ledger
+    cache = parts.cache
     await session.register(
         "berth-binder",
         identity=process.identity,
         version=version("berth-binder"),
-        stats=lambda: {"pods": ledger.pod_count, "reservations": len(ledger.reservations)},
+        stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods)},
     )
     async with lead(
         role="binder", session=session, client=parts.client, settings=process.settings, process=process

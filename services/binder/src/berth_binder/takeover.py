@@ -1,13 +1,16 @@
-"""Taking over: nothing of a former epoch can land any more, and all it did has been seen, before the first message.
+"""The takeover of a new epoch: before the first message, no POST of a former one can land and all it did is seen.
 
-In this order (PROTOCOL 5): former consumers go; every unbound pod for which a POST could be under way is fenced; the
-own watch reaches what the fence was answered with; only then the epoch's own consumer is made.
+In this order (PROTOCOL 5): delete the consumers of former epochs; fence every unbound pod for which a POST could be
+under way; wait until the own watch has reached the versions that the fence gave; create the epoch's own consumer.
+
+The fence is a status condition whose message is the epoch (PROTOCOL 5, *Fence*). Writing it changes the pod's
+resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
@@ -16,7 +19,7 @@ from typing import Final
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
 from berth.api.messages import Ranked, decode, decoder
-from berth.api.pod import Pod
+from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
@@ -25,7 +28,7 @@ from berth.kube.errors import ApiUnreachableError, Response, missing_right, refu
 from berth.kube.pods import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
-from berth_binder.cache import PODS, Cache, consumer_of, former_consumers, pods_to_fence, version_number
+from berth_binder.cache import PODS, Cache, fence_epoch, version_number
 from berth_binder.effects import Answer
 from berth_binder.informers import BinderInformers
 
@@ -33,10 +36,11 @@ log = get_logger()
 
 FENCED_KEY: Final = "fence.binder"
 """Key of ``control``: the last epoch that has taken over on this store. Missing on a new one."""
-AGAIN_SECONDS: Final = 0.5
-"""Before what was refused or not answered is tried again."""
-AT_ONCE: Final = 32
-"""Fence patches on the wire at once: 300 take 0.6 s."""
+RETRY_SECONDS: Final = 0.5
+"""Between two tries of what was rejected or not answered."""
+MAX_IN_FLIGHT: Final = 32
+"""Fence patches under way at once: 300 take 0.6 s."""
+CONSUMER_PREFIX: Final = "binder-"
 
 _decoder = decoder(Ranked)
 
@@ -48,7 +52,7 @@ class Takeover:
     session: Session
     leadership: LeaderSession
     client: KubeClient
-    ledger: Cache
+    cache: Cache
     reading: BinderInformers
     schedulers: Collection[str]
     """The profiles' names."""
@@ -59,21 +63,21 @@ class Takeover:
         return Epoch(self.leadership.number)
 
     async def run(self) -> str:
-        """Take over; returns the consumer to read from.
+        """Take over; returns the name of the consumer to read from.
 
         Raises:
-            BusLostError: the session is gone.
-            ApiRefusedError: the API server does not let berth do its work; the text names the rule to add.
+            BusLostError: the session is lost.
+            ApiRefusedError: berth's account lacks a right; the text names the rule to add.
         """
         await self.reading.listed()
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
             fenced = await self._fence()
-            # A former leader that woke late may have made its consumer again: then nothing of the above holds.
-            if await self._create(consumer):
+            # A former leader that woke late may have made its consumer again: then start over.
+            if await self._create_consumer(consumer):
                 break
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
         return consumer
@@ -82,78 +86,82 @@ class Takeover:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
             await self.session.delete_consumer(RANKED, name)
 
-    async def _create(self, consumer: str) -> bool:
+    async def _create_consumer(self, consumer: str) -> bool:
         try:
             await self.session.create_consumer(RANKED, consumer)
         except BusRefusedError as error:
-            log.info("waiting for a former consumer to go", reason=str(error))
+            log.info("waiting for a former consumer to be deleted", reason=str(error))
             return False
         return True
 
     async def _fence(self) -> int:
-        """Fence, and read on until nothing of a former epoch is unseen; returns how many pods were fenced."""
-        pods = pods_to_fence([*await self._named(), *await self._unnamed()], self.epoch) or self._any_that_waits()
-        self.leadership.report_higher(self.ledger.highest_fence, seen_in="a fence")
-        places = asyncio.Semaphore(AT_ONCE)
+        """Fence, and wait until the watch has shown all that former epochs did; returns how many pods were fenced."""
+        pods = (
+            pods_to_fence([*await self._pods_in_ranked(), *await self._further_pods()], self.epoch)
+            or self._one_unbound()
+        )
+        self.leadership.report_higher(self.cache.highest_fence, seen_in="a fence")
+        limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         async with asyncio.TaskGroup() as tasks:
-            patches = [tasks.create_task(self._fence_one(pod, places)) for pod in pods]
+            patches = [tasks.create_task(self._fence_pod(pod, limit)) for pod in pods]
         highest = max((patch.result() for patch in patches), default=0)
         if highest:
             await self.reading.reached(POD, str(highest))
         else:
             await self._become_current()
-        self.ledger.release_unanswered()
+        self.cache.forget_former_epochs()
         return len(pods)
 
-    def _any_that_waits(self) -> list[Pod]:
-        """With nothing to fence there would be no version to reach: any pod that waits gives one."""
-        return pods_to_fence(islice(self.ledger.unbound_pods(self.schedulers), 1), self.epoch)
+    def _one_unbound(self) -> list[Pod]:
+        """Any unbound pod: with nothing to fence there would be no version for the watch to reach."""
+        return pods_to_fence(islice(self.cache.unbound_pods(self.schedulers), 1), self.epoch)
 
     async def _become_current(self) -> None:
-        await self.reading.become_current(POD, self.ledger.pod_count)
+        await self.reading.become_current(POD, self.cache.pod_count)
 
-    async def _named(self) -> list[Pod]:
-        """The unbound pods that RANKED names, as they are known newest."""
+    async def _pods_in_ranked(self) -> list[Pod]:
+        """The unbound pods of messages in RANKED, each in its newest known state."""
         stored = [each.data async for each in self.session.scan(RANKED, all_of("ranked"))]
-        return [pod for data in stored if (pod := self._pod_of(data)) is not None]
+        return [pod for data in stored if (pod := self._newest(data)) is not None]
 
-    def _pod_of(self, data: bytes) -> Pod | None:
+    def _newest(self, data: bytes) -> Pod | None:
         try:
             pod = decode(data, _decoder).pod
         except DecodeError:
-            return None  # it will be met again, and put aside, when it is delivered
-        is_bound = self.ledger.node_shown(pod.uid) is not None
-        shown = self.ledger.pod(pod.uid)
+            return None  # it becomes a dead letter when it is delivered
+        is_bound = self.cache.bound_node(pod.uid) is not None
+        shown = self.cache.pod(pod.uid)
         if is_bound or shown is not None:
             return shown
-        return pod if version_number(pod.metadata.resource_version) > self.ledger.reached(PODS) else None
+        return pod if version_number(pod.metadata.resource_version) > self.cache.reached(PODS) else None
 
-    async def _unnamed(self) -> list[Pod]:
-        """Pods for which a POST may be under way although RANKED does not name them.
+    async def _further_pods(self) -> list[Pod]:
+        """Pods that are not in RANKED although a POST for them may be under way.
 
-        What this process itself has left open, and after a new store all that wait, since what named them is lost.
+        These are the Bindings that this process itself has left open, and on a new store, where the old messages are
+        lost, all unbound pods.
         """
-        left = [reservation.pod for reservation in self.ledger.reservations.values() if not reservation.answered]
-        if await self._is_first_here():
+        left = [assumed.pod for assumed in self.cache.assumed_pods.values() if not assumed.is_bound]
+        if await self._is_new_store():
             await self._become_current()
-            left += self.ledger.unbound_pods(self.schedulers)
+            left += self.cache.unbound_pods(self.schedulers)
         return left
 
-    async def _is_first_here(self) -> bool:
-        """Whether there were binders before this one, but none on this store."""
+    async def _is_new_store(self) -> bool:
+        """Whether binders have led before, but none on this store."""
         return self.epoch > 1 and await self.session.get(CONTROL, FENCED_KEY) is None
 
-    async def _fence_one(self, pod: Pod, places: asyncio.Semaphore) -> int:
-        """Patch until it is known to be done; returns the resourceVersion that it gave, 0 when the pod is gone."""
+    async def _fence_pod(self, pod: Pod, limit: asyncio.Semaphore) -> int:
+        """Patch until the API confirms it; returns the pod's new resourceVersion, 0 when the pod is gone."""
         while True:
-            async with places:
+            async with limit:
                 version = await self._patch(pod)
             if version is not None:
                 return version
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _patch(self, pod: Pod) -> int | None:
-        """One try; ``None``: try again."""
+        """Try once; ``None``: try again."""
         metadata = pod.metadata
         body = condition_patch(fence_condition(self.epoch), uid=pod.uid)
         try:
@@ -164,14 +172,14 @@ class Takeover:
                 return await self._after_conflict(pod)
         except ApiUnreachableError:
             return None
-        return self._after_refusal(pod, response)
+        return self._after_rejection(pod, response)
 
     async def _after_conflict(self, pod: Pod) -> int | None:
-        """Another pod of that name, or somebody wrote it at the same time."""
+        """0 when another pod has the name by now; else the pod was written meanwhile: try again."""
         now = await get_pod(self.client, pod.metadata.namespace, pod.metadata.name)
         return 0 if now is None or now.uid != pod.uid else None
 
-    def _after_refusal(self, pod: Pod, response: Response) -> int | None:
+    def _after_rejection(self, pod: Pod, response: Response) -> int | None:
         if response.status == HTTPStatus.NOT_FOUND:
             return 0
         if Answer(status=response.status).is_open:
@@ -179,6 +187,26 @@ class Takeover:
         problem = refusal(f"fencing pod {pod.key!r}", response)
         if missing_right(response.failure()):
             raise problem
-        # One odd pod must not keep all others from being bound; its own Binding is guarded by its uid and version.
-        log.warning("a pod cannot be fenced", pod=pod.key, reason=str(problem))
+        # One pod must not keep all others from being bound; its own Binding is guarded by its uid and version.
+        log.warning("cannot fence a pod", pod=pod.key, reason=str(problem))
         return 0
+
+
+def needs_fence(pod: Pod, epoch: Epoch) -> bool:
+    """Whether a former leader's POST for the pod could still land: it is unbound, and not yet fenced by this epoch."""
+    return not pod.spec.node_name and not is_gone_while_unbound(pod) and fence_epoch(pod) < epoch
+
+
+def pods_to_fence(pods: Iterable[Pod], epoch: Epoch) -> list[Pod]:
+    """Those of the pods that need this epoch's fence, each once."""
+    return list({pod.uid: pod for pod in pods if needs_fence(pod, epoch)}.values())
+
+
+def consumer_of(epoch: Epoch) -> str:
+    """The name of an epoch's consumer of RANKED."""
+    return f"{CONSUMER_PREFIX}{epoch}"
+
+
+def former_consumers(names: Iterable[str], epoch: Epoch) -> list[str]:
+    """Those of lower epochs: a leader that wakes late must not delete its successor's."""
+    return [name for name in names if 0 < version_number(name.removeprefix(CONSUMER_PREFIX)) < epoch]
