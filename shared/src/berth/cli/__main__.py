@@ -14,7 +14,7 @@ from berth.cli.commands.config import Gates, Provider, configured, configured_fo
 from berth.cli.commands.config import app as config_app
 from berth.cli.commands.plugin import app as plugin_app
 from berth.cli.commands.providers import providers
-from berth.cli.commands.simulate import TakingFiles, simulate
+from berth.cli.commands.simulate import SeveralFilesCommand, simulate
 from berth.cli.commands.top import top
 from berth.cli.commands.trace import trace
 from berth.cli.commands.up import up as bring_up
@@ -117,7 +117,7 @@ config_app.command("providers")(providers)
 app.command()(why)
 app.command()(trace)
 app.command()(top)
-app.command(cls=TakingFiles)(simulate)
+app.command(cls=SeveralFilesCommand)(simulate)
 
 
 @bus_app.command("apply")

@@ -1,8 +1,7 @@
-"""What evicting pods does to a Snapshot that nobody else keeps up: they are gone, and their budgets allow fewer.
+"""The scheduling cycle on one pod after another, without a bus or a cluster: what would be decided.
 
-Reserve, as the binder asks it when a node is chosen: volumes that one pod gets are not there for the next.
-
-The scheduling cycle asked about one pod after another, with no bus and no cluster: what would be decided. Pure.
+The pods see the same Snapshot, or each the Snapshot that the earlier ones have left. Then the simulation also does what
+the binder and the API server would do: Reserve, place the pod, evict the victims of preemption.
 """
 
 from __future__ import annotations
@@ -25,138 +24,75 @@ from berth.framework.plugincalls import PluginFailure, call, named
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
+from berth.simulate.report import NodeRejection, PodReport
 
-
-def evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
-    """Remove the pods, as if they ended at once, and take each from the budgets that mean it."""
-    for uid in uids:
-        placed = snapshot.placed(uid)
-        if placed is not None:
-            snapshot.remove_pod(uid)
-            _charge(snapshot, placed.pod)
-
-
-def _charge(snapshot: Snapshot, pod: Pod) -> None:
-    """What the disruption controller does when it sees a healthy pod of a budget go."""
-    budgets = snapshot.objects(PodDisruptionBudget)
-    for budget in list(budgets.in_namespace(pod.metadata.namespace)):
-        left = budget.status.disruptions_allowed - 1
-        if left >= 0 and compile_label_selector(budget.spec.selector).matches(pod.metadata.labels or {}):
-            status = msgspec.structs.replace(budget.status, disruptions_allowed=left)
-            budgets.set(budget.metadata.uid, msgspec.structs.replace(budget, status=status))
-
-
-def reserve(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """Success, or who does not let the pod go to the node; then every Reserve plugin has heard that it does not go."""
-    state = CycleState(snapshot.class_of(pod))
-    state.write(SNAPSHOT, snapshot)
-    try:
-        for plugin in profile.reserves:
-            status = named(plugin, "Reserve", call(plugin, "Reserve", plugin.reserve, Status, state, pod, node))
-            if not status.is_success:
-                for asked in reversed(profile.reserves):
-                    call(asked, "Unreserve", asked.unreserve, object, state, pod, node)
-                return status
-    except PluginFailure as failure:
-        return Status.error(str(failure))
-    return SUCCESS
-
-
-GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
+_GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes into the condition of a pod that has gates."""
-
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
-
-
-class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Who refused a node, and why."""
-
-    plugin: str
-    reasons: tuple[str, ...]
-
-
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be decided about a pod: a line of ``-o json``, these members and no others.
-
-    ``scores`` are weighted, by plugin and node; a plugin that skipped itself is not listed. A single feasible node is
-    not scored: then ``scores`` and ``totals`` are empty. ``message`` says why there is no node, ``None`` when there is
-    one. ``nominated`` is where ``victims``, pods by name, would be evicted to make room.
-    """
-
-    pod: str
-    profile: str
-    bound: str | None = None
-    feasible: list[str] = []
-    scores: dict[str, dict[str, int]] = {}
-    totals: dict[str, int] = {}
-    rejections: dict[str, NodeRejection] = {}
-    message: str | None = None
-    nominated: str | None = None
-    victims: list[str] = []
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """A state, and the profiles that pods are asked with. ``failed`` says of pods why a plugin could not answer."""
+    """Places pods on the Snapshot. ``failures`` has the error of each pod for which a plugin failed."""
 
     snapshot: Snapshot
     profiles: Mapping[str, Profile]
-    failed: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
-    def each_alone(self, pods: Iterable[Pod]) -> Iterator[Simulated]:
-        """Each pod on the state as it is, in the order given."""
+    def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
+        """Each pod on the Snapshot as it is, in the order given."""
         for pod in pods:
-            self._profile(pod).search.next_row = 0  # where the last pod's search ended is no part of the state
-            yield self._asked(pod)[0]
+            self._profile(pod).search.next_row = 0  # so that no answer depends on the pod before
+            yield self._decide(pod)[0]
 
-    def one_after_another(self, pods: Iterable[Pod]) -> Iterator[Simulated]:
-        """In the order of the queue, each on what the ones before have left."""
+    def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
+        """In the order of the queue, each on what the earlier pods have left."""
         waiting = sorted(pods, key=lambda pod: self._profile(pod).sort_key(pod, _since(pod)))
         for pod in waiting:
             if pod.status.nominated_node_name:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
         for pod in waiting:
-            simulated, ranking = self._asked(pod)
-            if simulated.bound is not None:
-                simulated = self._bound(pod, simulated, simulated.bound)
+            report, ranking = self._decide(pod)
+            if report.bound is not None:
+                report = self._place(pod, report, report.bound)
             elif ranking.nomination is not None:
-                self._make_room(pod, ranking.nomination)
+                self._preempt(pod, ranking.nomination)
             elif ranking.clears_nomination:
                 self.snapshot.end_nomination(pod.uid)
-            yield simulated
+            yield report
 
     def _profile(self, pod: Pod) -> Profile:
         return self.profiles[pod.spec.scheduler_name]
 
-    def _asked(self, pod: Pod) -> tuple[Simulated, Ranking]:
+    def _decide(self, pod: Pod) -> tuple[PodReport, Ranking]:
         profile = self._profile(pod)
         admitted = profile.pre_enqueue(pod)
         if not admitted.is_success:
-            message = self._held_back(pod, admitted)
-            return Simulated(pod=pod.key, profile=profile.scheduler_name, message=message), Ranking(message=message)
+            message = self._gate_message(pod, admitted)
+            return PodReport(pod=pod.key, profile=profile.scheduler_name, message=message), Ranking(message=message)
         attempt = Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
         every = rank_every_node(pod, self.snapshot, profile, attempt=attempt)
         if every.ranking.error:
-            self.failed[pod.key] = every.ranking.error
-        return self._simulated(pod, profile, every), every.ranking
+            self.failures[pod.key] = every.ranking.error
+        return self._report(pod, profile, every), every.ranking
 
-    def _held_back(self, pod: Pod, status: Status) -> str:
+    def _gate_message(self, pod: Pod, status: Status) -> str:
         if status.code is status.code.ERROR:
-            self.failed[pod.key] = ", ".join(status.reasons)
-        return GATED if is_gated(pod) and status.is_rejection else ", ".join(status.reasons)
+            self.failures[pod.key] = ", ".join(status.reasons)
+        return _GATED if is_gated(pod) and status.is_rejection else ", ".join(status.reasons)
 
-    def _simulated(self, pod: Pod, profile: Profile, every: EveryNode) -> Simulated:
+    def _report(self, pod: Pod, profile: Profile, every: EveryNode) -> PodReport:
         candidates, nomination = every.ranking.candidates, every.ranking.nomination
         scored = candidates if len(candidates) > 1 else ()
-        refused = every.detail.refused.items()
-        return Simulated(
+        rejected = every.detail.refused.items()
+        return PodReport(
             pod=pod.key,
             profile=profile.scheduler_name,
             bound=candidates[0].node if candidates else None,
             feasible=sorted(candidate.node for candidate in candidates),
             scores=every.detail.scores,
             totals={candidate.node: candidate.total for candidate in scored},
-            rejections={node: NodeRejection(plugin=why.plugin, reasons=why.reasons) for node, why in refused},
+            rejections={node: NodeRejection(plugin=why.plugin, reasons=why.reasons) for node, why in rejected},
             message=None if candidates else every.ranking.error or every.ranking.message,
             nominated=nomination.node if nomination else None,
             victims=self._names(nomination.victims) if nomination else [],
@@ -166,22 +102,22 @@ class Simulation:
         placed = (self.snapshot.placed(uid) for uid in uids)
         return sorted(victim.pod.metadata.name for victim in placed if victim is not None)
 
-    def _bound(self, pod: Pod, simulated: Simulated, node: str) -> Simulated:
-        """What is decided once the Reserve plugins were asked: the pod is on the node, unless they refuse."""
-        status = reserve(pod, node, self.snapshot, self._profile(pod))
+    def _place(self, pod: Pod, report: PodReport, node: str) -> PodReport:
+        """Place the pod on the node, unless a Reserve plugin rejects it."""
+        status = _run_reserve_plugins(pod, node, self.snapshot, self._profile(pod))
         if status.is_success:
             bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
             self.snapshot.end_nomination(pod.uid)
             self.snapshot.place(bound, node)
-            return simulated
+            return report
         message = ", ".join(status.reasons)
         if not status.is_rejection:
-            self.failed[pod.key] = message
-        return msgspec.structs.replace(simulated, bound=None, message=message)
+            self.failures[pod.key] = message
+        return msgspec.structs.replace(report, bound=None, message=message)
 
-    def _make_room(self, pod: Pod, nomination: Nomination) -> None:
-        """Evict, as if it took no time; pods of lower priority lose the room that was kept for them there."""
-        evict(self.snapshot, nomination.victims)
+    def _preempt(self, pod: Pod, nomination: Nomination) -> None:
+        """Evict the victims at once, and end the nominations of pods of lower priority on the node."""
+        _evict(self.snapshot, nomination.victims)
         for other in list(self.snapshot.nominations()):
             if other.node == nomination.node and priority_of(other.pod) < priority_of(pod):
                 self.snapshot.end_nomination(other.pod.uid)
@@ -189,6 +125,44 @@ class Simulation:
 
 
 def _since(pod: Pod) -> datetime:
-    """When the pod began to wait: at its creation; one that is not created yet comes after those that are."""
+    """When the pod began to wait: at its creation. One that is not created yet comes last."""
     created = pod.metadata.creation_timestamp
     return datetime.fromtimestamp(unix_seconds(created), UTC) if created else _LAST
+
+
+def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
+    """Remove the pods, as if they ended at once, and subtract each from the budgets that select it."""
+    for uid in uids:
+        placed = snapshot.placed(uid)
+        if placed is not None:
+            snapshot.remove_pod(uid)
+            _charge_budgets(snapshot, placed.pod)
+
+
+def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
+    """What the disruption controller does when a healthy pod of a budget goes."""
+    budgets = snapshot.objects(PodDisruptionBudget)
+    for budget in list(budgets.in_namespace(pod.metadata.namespace)):
+        left = budget.status.disruptions_allowed - 1
+        if left >= 0 and compile_label_selector(budget.spec.selector).matches(pod.metadata.labels or {}):
+            status = msgspec.structs.replace(budget.status, disruptions_allowed=left)
+            budgets.set(budget.metadata.uid, msgspec.structs.replace(budget, status=status))
+
+
+def _run_reserve_plugins(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
+    """Run the Reserve plugins; when one rejects the node, Unreserve of all of them.
+
+    As the binder does it: a volume that one pod gets is not there for the next.
+    """
+    state = CycleState(snapshot.class_of(pod))
+    state.write(SNAPSHOT, snapshot)
+    try:
+        for plugin in profile.reserves:
+            status = named(plugin, "Reserve", call(plugin, "Reserve", plugin.reserve, Status, state, pod, node))
+            if not status.is_success:
+                for reserved in reversed(profile.reserves):
+                    call(reserved, "Unreserve", reserved.unreserve, object, state, pod, node)
+                return status
+    except PluginFailure as failure:
+        return Status.error(str(failure))
+    return SUCCESS

@@ -1,8 +1,6 @@
-"""The pods that a simulation is asked about: each once, each one that a scheduler would take up.
+"""What ``berth simulate`` reads: files of a cluster's objects and of pods, as a Snapshot and the pods to place.
 
-What ``berth simulate`` is given: files of objects and of pods, as a Snapshot and the pods to be asked about.
-
-Everything that is wrong is found before anything is asked, and said at once.
+All errors in the files are found and reported together, before anything is simulated.
 """
 
 from __future__ import annotations
@@ -14,79 +12,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from berth.api.kinds import PLUGIN_KINDS, Kind, PluginObject
 from berth.api.node import Node
-from berth.api.pod import Pod, is_finished
+from berth.api.pod import Pod, bound_at, is_bound, is_finished, is_gone_while_unbound
+from berth.api.workloads import Namespace, PriorityClass
 from berth.cluster.snapshot import Snapshot
 from berth.process.exits import UsageError
-from berth.simulate.created import Creation, created
-from berth.simulate.creation.defaults import scheduler_of
+from berth.simulate.admission import StoredObjects, stored
+from berth.simulate.defaults import scheduler_of
 from berth.simulate.documents import Document, documents
-from berth.simulate.objects import FoundObject, Identity, KubernetesObject, ObjectReader, State, as_pod, snapshot_of
+from berth.simulate.objects import (
+    FoundObject,
+    Identity,
+    KubernetesObject,
+    LimitRange,
+    ObjectReader,
+    RuntimeClass,
+    as_pod,
+)
 from berth.simulate.workloads import with_pods
-
-
-def pods_to_place(
-    asked: Iterable[FoundObject[Pod]], *, schedulers: Collection[str], problems: list[str]
-) -> dict[Identity, FoundObject[Pod]]:
-    """The pods in the order of their files; what keeps one from being placed is added to ``problems``."""
-    pods: dict[Identity, FoundObject[Pod]] = {}
-    for one in asked:
-        before = pods.setdefault(one.identity, one)
-        if before is one:
-            problems.extend(f"{one.where}: {problem}" for problem in _obstacles(one.thing))
-        else:
-            problems.append(f"{one.where}: is in {before.where} already: a pod is placed once")
-    problems.extend(_strangers(pods.values(), schedulers))
-    return pods
-
-
-def pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -> list[FoundObject[Pod]]:
-    """Those of a cluster that wait for one of these schedulers."""
-    return [one for one in pods if scheduler_of(one.thing) in schedulers and _waits(one.thing)]
-
-
-def _waits(pod: Pod) -> bool:
-    return not pod.spec.node_name and not is_finished(pod) and not pod.metadata.deletion_timestamp
-
-
-def _obstacles(pod: Pod) -> Iterator[str]:
-    """Why nobody would schedule the pod."""
-    if pod.spec.node_name:
-        yield f"spec.nodeName: is on {pod.spec.node_name!r} already: take the field out to ask where it would go"
-    if is_finished(pod):
-        yield f"status.phase: {pod.status.phase!r} is the end of a pod: take the status out to ask about it anew"
-    elif pod.metadata.deletion_timestamp:
-        yield "metadata.deletionTimestamp: a pod that is being deleted is not placed: leave it out"
-
-
-def _strangers(pods: Iterable[FoundObject[Pod]], schedulers: Collection[str]) -> Iterator[str]:
-    """Whose pods no profile places, a line a scheduler: there may be thousands of them."""
-    by_scheduler: dict[str, list[str]] = {}
-    for one in pods:
-        scheduler = scheduler_of(one.thing)
-        if scheduler not in schedulers:
-            by_scheduler.setdefault(scheduler, []).append(one.where)
-    for scheduler, (first, *others) in by_scheduler.items():
-        yield (
-            f"{first}{f' and {len(others)} more' if others else ''}: spec.schedulerName: no profile has the name "
-            f"{scheduler!r}, there are {', '.join(schedulers)}: name a configuration that has it with --config"
-        )
-
-
-def namesakes(pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
-    """Which pods have one uid and two names: it is the uid that tells pods apart."""
-    by_uid: dict[str, FoundObject[Pod]] = {}
-    for one in pods:
-        before = by_uid.setdefault(one.thing.uid, one)
-        if before.identity != one.identity:
-            yield f"{one.where}: metadata.uid: is that of {before.where} too: take it out where the pod is a copy"
-
 
 STDIN: Final = "-"
 
-_SHOWN: Final = 5
-"""How many kinds that nobody reads are named."""
-
+_KINDS_NAMED: Final = 5
+"""How many of the kinds that nobody reads a note names."""
 _NOT_APPLIED: Final[Mapping[str, str]] = {
     "ResourceQuota": "a ResourceQuota may refuse pods",
     "MutatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may change pods",
@@ -94,15 +45,16 @@ _NOT_APPLIED: Final[Mapping[str, str]] = {
     "MutatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may change pods",
     "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may refuse pods",
 }
-"""What the API server does to new pods that cannot be done here, by the kind that says so."""
-
-_UNMADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
+"""By kind, what the API server would do to new pods and a simulation cannot."""
+_NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
 
 Objects = dict[Identity, FoundObject[KubernetesObject]]
 
 
 class InputError(UsageError):
-    """What is wrong with the files, a sentence each."""
+    """The errors in the files, one text each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
@@ -110,79 +62,61 @@ class InputError(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """``pods`` are to be placed on the state that ``snapshot`` has; ``notes`` say what of the files does not count."""
+class Inputs:
+    """``pods`` are to be placed on the state in ``snapshot``; ``notes`` are about what in the files does not count."""
 
     snapshot: Snapshot
     pods: tuple[Pod, ...]
     notes: tuple[str, ...]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reading:
-    """What was read; ``added`` are the objects that come with the pods, such as their claims."""
+def read_inputs(
+    cluster: Sequence[str], pods: Sequence[str], schedulers: Collection[str], *, with_pending: bool = False
+) -> Inputs:
+    """Read the files, ``-`` being standard input. ``with_pending``: the cluster's pending pods are placed too.
 
-    objects: Objects
+    Raises:
+        InputError: with all errors in them.
+    """
+    if [*cluster, *pods].count(STDIN) > 1:
+        raise InputError([f"{STDIN}: standard input can be read once: name it for one of --cluster and --pods"])
+    files = _read(cluster, pods)
+    if with_pending:
+        named = {one.identity for one in files.pods}
+        files.why_not_placed = "no profile is theirs"
+        pending = _pending(_pods(files.cluster.values()), schedulers=schedulers)
+        files.pods += [one for one in pending if one.identity not in named]
+    to_place = _pods_to_place(files.pods, schedulers=schedulers, problems=files.problems)
+    files.problems.extend(_equal_uids((*_pods(files.cluster.values()), *to_place.values())))
+    return _inputs(files, to_place)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Files:
+    """What was read; ``added`` are the objects in --pods that are not pods, such as their claims."""
+
+    cluster: Objects
     added: Objects
-    asked: list[FoundObject[Pod]]
+    pods: list[FoundObject[Pod]]
     problems: list[str]
     notes: list[str]
     why_not_placed: str = "--pods does not name them"
 
 
-def read_question(
-    cluster: Sequence[str], pods: Sequence[str], schedulers: Collection[str], *, also_pending: bool = False
-) -> Question:
-    """Read the files, ``-`` being standard input. ``also_pending``: pods of the cluster that wait are asked about too.
-
-    Raises:
-        InputError: everything that is wrong with them.
-    """
-    if [*cluster, *pods].count(STDIN) > 1:
-        raise InputError([f"{STDIN}: standard input can be read once: name it for one of --cluster and --pods"])
-    reading = _read(cluster, pods)
-    if also_pending:
-        named = {one.identity for one in reading.asked}
-        reading.why_not_placed = "no profile is theirs"
-        waiting = pending(_pods(reading.objects.values()), schedulers=schedulers)
-        reading.asked += [one for one in waiting if one.identity not in named]
-    wanted = pods_to_place(reading.asked, schedulers=schedulers, problems=reading.problems)
-    reading.problems.extend(namesakes((*_pods(reading.objects.values()), *wanted.values())))
-    return _question(reading, wanted)
-
-
-def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Reading:
+def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
     problems: list[str] = []
-    there, asked = ObjectReader(problems=problems), ObjectReader(problems=problems)
-    objects = _once(there.read(_documents(cluster, problems)), problems)
-    found = list(asked.read(with_pods(_documents(pods, problems), problems)))
-    nodes = Counter(one.kind for one in found if isinstance(one.thing, Node))
-    added = _once((one for one in found if not isinstance(one.thing, Node | Pod)), problems)
+    of_cluster, of_pods = ObjectReader(problems=problems), ObjectReader(problems=problems)
+    objects = _unique(of_cluster.read(_documents(cluster, problems)), problems)
+    found = list(of_pods.read(with_pods(_documents(pods, problems), problems)))
+    nodes = Counter(one.kind for one in found if isinstance(one.value, Node))
+    added = _unique((one for one in found if not isinstance(one.value, Node | Pod)), problems)
     notes = [
-        *_left_out("--cluster", "no cycle reads them", there.others),
-        *_left_out("--pods", "neither pods nor what a cycle reads of a release", asked.others + nodes),
-        *_without_pods(asked.others + Counter(one.kind for one in found)),
-        *_not_applied(there.others + asked.others),
+        *_left_out("--cluster", "no cycle reads them", of_cluster.others),
+        *_left_out("--pods", "neither pods nor what a cycle reads of a release", of_pods.others + nodes),
+        *_without_pods(of_pods.others + Counter(one.kind for one in found)),
+        *_not_applied(of_cluster.others + of_pods.others),
     ]
-    return _Reading(objects=objects, added=added, asked=list(_pods(found)), problems=problems, notes=notes)
-
-
-def _question(reading: _Reading, wanted: Mapping[Identity, FoundObject[Pod]]) -> Question:
-    problems, objects = reading.problems, reading.objects
-    stays = reading.added.keys() & objects.keys()
-    everything = {**reading.added, **objects}
-    there = [one for identity, one in everything.items() if identity not in wanted]
-    creation = created(there, wanted.values())
-    problems.extend(creation.problems)
-    state = snapshot_of(creation.there, creation.others)
-    if not problems:
-        problems.extend(_unreadable(wanted.values(), creation, state.snapshot))
-    if problems:
-        raise InputError(problems)
-    notes = [*reading.notes, *creation.notes, *_as_they_are(stays)]
-    asked = [one for identity in wanted if (one := objects.get(identity)) is not None]
-    notes += _of_cluster(state, asked, why=reading.why_not_placed)
-    return Question(snapshot=state.snapshot, pods=creation.wanted, notes=tuple(notes))
+    return _Files(cluster=objects, added=added, pods=list(_pods(found)), problems=problems, notes=notes)
 
 
 def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
@@ -195,12 +129,12 @@ def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
         yield from documents("standard input" if name == STDIN else name, data, problems)
 
 
-def _once(found: Iterable[FoundObject[KubernetesObject]], problems: list[str]) -> Objects:
-    """Each object once: the same in two files is fine, two states of it are not."""
+def _unique(found: Iterable[FoundObject[KubernetesObject]], problems: list[str]) -> Objects:
+    """Each object once. The same in two files is fine, two states of it are not."""
     by_identity: Objects = {}
     for one in found:
         before = by_identity.setdefault(one.identity, one)
-        if before.thing != one.thing:
+        if before.value != one.value:
             problems.append(f"{one.where}: differs from {before.where}: keep the one that is to count")
     return by_identity
 
@@ -209,45 +143,143 @@ def _pods(found: Iterable[FoundObject[KubernetesObject]]) -> Iterator[FoundObjec
     return (pod for one in found if (pod := as_pod(one)) is not None)
 
 
-def _unreadable(wanted: Iterable[FoundObject[Pod]], creation: Creation, snapshot: Snapshot) -> Iterator[str]:
-    for one, pod in zip(wanted, creation.wanted, strict=True):
+def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -> Iterator[FoundObject[Pod]]:
+    """The pods that wait for one of these schedulers."""
+    for one in pods:
+        pod = one.value
+        waits = not pod.spec.node_name and not is_finished(pod) and not pod.metadata.deletion_timestamp
+        if waits and scheduler_of(pod) in schedulers:
+            yield one
+
+
+def _pods_to_place(
+    pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str], problems: list[str]
+) -> dict[Identity, FoundObject[Pod]]:
+    """The pods in the order of their files; what keeps one from being placed is added to ``problems``."""
+    to_place: dict[Identity, FoundObject[Pod]] = {}
+    for one in pods:
+        before = to_place.setdefault(one.identity, one)
+        if before is one:
+            problems.extend(f"{one.where}: {problem}" for problem in _obstacles(one.value))
+        else:
+            problems.append(f"{one.where}: is in {before.where} already: a pod is placed once")
+    problems.extend(_without_profile(to_place.values(), schedulers))
+    return to_place
+
+
+def _obstacles(pod: Pod) -> Iterator[str]:
+    """Why no scheduler would place the pod."""
+    if pod.spec.node_name:
+        yield f"spec.nodeName: is on {pod.spec.node_name!r} already: take the field out to ask where it would go"
+    if is_finished(pod):
+        yield f"status.phase: {pod.status.phase!r} is the end of a pod: take the status out to ask about it anew"
+    elif pod.metadata.deletion_timestamp:
+        yield "metadata.deletionTimestamp: a pod that is being deleted is not placed: leave it out"
+
+
+def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[str]) -> Iterator[str]:
+    """Pods for other schedulers, a line for each scheduler: there may be thousands of them."""
+    by_scheduler: dict[str, list[str]] = {}
+    for one in pods:
+        scheduler = scheduler_of(one.value)
+        if scheduler not in schedulers:
+            by_scheduler.setdefault(scheduler, []).append(one.where)
+    for scheduler, (first, *others) in by_scheduler.items():
+        yield (
+            f"{first}{f' and {len(others)} more' if others else ''}: spec.schedulerName: no profile has the name "
+            f"{scheduler!r}, there are {', '.join(schedulers)}: name a configuration that has it with --config"
+        )
+
+
+def _equal_uids(pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
+    """Pods of different names with one uid: the Snapshot identifies pods by uid."""
+    by_uid: dict[str, FoundObject[Pod]] = {}
+    for one in pods:
+        before = by_uid.setdefault(one.value.uid, one)
+        if before.identity != one.identity:
+            yield f"{one.where}: metadata.uid: is that of {before.where} too: take it out where the pod is a copy"
+
+
+def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inputs:
+    problems, cluster = files.problems, files.cluster
+    everything = {**files.added, **cluster}
+    objects = stored([one for identity, one in everything.items() if identity not in to_place], to_place.values())
+    problems.extend(objects.problems)
+    snapshot, waiting = _snapshot(objects)
+    if not problems:
+        problems.extend(_unreadable_requests(to_place.values(), objects.to_place, snapshot))
+    if problems:
+        raise InputError(problems)
+    notes = [*files.notes, *objects.notes]
+    in_both = files.added.keys() & cluster.keys()
+    if in_both:
+        notes.append(f"--pods: {_counted(len(in_both), 'object')} in --cluster too: taken as there")
+    if waiting:
+        notes.append(f"--cluster: {_counted(waiting, 'pod')} on no node: not placed, since {files.why_not_placed}")
+    placed_again = [one for identity in to_place if (one := cluster.get(identity)) is not None]
+    bound = sum(pod.value.spec.node_name != "" for pod in _pods(placed_again))
+    if bound:
+        notes.append(f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there")
+    notes.extend(f"--cluster: {odd}" for odd in snapshot.oddities)
+    return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
+
+
+def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
+    """The Snapshot that a scheduler would have of the cluster, and how many of its pods wait for a node."""
+    snapshot = Snapshot()
+    for one in objects.others:
+        _set(snapshot, one)
+    return snapshot, sum(_set_pod(snapshot, pod) for pod in objects.pods)
+
+
+def _set(snapshot: Snapshot, one: KubernetesObject) -> None:
+    if isinstance(one, Node):
+        snapshot.set_node(one)
+    elif isinstance(one, Namespace):
+        # The API server gives each namespace this label; one from a manifest does not have it yet.
+        labels = {**(one.metadata.labels or {}), _NAME_LABEL: one.metadata.name}
+        metadata = msgspec.structs.replace(one.metadata, labels=labels)
+        snapshot.set_namespace(msgspec.structs.replace(one, metadata=metadata))
+    elif not isinstance(one, Pod | PriorityClass | LimitRange | RuntimeClass):
+        kind = _PLUGIN_KINDS[type(one).__name__]
+        snapshot.objects(kind.struct).set(kind.key_of(name=one.metadata.name, uid=one.metadata.uid), one)
+
+
+def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
+    """Place or nominate the pod. Whether it waits for a node."""
+    if is_bound(pod):
+        snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
+        return False
+    if is_finished(pod) or is_gone_while_unbound(pod):
+        return False
+    if pod.status.nominated_node_name:
+        snapshot.nominate(pod, pod.status.nominated_node_name)
+    return True
+
+
+def _unreadable_requests(found: Iterable[FoundObject[Pod]], pods: Iterable[Pod], snapshot: Snapshot) -> Iterator[str]:
+    for one, pod in zip(found, pods, strict=True):
         yield from (f"{one.where}: {problem}" for problem in snapshot.class_of(pod).requests.problems)
 
 
 def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
     if others:
-        kinds = [f"{count} {kind}" for kind, count in others.most_common(_SHOWN)]
-        more = ", ..." if len(others) > _SHOWN else ""
+        kinds = [f"{count} {kind}" for kind, count in others.most_common(_KINDS_NAMED)]
+        more = ", ..." if len(others) > _KINDS_NAMED else ""
         yield f"{flag}: left out {_counted(others.total(), 'object')}, {why}: {', '.join(kinds)}{more}"
 
 
 def _without_pods(kinds: Counter[str]) -> Iterator[str]:
-    """Of workloads in --pods whose pods are not made."""
-    unmade = [f"{kinds[kind]} {kind}" for kind in _UNMADE if kind in kinds]
-    if unmade:
-        yield f"--pods: no pods are made of {', '.join(unmade)}: write pods of them where they are to count"
+    """A note about workloads in --pods whose pods are not made."""
+    without = [f"{kinds[kind]} {kind}" for kind in _NO_PODS_MADE if kind in kinds]
+    if without:
+        yield f"--pods: no pods are made of {', '.join(without)}: write pods of them where they are to count"
 
 
 def _not_applied(others: Counter[str]) -> Iterator[str]:
-    """Of what the API server would do, when that is in the files and cannot be done."""
     for kind, what in _NOT_APPLIED.items():
         if kind in others:
             yield f"answers may differ for pods that nobody created yet, because {what}: that is not applied here"
-
-
-def _as_they_are(both: Collection[Identity]) -> Iterator[str]:
-    if both:
-        yield f"--pods: {_counted(len(both), 'object')} in --cluster too: taken as there"
-
-
-def _of_cluster(state: State, asked: Sequence[FoundObject[KubernetesObject]], *, why: str) -> Iterator[str]:
-    """What of the cluster's files does not count as it stands there."""
-    if state.waiting:
-        yield f"--cluster: {_counted(state.waiting, 'pod')} on no node: not placed, since {why}"
-    bound = sum(pod.thing.spec.node_name != "" for pod in _pods(asked))
-    if bound:
-        yield f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there"
-    yield from (f"--cluster: {odd}" for odd in state.snapshot.oddities)
 
 
 def _counted(count: int, what: str) -> str:

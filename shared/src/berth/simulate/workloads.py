@@ -1,6 +1,6 @@
-"""The pods that Deployments, ReplicaSets, StatefulSets and Jobs make, as their controllers make them. Pure.
+"""The pods of Deployments, ReplicaSets, StatefulSets and Jobs, as their controllers make them.
 
-Deployment web, 3 replicas: a ReplicaSet, and its pods web-0, web-1, web-2
+A Deployment ``web`` of 3 replicas becomes a ReplicaSet and its pods ``web-0``, ``web-1`` and ``web-2``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.messages import MALFORMED
+from berth.api.errors import DecodeError
 from berth.api.meta import Int32, LabelSelector, ObjectMeta, Trimmed
-from berth.api.selectors import compile_label_selector
-from berth.simulate.documents import Document, fitted
+from berth.simulate.documents import Document, decode
+from berth.simulate.objects import DEFAULT_NAMESPACE
 
 VERSIONS: Final[Mapping[str, str]] = {
     "Deployment": "apps/v1",
@@ -22,20 +22,19 @@ VERSIONS: Final[Mapping[str, str]] = {
     "StatefulSet": "apps/v1",
     "Job": "batch/v1",
 }
-"""The workloads whose pods are made, each with its version."""
+"""The workloads whose pods are made, with their versions."""
 _HASH_LENGTH: Final = 10
-_NAMESPACE: Final = "default"
 
 
-class Template(Trimmed, frozen=True, kw_only=True):
-    """What each pod of a workload is like."""
+class PodTemplate(Trimmed, frozen=True, kw_only=True):
+    """The metadata and the spec of each pod."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class VolumeClaimTemplate(Trimmed, frozen=True, kw_only=True):
-    """A claim that each pod of a StatefulSet gets."""
+    """A claim of each pod of a StatefulSet."""
 
     metadata: ObjectMeta
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -48,20 +47,20 @@ class Ordinals(Trimmed, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
-    """How many pods there are to be, and what they are like."""
+    """The number of pods and their template; which fields count depends on the kind."""
 
     replicas: Int32 = 1
     parallelism: Int32 = 1
     completions: Int32 | None = None
     suspend: bool = False
     selector: LabelSelector | None = None
-    template: Template = Template()
+    template: PodTemplate = PodTemplate()
     volume_claim_templates: list[VolumeClaimTemplate] | None = None
     ordinals: Ordinals = Ordinals()
 
 
 class Workload(Trimmed, frozen=True, kw_only=True):
-    """Any of them."""
+    """A Deployment, ReplicaSet, StatefulSet or Job."""
 
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
@@ -72,65 +71,36 @@ Labels = dict[str, str]
 
 
 def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
-    """The documents, workloads replaced by what they make; what is wrong with a workload is added to ``problems``."""
+    """The documents, workloads replaced by their pods; each error in a workload is added to ``problems``."""
     for document in documents:
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
-        elif (workload := _decoded(document, problems)) is not None:
-            yield from _made(document, workload, problems)
+            continue
+        try:
+            workload = decode(_decoder, document.raw)
+            if not workload.metadata.name:
+                raise DecodeError("metadata.name: missing: give it a name")  # noqa: TRY301 - reported as the others
+        except DecodeError as exc:
+            problems.append(f"{document.where} ({document.kind}): {exc}")
+            continue
+        namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
+        where = f"{document.where} ({document.kind} {namespace}/{workload.metadata.name})"
+        yield from _Controller(where=where, kind=document.kind, workload=workload, namespace=namespace).documents()
 
 
-def _decoded(document: Document, problems: list[str]) -> Workload | None:
-    found: list[str] = []
-    try:
-        workload = _decoder.decode(msgspec.json.encode(fitted(msgspec.json.decode(document.raw), Workload, found)))
-    except MALFORMED as exc:
-        problems.extend(f"{document.where} ({document.kind}): {one}" for one in found or [str(exc)])
-        return None
-    if not workload.metadata.name:
-        problems.append(f"{document.where} ({document.kind}): metadata.name: missing: give it a name")
-        return None
-    return workload
-
-
-def _made(document: Document, workload: Workload, problems: list[str]) -> Iterator[Document]:
-    name, namespace = workload.metadata.name, workload.metadata.namespace or _NAMESPACE
-    where = f"{document.where} ({document.kind} {namespace}/{name})"
-    making = _Making(where=where, kind=document.kind, workload=workload, namespace=namespace)
-    problem = making.problem()
-    if problem:
-        problems.append(f"{where}: {problem}")
-        return
-    yield from making.documents()
-
-
-class _Making(msgspec.Struct, frozen=True, kw_only=True):
-    """What one workload makes."""
+class _Controller(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes the objects of one workload."""
 
     where: str
     kind: str
     workload: Workload
     namespace: str
 
-    def problem(self) -> str:
-        """Why the API server would refuse the workload; empty when it would not."""
-        spec = self.workload.spec
-        for field, number in (("replicas", spec.replicas), ("parallelism", spec.parallelism)):
-            if number < 0:
-                return f"spec.{field}: want 0 or more, got {number}"
-        if self.kind == "Job":
-            return ""
-        if spec.selector is None:
-            return "spec.selector: missing: name the labels of its pods"
-        if not compile_label_selector(spec.selector).matches(spec.template.metadata.labels or {}):
-            return "spec.selector: does not match the labels of spec.template: its pods would not be its own"
-        return ""
-
     def documents(self) -> Iterator[Document]:
-        """The owner of its pods where that is a kind that scheduling reads, its pods, and their claims."""
+        """The pods and their claims, and before them their owner if it is of a kind that plugins read."""
         if self._is_of_a_deployment:
             return
-        if self.kind != "Job":
+        if self.kind != "Job" and self.workload.spec.selector is not None:
             metadata = {"name": self._owner, "namespace": self.namespace, "uid": self._owner_uid}
             selector = msgspec.to_builtins(self.workload.spec.selector)
             selector["matchLabels"] = {**selector.get("matchLabels", {}), **self._hash_label}
@@ -141,7 +111,7 @@ class _Making(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _is_of_a_deployment(self) -> bool:
-        """Whether it is a ReplicaSet that a Deployment made, which then is there too and makes its pods."""
+        """Whether it is the ReplicaSet of a Deployment, which is in the files too and makes the pods."""
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )
@@ -189,7 +159,7 @@ class _Making(msgspec.Struct, frozen=True, kw_only=True):
         return self._document("Pod", {"metadata": metadata, "spec": self._spec(name)}, "v1", place="spec.template")
 
     def _labels(self, name: str, number: int) -> Labels:
-        """The labels that the controller adds."""
+        """The labels that its controller adds to a pod."""
         match self.kind:
             case "StatefulSet":
                 return {
@@ -204,13 +174,12 @@ class _Making(msgspec.Struct, frozen=True, kw_only=True):
                 return self._hash_label
 
     def _spec(self, pod: str) -> dict[str, Any]:
-        """The template's, with the claims of a StatefulSet in the place of volumes of these names."""
+        """The template's spec, with the claims of a StatefulSet instead of its volumes of the same names."""
         spec, claims = self.workload.spec.template.spec, self.workload.spec.volume_claim_templates or ()
         if not claims:
             return spec
         names = [claim.metadata.name for claim in claims]
-        given = spec.get("volumes") or []
-        kept = [one for one in given if not (isinstance(one, dict) and one.get("name") in names)]
+        kept = [one for one in spec.get("volumes") or [] if not (isinstance(one, dict) and one.get("name") in names)]
         claimed = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}} for name in names]
         return {**spec, "volumes": [*kept, *claimed]}
 
@@ -227,4 +196,6 @@ class _Making(msgspec.Struct, frozen=True, kw_only=True):
 
     def _document(self, kind: str, body: dict[str, Any], api_version: str, *, place: str = "") -> Document:
         where = f"{self.where}: {place}" if place else self.where
-        return Document(where=where, api_version=api_version, kind=kind, raw=msgspec.json.encode(body), is_made=True)
+        return Document(
+            where=where, api_version=api_version, kind=kind, raw=msgspec.json.encode(body), is_generated=True
+        )

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from berth.simulate.documents import yaml_values
+from berth.simulate.yamlreader import yaml_values
 from harness.worlds.oracle import clusters, list_of, objects_of
 
 

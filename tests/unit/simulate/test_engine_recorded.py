@@ -8,7 +8,7 @@ from berth.api.pod import Pod
 from berth.framework.profile import Profile
 from berth.process.configuration import profiles_of, read_configuration
 from berth.simulate.engine import Simulation
-from berth.simulate.inputs import read_question
+from berth.simulate.inputs import read_inputs
 from harness.worlds.oracle import (
     PROFILES,
     clusters,
@@ -33,7 +33,7 @@ def profiles() -> dict[str, Profile]:
 
 def simulation_of(folder, objects, pods) -> tuple[Simulation, tuple[Pod, ...]]:
     files = [str(written(folder / "cluster.json", objects))], [str(written(folder / "pods.json", pods))]
-    question = read_question(*files, profiles())
+    question = read_inputs(*files, profiles())
     assert question.notes == ()
     return Simulation(snapshot=question.snapshot, profiles=profiles()), question.pods
 
@@ -46,7 +46,7 @@ def test_each_pod_alone_is_decided_as_kube_scheduler_decided(tmp_path):
     wrong, count = {}, 0
     for cluster in clusters():
         simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
-        for case, line in zip(cluster["cases"], lines_of(simulation.each_alone(pods)), strict=True):
+        for case, line in zip(cluster["cases"], lines_of(simulation.independently(pods)), strict=True):
             count += 1
             if decision_of(case) != simulated_of(line):
                 wrong[cluster["seed"], line["pod"]] = line
@@ -57,7 +57,7 @@ def test_the_chosen_node_has_the_best_total_and_every_node_is_accounted_for(tmp_
     for cluster in clusters(20):
         simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
         names = {node["metadata"]["name"] for node in cluster["objects"]["nodes"]}
-        for line in simulation.each_alone(pods):
+        for line in simulation.independently(pods):
             if line.totals:
                 assert line.bound is not None
                 assert line.totals[line.bound] == max(line.totals.values())
@@ -70,7 +70,7 @@ def test_for_an_important_pod_the_same_pods_are_evicted_and_the_same_is_said(tmp
     wrong, count = set(), 0
     for recorded in preemptions():
         simulation, pods = simulation_of(tmp_path, objects_of(recorded), [recorded["pod"]])
-        (line,) = lines_of(simulation.each_alone(pods))
+        (line,) = lines_of(simulation.independently(pods))
         count += 1
         said = bool(line["bound"]), line["nominated"], line["victims"], line["message"] or ""
         if said != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
@@ -78,14 +78,14 @@ def test_for_an_important_pod_the_same_pods_are_evicted_and_the_same_is_said(tmp
     assert (count, wrong) == (PREEMPTIONS, TIES)
 
 
-def test_one_after_another_is_the_same_as_placing_each_by_hand(tmp_path):
+def test_in_queue_order_is_the_same_as_placing_each_by_hand(tmp_path):
     for cluster in clusters(6):
         simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
         objects, by_key = objects_of(cluster), {f"ns/{p['metadata']['uid']}": p for p in pods_of(cluster)}
         keys = {pod.key: f"ns/{pod.uid}" for pod in pods}
-        for line in simulation.one_after_another(pods):
+        for line in simulation.in_queue_order(pods):
             pod = by_key[keys[line.pod]]
             by_hand, (alone,) = simulation_of(tmp_path, objects, [pod])
-            assert list(by_hand.each_alone([alone])) == [line]
+            assert list(by_hand.independently([alone])) == [line]
             if line.bound is not None:
                 objects = [*objects, {**pod, "spec": {**pod["spec"], "nodeName": line.bound}}]

@@ -15,7 +15,8 @@ from berth.framework.status import Status
 from berth.plugins.noderesources.fit import FACTORY as FIT
 from berth.plugins.podtopologyspread.plugin import FACTORY as SPREAD
 from berth.plugins.schedulinggates import SchedulingGates
-from berth.simulate.engine import NodeRejection, Simulated, Simulation
+from berth.simulate.engine import Simulation
+from berth.simulate.report import NodeRejection, PodReport
 from harness.builders.objects import a_container, a_node, a_pod
 from harness.builders.profiles import default_profile, profile_of
 
@@ -41,14 +42,14 @@ def places(decided):
     return {one.pod.removeprefix("default/"): one.bound for one in decided}
 
 
-def test_each_alone_sees_the_same_state():
+def test_independently_sees_the_same_state():
     asked = simulation(a_node("n1", cpu="1"))
-    decided = asked.each_alone([wanting("a", "1"), wanting("b", "1")])
+    decided = asked.independently([wanting("a", "1"), wanting("b", "1")])
     assert places(decided) == {"a": "n1", "b": "n1"}
 
 
-def test_one_after_another_each_sees_the_earlier():
-    first, second = simulation(a_node("n1", cpu="1")).one_after_another([wanting("a", "1"), wanting("b", "1")])
+def test_in_queue_order_each_sees_the_earlier():
+    first, second = simulation(a_node("n1", cpu="1")).in_queue_order([wanting("a", "1"), wanting("b", "1")])
     assert first.bound == "n1"
     message = f"{FULL} preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     assert (second.bound, second.message) == (None, message)
@@ -62,13 +63,13 @@ def test_priority_goes_first_then_age_then_the_order_of_the_files():
         wanting("old", "1", created="2026-11-21T07:00:00Z"),
         wanting("urgent", "1", priority=1000),
     ]
-    decided = simulation(a_node("n1", cpu="64")).one_after_another(pods)
+    decided = simulation(a_node("n1", cpu="64")).in_queue_order(pods)
     assert list(places(decided)) == ["urgent", "old", "young", "new", "newer"]
 
 
 def test_a_single_feasible_node_is_not_scored():
-    (line,) = simulation(a_node("n1"), a_node("n2", unschedulable=True)).each_alone([a_pod()])
-    assert line == Simulated(
+    (line,) = simulation(a_node("n1"), a_node("n2", unschedulable=True)).independently([a_pod()])
+    assert line == PodReport(
         pod="default/web",
         profile="berth",
         bound="n1",
@@ -78,7 +79,7 @@ def test_a_single_feasible_node_is_not_scored():
 
 
 def test_scores_are_weighted_and_add_up_to_the_totals():
-    (line,) = simulation(a_node("n1"), a_node("n2", cpu="2")).each_alone([wanting("a", "1")])
+    (line,) = simulation(a_node("n1"), a_node("n2", cpu="2")).independently([wanting("a", "1")])
     assert line.feasible == ["n1", "n2"]
     assert line.scores["TaintToleration"] == {"n1": 300, "n2": 300}  # 100 x weight 3
     assert line.totals == {node: sum(points[node] for points in line.scores.values()) for node in ("n1", "n2")}
@@ -88,8 +89,8 @@ def test_a_gated_pod_is_not_asked_about_and_takes_no_room():
     gated = wanting("gated", "1", priority=10, scheduling_gates=[PodSchedulingGate(name="quota")])
     profile = default_profile()
     assert any(isinstance(plugin, SchedulingGates) for plugin in profile.pre_enqueues)
-    first, second = simulation(a_node("n1", cpu="1"), profile=profile).one_after_another([wanting("a", "1"), gated])
-    assert first == Simulated(
+    first, second = simulation(a_node("n1", cpu="1"), profile=profile).in_queue_order([wanting("a", "1"), gated])
+    assert first == PodReport(
         pod="default/gated",
         profile="berth",
         message="Scheduling is blocked due to non-empty scheduling gates",
@@ -98,12 +99,12 @@ def test_a_gated_pod_is_not_asked_about_and_takes_no_room():
 
 
 def test_without_nodes_there_is_a_sentence():
-    (line,) = simulation().each_alone([a_pod()])
+    (line,) = simulation().independently([a_pod()])
     assert (line.bound, line.message, line.rejections) == (None, "no nodes available to schedule pods", {})
 
 
 def test_a_line_has_the_members_that_are_promised_and_no_others():
-    (line,) = simulation(a_node("n1")).each_alone([a_pod()])
+    (line,) = simulation(a_node("n1")).independently([a_pod()])
     assert list(msgspec.json.decode(msgspec.json.encode(line))) == [
         "pod",
         "profile",
@@ -134,7 +135,7 @@ def test_victims_are_named_and_gone_for_those_after():
         wanting("urgent", "1500m", priority=9),
         wanting("late", "500m"),
     )
-    first, second = full_node().one_after_another([late, urgent])
+    first, second = full_node().in_queue_order([late, urgent])
     assert (first.bound, first.nominated, first.victims) == (None, "n1", ["low-a", "low-b"])
     assert first.message == FULL
     assert second.bound == "n1"  # 2 cpu less the 1500m that are kept for the nominated pod
@@ -142,14 +143,14 @@ def test_victims_are_named_and_gone_for_those_after():
 
 def test_the_room_that_was_made_is_kept_from_the_less_important():
     urgent, late = wanting("urgent", "1500m", priority=9), wanting("late", "1")
-    _, second = full_node().one_after_another([late, urgent])
+    _, second = full_node().in_queue_order([late, urgent])
     assert (second.bound, second.nominated) == (None, None)
 
 
 def test_alone_nobody_is_evicted_for_the_next():
     made = full_node()
     pods = [wanting("urgent", "2", priority=9), wanting("usual", "2", priority=5)]
-    assert [line.victims for line in made.each_alone(pods)] == [["low-a", "low-b"]] * 2
+    assert [line.victims for line in made.independently(pods)] == [["low-a", "low-b"]] * 2
     assert made.snapshot.pods_on("n1") == 2
 
 
@@ -160,7 +161,7 @@ def test_a_budget_allows_fewer_evictions_after_each():
         status=BudgetStatus(disruptions_allowed=1),
     )
     made = full_node(budget=budget)
-    (line,) = made.one_after_another([wanting("urgent", "1", priority=9)])
+    (line,) = made.in_queue_order([wanting("urgent", "1", priority=9)])
     assert len(line.victims) == 1
     (left,) = made.snapshot.objects(PodDisruptionBudget).in_namespace("default")
     assert left.status.disruptions_allowed == 0
@@ -169,21 +170,21 @@ def test_a_budget_allows_fewer_evictions_after_each():
 def test_a_nomination_that_helps_nobody_any_more_ends():
     kept = wanting("kept", "4", status=PodStatus(nominated_node_name="n1"))
     made = full_node()
-    (line,) = made.one_after_another([kept])
+    (line,) = made.in_queue_order([kept])
     assert (line.nominated, list(made.snapshot.nominations())) == (None, [])
 
 
 def test_making_room_ends_nominations_of_lower_priority_there():
     lower, higher = wanting("lower", "1"), wanting("higher", "500m", priority=100)
     made = full_node(nominated=[lower, higher])
-    list(made.one_after_another([wanting("urgent", "1500m", priority=9)]))
+    list(made.in_queue_order([wanting("urgent", "1500m", priority=9)]))
     assert {one.pod.metadata.name for one in made.snapshot.nominations()} == {"higher", "urgent"}
 
 
 def test_room_that_is_kept_for_a_pod_that_waits_is_its_own():
     kept = wanting("kept", "2", status=PodStatus(nominated_node_name="n1"))
     made = simulation(a_node("n1", cpu="2"))
-    assert places(made.one_after_another([wanting("first", "1"), kept])) == {"first": None, "kept": "n1"}
+    assert places(made.in_queue_order([wanting("first", "1"), kept])) == {"first": None, "kept": "n1"}
     assert list(made.snapshot.nominations()) == []
 
 
@@ -196,9 +197,9 @@ class Failing(ScorePlugin):
 
 def test_a_plugin_that_fails_is_told_of_its_pod_and_the_others_go_on():
     made = simulation(a_node("n1"), a_node("n2"), profile=profile_of(Failing()))
-    first, second = made.each_alone([a_pod("a"), a_pod("b")])
-    assert list(made.failed) == ["default/a", "default/b"]
-    assert first.message == made.failed["default/a"]
+    first, second = made.independently([a_pod("a"), a_pod("b")])
+    assert list(made.failures) == ["default/a", "default/b"]
+    assert first.message == made.failures["default/a"]
     assert "Failing" in (second.message or "")
     assert (first.feasible, first.scores, first.rejections) == ([], {}, {})
 
@@ -206,7 +207,7 @@ def test_a_plugin_that_fails_is_told_of_its_pod_and_the_others_go_on():
 def test_equal_pods_are_spread_as_they_come():
     nodes = [a_node(f"n{number}", labels={"kubernetes.io/hostname": f"n{number}"}) for number in range(4)]
     made = simulation(*nodes, profile=profile_of(FIT.build(None), SPREAD.build(None)))
-    decided = list(made.one_after_another(wanting(f"p{number}", "100m") for number in range(12)))
+    decided = list(made.in_queue_order(wanting(f"p{number}", "100m") for number in range(12)))
     assert sorted(made.snapshot.pods_on(f"n{number}") for number in range(4)) == [3, 3, 3, 3]
     assert all(one.bound for one in decided)
 
@@ -234,8 +235,8 @@ class Refusing(ReservePlugin):
 def test_a_node_that_cannot_be_reserved_is_not_taken(status, fails):
     plugin = Refusing(status)
     made = simulation(a_node("n1"), profile=dataclasses.replace(default_profile(), reserves=(plugin,)))
-    (line,) = made.one_after_another([a_pod()])
-    assert (line.bound, line.feasible, bool(made.failed)) == (None, ["n1"], fails)
+    (line,) = made.in_queue_order([a_pod()])
+    assert (line.bound, line.feasible, bool(made.failures)) == (None, ["n1"], fails)
     assert status.reasons[0] in (line.message or "")
     assert made.snapshot.pods_on("n1") == 0
     assert plugin.unreserved == ([] if fails else [("web", "n1")])
@@ -262,7 +263,7 @@ def test_a_volume_that_an_earlier_pod_got_is_not_there_for_the_next():
         metadata = {"name": f"claim-{number}", "namespace": "default", "uid": f"claim-{number}"}
         claim = {"metadata": metadata, "spec": {**size, "resources": {"requests": {"storage": "1Gi"}}}}
         made.snapshot.objects(PersistentVolumeClaim).set(metadata["uid"], msgspec.convert(claim, PersistentVolumeClaim))
-    assert places(made.each_alone([claiming(1), claiming(2)])) == {"p1": "n1", "p2": "n1"}
-    first, second = made.one_after_another([claiming(1), claiming(2)])
+    assert places(made.independently([claiming(1), claiming(2)])) == {"p1": "n1", "p2": "n1"}
+    first, second = made.in_queue_order([claiming(1), claiming(2)])
     assert (first.bound, second.bound) == ("n1", None)
     assert "node(s) didn't find available persistent volumes to bind" in (second.message or "")

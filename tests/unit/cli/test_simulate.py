@@ -1,12 +1,12 @@
-"""What berth simulate tells people: a line a pod, and the sum of it."""
+"""The table of berth simulate: a line a pod, and a summary."""
 
-from berth.cli.commands.simulate import Sums, row_of
+from berth.cli.commands.simulate import row_of, summary_of
 from berth.cli.commands.simulate import table_of as table_of_rows
-from berth.simulate.engine import NodeRejection, Simulated
+from berth.simulate.report import NodeRejection, PodReport, ReportCounts
 from harness.worlds.printed import printed, words
 
 FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))
-BOUND = Simulated(
+BOUND = PodReport(
     pod="default/web",
     profile="berth",
     bound="n1",
@@ -15,11 +15,11 @@ BOUND = Simulated(
     totals={"n1": 111, "n2": 11},
     rejections={"n3": FULL},
 )
-ONLY = Simulated(pod="default/only", profile="berth", bound="n2", feasible=["n2"])
-NOWHERE = Simulated(
+ONLY = PodReport(pod="default/only", profile="berth", bound="n2", feasible=["n2"])
+NOWHERE = PodReport(
     pod="default/big", profile="berth", rejections={"n1": FULL}, message="0/1 nodes are available: 1 Insufficient cpu."
 )
-NOMINATED = Simulated(
+NOMINATED = PodReport(
     pod="default/vip", profile="other", message="0/1 nodes are available.", nominated="n1", victims=["a", "b"]
 )
 
@@ -29,10 +29,10 @@ def table_of(decided):
 
 
 def summary(decided):
-    sums = Sums()
+    counts = ReportCounts()
     for one in decided:
-        sums.add(one)
-    return sums.told()
+        counts.add(one)
+    return summary_of(counts)
 
 
 def test_a_pod_has_its_node_what_made_it_best_and_the_runner_up():
@@ -69,7 +69,7 @@ def test_a_nominated_pod_has_its_victims():
     )
 
 
-def test_profiles_are_told_apart_when_there_are_several():
+def test_several_profiles_have_a_column():
     assert words(
         printed(
             table_of([BOUND, NOMINATED]),
@@ -77,7 +77,7 @@ def test_profiles_are_told_apart_when_there_are_several():
     )[0] == ["POD", "PROFILE", "NODE", "POSSIBLE", "BECAUSE"]
 
 
-def test_the_sum_says_how_many_have_a_node():
+def test_the_summary_counts_pods_with_a_node():
     assert str(summary([BOUND, ONLY, NOWHERE, NOMINATED])) == (
         "2 of 4 pods have a node, on 2 nodes; 1 would wait for room to be made; 1 fit nowhere"
     )
