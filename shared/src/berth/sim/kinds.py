@@ -1,15 +1,22 @@
-"""The kinds that the simulated API server knows: one literal table, no discovery, nothing generic beyond it."""
+"""The kinds that the simulated API server serves: those of ``berth.api.kinds``, and events.
+
+Added to each is what only a server knows: field selectors, the behaviour of writes, the form of bookmarks.
+"""
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
+
+from berth.api import kinds as api
+from berth.api.kinds import Kind
 
 FieldPath = tuple[str, ...]
-"""Where in an object a field selector's label points."""
+"""The members that lead to a field of an object."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedKind:
-    """One resource of the API: how it is addressed, which selectors it takes, and how its writes behave."""
+    """One kind: its address, the selectors that it takes, and how its writes behave."""
 
     group: str = ""
     """API group; empty is the core group."""
@@ -93,9 +100,20 @@ _NODE_BOOKMARK = (
     + b"}}"
 )
 
-PODS = SimulatedKind(
-    plural="pods",
-    name="Pod",
+
+def _served(kind: Kind[Any], **behaviour: Any) -> SimulatedKind:
+    return SimulatedKind(
+        group=kind.group,
+        version=kind.version,
+        plural=kind.plural,
+        name=kind.kind,
+        namespaced=kind.is_namespaced,
+        **behaviour,
+    )
+
+
+PODS = _served(
+    api.POD,
     short_names=("po",),
     has_status=True,
     has_generation=True,
@@ -103,20 +121,16 @@ PODS = SimulatedKind(
     fields=_POD_FIELDS,
     bookmark=b',"spec":{"containers":null},"status":{}',
 )
-NODES = SimulatedKind(
-    plural="nodes",
-    name="Node",
+NODES = _served(
+    api.NODE,
     short_names=("no",),
-    namespaced=False,
     has_status=True,
     fields={"spec.unschedulable": ("spec", "unschedulable")},
     bookmark=_NODE_BOOKMARK,
 )
-NAMESPACES = SimulatedKind(
-    plural="namespaces",
-    name="Namespace",
+NAMESPACES = _served(
+    api.NAMESPACE,
     short_names=("ns",),
-    namespaced=False,
     has_status=True,
     fields={"status.phase": ("status", "phase")},
     bookmark=b',"spec":{},"status":{}',
@@ -139,17 +153,13 @@ NEW_EVENTS = SimulatedKind(
     bookmark=b',"eventTime":null,"regarding":{},"deprecatedSource":{}',
     stored_as="events",
 )
-LEASES = SimulatedKind(
-    group="coordination.k8s.io",
-    plural="leases",
-    name="Lease",
+LEASES = _served(
+    api.LEASE,
     creates_on_update=True,
     updates_need_version=True,
     bookmark=b',"spec":{}',
 )
-PRIORITY_CLASSES = SimulatedKind(
-    group="scheduling.k8s.io", plural="priorityclasses", name="PriorityClass", short_names=("pc",), namespaced=False
-)
+PRIORITY_CLASSES = _served(api.PRIORITY_CLASS, short_names=("pc",))
 SPEC_AND_STATUS = b',"spec":{},"status":{}'
 _WORKLOAD_SPEC = b'"replicas":0,"selector":null,"template":{"metadata":{},"spec":{"containers":null}}'
 _REPLICA_SET_BOOKMARK = b',"spec":{' + _WORKLOAD_SPEC + b'},"status":{"replicas":0}'
@@ -162,27 +172,21 @@ _BUDGET_BOOKMARK = (
     b',"spec":{},"status":{"disruptionsAllowed":0,"currentHealthy":0,"desiredHealthy":0,"expectedPods":0}'
 )
 
-PERSISTENT_VOLUMES = SimulatedKind(
-    plural="persistentvolumes",
-    name="PersistentVolume",
+PERSISTENT_VOLUMES = _served(
+    api.PERSISTENT_VOLUME,
     short_names=("pv",),
-    namespaced=False,
     has_status=True,
     bookmark=SPEC_AND_STATUS,
 )
-PERSISTENT_VOLUME_CLAIMS = SimulatedKind(
-    plural="persistentvolumeclaims",
-    name="PersistentVolumeClaim",
+PERSISTENT_VOLUME_CLAIMS = _served(
+    api.PERSISTENT_VOLUME_CLAIM,
     short_names=("pvc",),
     has_status=True,
     bookmark=b',"spec":{"resources":{}},"status":{}',
 )
-STORAGE_CLASSES = SimulatedKind(
-    group="storage.k8s.io",
-    plural="storageclasses",
-    name="StorageClass",
+STORAGE_CLASSES = _served(
+    api.STORAGE_CLASS,
     short_names=("sc",),
-    namespaced=False,
     bookmark=b',"provisioner":""',
 )
 
@@ -190,9 +194,8 @@ KINDS: tuple[SimulatedKind, ...] = (
     PODS,
     NODES,
     NAMESPACES,
-    SimulatedKind(
-        plural="services",
-        name="Service",
+    _served(
+        api.SERVICE,
         short_names=("svc",),
         has_status=True,
         bookmark=b',"spec":{},"status":{"loadBalancer":{}}',
@@ -200,27 +203,22 @@ KINDS: tuple[SimulatedKind, ...] = (
     EVENTS,
     PERSISTENT_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
-    SimulatedKind(
-        plural="replicationcontrollers",
-        name="ReplicationController",
+    _served(
+        api.REPLICATION_CONTROLLER,
         short_names=("rc",),
         has_status=True,
         has_generation=True,
         bookmark=b',"spec":{},"status":{"replicas":0}',
     ),
-    SimulatedKind(
-        group="apps",
-        plural="replicasets",
-        name="ReplicaSet",
+    _served(
+        api.REPLICA_SET,
         short_names=("rs",),
         has_status=True,
         has_generation=True,
         bookmark=_REPLICA_SET_BOOKMARK,
     ),
-    SimulatedKind(
-        group="apps",
-        plural="statefulsets",
-        name="StatefulSet",
+    _served(
+        api.STATEFUL_SET,
         short_names=("sts",),
         has_status=True,
         has_generation=True,
@@ -229,34 +227,16 @@ KINDS: tuple[SimulatedKind, ...] = (
     LEASES,
     NEW_EVENTS,
     STORAGE_CLASSES,
-    SimulatedKind(
-        group="storage.k8s.io",
-        plural="csinodes",
-        name="CSINode",
-        namespaced=False,
-        bookmark=b',"spec":{"drivers":null}',
-    ),
-    SimulatedKind(
-        group="storage.k8s.io", plural="csidrivers", name="CSIDriver", namespaced=False, bookmark=b',"spec":{}'
-    ),
-    SimulatedKind(
-        group="storage.k8s.io",
-        plural="csistoragecapacities",
-        name="CSIStorageCapacity",
-        bookmark=b',"storageClassName":""',
-    ),
-    SimulatedKind(
-        group="storage.k8s.io",
-        plural="volumeattachments",
-        name="VolumeAttachment",
-        namespaced=False,
+    _served(api.CSI_NODE, bookmark=b',"spec":{"drivers":null}'),
+    _served(api.CSI_DRIVER, bookmark=b',"spec":{}'),
+    _served(api.CSI_STORAGE_CAPACITY, bookmark=b',"storageClassName":""'),
+    _served(
+        api.VOLUME_ATTACHMENT,
         has_status=True,
         bookmark=b',"spec":{"attacher":"","source":{},"nodeName":""},"status":{"attached":false}',
     ),
-    SimulatedKind(
-        group="policy",
-        plural="poddisruptionbudgets",
-        name="PodDisruptionBudget",
+    _served(
+        api.POD_DISRUPTION_BUDGET,
         short_names=("pdb",),
         has_status=True,
         has_generation=True,
