@@ -1,6 +1,6 @@
 """The messages of a pod's way on both buses: where they lie, what makes a repeat harmless, what travels along."""
 
-from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Ranked, decode, decoder
+from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Ranked, decode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.stages import LETTER_CHARACTERS, publish_dead_letter, publish_decision, publish_pending, publish_ranked
@@ -36,7 +36,7 @@ async def test_a_pending_pod_lies_on_its_subject_once_per_attempt(on):
     assert (await publish_pending(session, message)).duplicate
     stored = await read(session, "PENDING", "berth.pending.p=2Eq.default.web.0")
     assert stored.sequence == first.sequence
-    assert decode(stored.data, decoder(Pending)) == message
+    assert decode(stored.data, Pending) == message
     assert dict(stored.headers) == {"Nats-Msg-Id": "u.1.1", "traceparent": TRACE}
 
 
@@ -45,7 +45,7 @@ async def test_of_two_rankings_of_an_attempt_the_first_counts(on):
     await publish_ranked(session, Ranked(attempt="u.1.1", profile="p.q", pod=POD, scorer="one"))
     assert (await publish_ranked(session, Ranked(attempt="u.1.1", profile="p.q", pod=POD, scorer="two"))).duplicate
     stored = await read(session, "RANKED", "berth.ranked.p=2Eq.default.web.0")
-    assert decode(stored.data, decoder(Ranked)).scorer == "one"
+    assert decode(stored.data, Ranked).scorer == "one"
 
 
 async def test_a_decision_shows_its_outcome_in_a_header(on):
@@ -57,7 +57,7 @@ async def test_a_decision_shows_its_outcome_in_a_header(on):
         "Berth-Outcome": "bound",
         "traceparent": TRACE,
     }
-    assert decode(stored.data, decoder(Decision)) == decision(Outcome.BOUND)
+    assert decode(stored.data, Decision) == decision(Outcome.BOUND)
 
 
 async def test_each_repeat_of_waiting_is_heard(on):
@@ -72,7 +72,7 @@ async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
     await publish_dead_letter(session, letter)
     await publish_dead_letter(session, letter)
     found = [stored async for stored in session.scan("dead", "berth.*.*.default.web.0")]
-    assert [decode(stored.data, decoder(DeadLetter)) for stored in found] == [letter]
+    assert [decode(stored.data, DeadLetter) for stored in found] == [letter]
 
 
 async def test_any_other_letter_lies_under_its_service_and_is_cut_to_a_readable_length(on):
@@ -80,4 +80,4 @@ async def test_any_other_letter_lies_under_its_service_and_is_cut_to_a_readable_
     letter = DeadLetter(subject="elsewhere", reason="garbage", service="scorer", payload="x" * 2_000_000)
     await publish_dead_letter(session, letter)
     stored = await read(session, "dead", "berth.dead.scorer")
-    assert len(decode(stored.data, decoder(DeadLetter)).payload) == LETTER_CHARACTERS
+    assert len(decode(stored.data, DeadLetter).payload) == LETTER_CHARACTERS

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from berth.api.livedata import BandwidthQuery
-from berth.api.messages import Decision, Outcome, decode, decoder
+from berth.api.messages import Decision, Outcome, decode
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.sim.cluster import SimulatedCluster
@@ -111,5 +111,4 @@ async def bound(nats: str) -> list[Decision]:
         stored = [one async for one in session.scan("DECISIONS", "berth.decision.>")]
     finally:
         await session.close()
-    read = decoder(Decision)
-    return [said for one in stored if (said := decode(one.data, read)).outcome is Outcome.BOUND]
+    return [said for one in stored if (said := decode(one.data, Decision)).outcome is Outcome.BOUND]

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.messages import Candidate, Decision, Ranked, decode, decoder
+from berth.api.messages import Candidate, Decision, Ranked, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, Uid
 from berth.bus.interface import Bus, Session
@@ -29,7 +29,6 @@ QUICK = BinderSettings(
     keep_alive=timedelta(milliseconds=200),
     binding_timeout=timedelta(seconds=2),
 )
-_decoder = decoder(Decision)
 
 
 @dataclass
@@ -147,7 +146,7 @@ class BinderWorld:
         """Keep reading DECISIONS into ``said``."""
         async with self.session.read_stream("DECISIONS") as following:
             async for batch in following.batches():
-                self.said += [decode(stored.data, _decoder) for stored in batch]
+                self.said += [decode(stored.data, Decision) for stored in batch]
 
 
 W = TypeVar("W", bound=BinderWorld)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.api.errors import BerthError
-from berth.api.messages import Decision, Outcome, Pending, decode, decoder
+from berth.api.messages import Decision, Outcome, Pending, decode
 from berth.api.subjects import Attempt
 from berth.bus.interface import Bus, Delivery, Session
 from berth.bus.stages import publish_decision
@@ -23,7 +23,6 @@ from berth_watcher.settings import watcher_settings
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 40.0
-_decoder = decoder(Pending)
 
 Answer = Callable[[Pending], Outcome | None]
 """What the pipeline makes of an attempt; ``None`` takes the message and is never heard of again."""
@@ -141,7 +140,7 @@ class WatcherWorld:
                 await self._take(session, delivery)
 
     async def _take(self, session: Session, delivery: Delivery) -> None:
-        pending = decode(delivery.data, _decoder)
+        pending = decode(delivery.data, Pending)
         self.attempts.append(pending.attempt)
         self.names.append(pending.pod.metadata.name)
         outcome = self.answer(pending)

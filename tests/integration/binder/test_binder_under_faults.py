@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import DeadLetter, Outcome, decode, decoder
+from berth.api.messages import DeadLetter, Outcome, decode
 from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -124,7 +124,7 @@ async def test_garbage_is_put_aside_with_its_reason_and_the_next_pod_is_bound(wo
     assert (await world.decision(pod)).outcome is Outcome.BOUND
     await world.nothing_ranked_is_left()
     letter = await world.session.last("dead", "berth.dead.berth.default.odd")
-    assert "garbage" in decode(letter.data, decoder(DeadLetter)).payload
+    assert "garbage" in decode(letter.data, DeadLetter).payload
 
 
 async def test_an_attempt_of_another_pod_is_put_aside(world):

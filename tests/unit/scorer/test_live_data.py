@@ -11,7 +11,7 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import Pending, Positions, Ranked, decode, decoder
+from berth.api.messages import Pending, Positions, Ranked, decode
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
@@ -32,7 +32,6 @@ profiles:
 - plugins: {score: {disabled: [{name: "*"}], enabled: [{name: NetworkTraffic}]}}
   pluginConfig: [{name: NetworkTraffic, args: {url: "http://p:9090", podBandwidth: 8M}}]
 """
-RANKED = decoder(Ranked)
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ async def ranking(session, name, *, after=0):
     async with asyncio.timeout(5):
         while True:
             async for stored in session.scan("RANKED", "berth.ranked.>"):
-                message = decode(stored.data, RANKED)
+                message = decode(stored.data, Ranked)
                 if message.attempt.startswith(f"uid-{name}."):
                     return message
             await asyncio.sleep(0.01)

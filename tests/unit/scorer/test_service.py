@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Pending, Positions, Ranked, decode, decoder, encode
+from berth.api.messages import Candidate, DeadLetter, Pending, Positions, Ranked, decode, encode
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeStatus
@@ -21,8 +21,6 @@ from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.memory_bus import MemoryBus
 
-RANKED = decoder(Ranked)
-DEAD = decoder(DeadLetter)
 NOWHERE = Positions()
 
 
@@ -94,7 +92,7 @@ async def ranked(session, count=1):
         while True:
             found = [stored async for stored in session.scan("RANKED", "berth.ranked.>")]
             if len(found) >= count:
-                return [decode(stored.data, RANKED) for stored in found]
+                return [decode(stored.data, Ranked) for stored in found]
             await asyncio.sleep(0.01)
 
 
@@ -193,7 +191,7 @@ async def test_what_cannot_be_decoded_is_put_aside_and_holds_up_nobody(bus, sess
         await ranked(session)
         await until(lambda: held(session, "dead", ">"))
         letters = await held(session, "dead", ">")
-    letter = decode(letters[0].data, DEAD)
+    letter = decode(letters[0].data, DeadLetter)
     assert letter.subject == "berth.pending.berth.default.junk"
     assert "decoding a message" in letter.reason
 
@@ -207,7 +205,7 @@ async def test_an_attempt_that_is_none_or_another_pods_is_put_aside_without_a_tr
         await until(lambda: held(session, "dead", ">"))
         (letter,) = await held(session, "dead", ">")
         assert await held(session, "RANKED", "berth.ranked.>") == []
-    assert repr(attempt) in decode(letter.data, DEAD).reason
+    assert repr(attempt) in decode(letter.data, DeadLetter).reason
 
 
 async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_others(bus, session):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.livedata import LiveSource
-from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode, decoder
+from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import Epoch
 from berth.bus.interface import Consumption, Delivery, Session
 from berth.bus.topology import RANKED
@@ -52,8 +52,6 @@ log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
 """Between two settings of gauges; nobody scrapes more often."""
-
-_decoder = decoder(Ranked)
 
 
 class NoLongerLeadingError(TemporaryError):
@@ -301,7 +299,7 @@ def _read(delivery: Delivery) -> Ranked:
     Raises:
         DecodeError: it is not.
     """
-    ranked = decode(delivery.data, _decoder)
+    ranked = decode(delivery.data, Ranked)
     attempt_of(ranked)
     return ranked
 

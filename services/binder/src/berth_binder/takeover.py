@@ -18,7 +18,7 @@ from typing import Final
 
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
-from berth.api.messages import Ranked, decode, decoder
+from berth.api.messages import Ranked, decode
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusRefusedError, Session
@@ -41,8 +41,6 @@ RETRY_SECONDS: Final = 0.5
 MAX_IN_FLIGHT: Final = 32
 """Fence patches under way at once: 300 take 0.6 s."""
 CONSUMER_PREFIX: Final = "binder-"
-
-_decoder = decoder(Ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ class Takeover:
 
     def _newest(self, data: bytes) -> Pod | None:
         try:
-            pod = decode(data, _decoder).pod
+            pod = decode(data, Ranked).pod
         except DecodeError:
             return None  # it becomes a dead letter when it is delivered
         is_bound = self.cache.bound_node(pod.uid) is not None

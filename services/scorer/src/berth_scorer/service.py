@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
-from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode, decoder
+from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import all_of
 from berth.bus.interface import BucketReader, Bus, Delivery, Session, StreamReader
 from berth.bus.topology import PENDING
@@ -119,7 +119,6 @@ class Scorer:
         self._outbox = Outbox(session, process.metrics)
         self._tracing = process.tracing
         self._suspicion = TryCounter(session)
-        self._pending = decoder(Pending)
         self._awake = asyncio.Event()
         self._answered = 0
 
@@ -186,7 +185,7 @@ class Scorer:
 
     async def _take_one(self, delivery: Delivery) -> None:
         try:
-            pending = decode(delivery.data, self._pending)
+            pending = decode(delivery.data, Pending)
             attempt_of(pending)
         except UnknownSchemaError:
             delivery.nak(STRANGER_DELAY)

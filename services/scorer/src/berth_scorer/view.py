@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Positions, Ranked, decode, decoder
+from berth.api.messages import Decision, Positions, Ranked, decode
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import Complete, MirroredSnapshot, PodLeft, PodNominated, PodSeen
 from berth.cluster.snapshot import Snapshot
@@ -25,8 +25,6 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self._ranked = decoder(Ranked)
-        self._decisions = decoder(Decision)
         self._heard: datetime | None = None
         self._complete: dict[str, datetime] = {}
 
@@ -54,7 +52,7 @@ class View:
     def hear_ranked(self, data: bytes, now: float) -> str:
         """A RANKED that passed by, or that lies in its stream; returns what was wrong with it."""
         try:
-            self.proposals.ranked(decode(data, self._ranked), now)
+            self.proposals.ranked(decode(data, Ranked), now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)
@@ -112,7 +110,7 @@ class View:
     def _decided_one(self, message: StoredMessage, now: float) -> str:
         self.heard_at(message.time)
         try:
-            self.proposals.decided(decode(message.data, self._decisions), message.time, now)
+            self.proposals.decided(decode(message.data, Decision), message.time, now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)

@@ -43,7 +43,7 @@ from berth_watcher.events import BucketComplete, BucketRead, DecisionReceived, L
 from berth_watcher.runner import EffectRunner, Gauges, Inbox, count_decision, count_heard
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
-from berth_watcher.takeover import DECISION_DECODER, look_through
+from berth_watcher.takeover import look_through
 
 Listener = Callable[[Any], None]
 
@@ -272,7 +272,7 @@ class WatcherRunner:
 
 def _decision(stored: StoredMessage) -> Decision | None:
     try:
-        return decode(stored.data, DECISION_DECODER)
+        return decode(stored.data, Decision)
     except DecodeError as error:
         log.warning("leaving out a decision", subject=stored.subject, cause=str(error))
         return None

@@ -9,18 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Pending, Ranked, decode, decoder
+from berth.api.messages import Decision, Pending, Ranked, decode
 from berth.api.subjects import Attempt, PodSubject, all_of
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth_watcher.events import FoundDecision, FoundInFlight, StagesRead
-
-DECISION_DECODER: Final = decoder(Decision)
-_PENDING: Final = decoder(Pending)
-_RANKED: Final = decoder(Ranked)
 
 
 async def look_through(session: Session, subjects: Mapping[str, PodSubject], *, at_once: int) -> StagesRead:
@@ -44,7 +39,7 @@ async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision
     if stored is None:
         return None
     try:
-        return decode(stored.data, DECISION_DECODER), stored
+        return decode(stored.data, Decision), stored
     except DecodeError:
         return None
 
@@ -60,7 +55,7 @@ def _found(stored: StoredMessage) -> FoundInFlight | None:
     """The attempt of a message; ``None`` for what cannot be read: whoever takes it from the queue puts it aside."""
     try:
         is_pending = PodSubject.parse(stored.subject).stage == "pending"
-        message: Pending | Ranked = decode(stored.data, _PENDING) if is_pending else decode(stored.data, _RANKED)
+        message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)
         return FoundInFlight(attempt=Attempt.parse(message.attempt), pod=message.pod)
     except DecodeError:
         return None

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-import msgspec
-
 from berth.api.errors import DecodeError, PermanentError
-from berth.api.messages import MALFORMED, SCHEMA, UnknownSchemaError
+from berth.api.messages import Versioned, decode_versioned, encode
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
@@ -59,7 +57,7 @@ class BandwidthQuery:
         return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
-class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Bandwidth(Versioned, frozen=True, kw_only=True):
     """What one node's devices carry. ``None`` is unknown, never 0.
 
     ``receive`` and ``transmit`` are bytes per second, averaged over the question's range up to ``sampled_at``: the time
@@ -67,21 +65,15 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     each direction.
     """
 
-    schema: int = msgspec.field(default_factory=lambda: SCHEMA)
     receive: float | None = None
     transmit: float | None = None
     capacity: float | None = None
     sampled_at: datetime
 
 
-_encoder: Final = msgspec.json.Encoder()
-
-_decoder: Final = msgspec.json.Decoder(Bandwidth)
-
-
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
     """The value as JSON."""
-    return _encoder.encode(bandwidth)
+    return encode(bandwidth)
 
 
 def decode_bandwidth(data: bytes) -> Bandwidth:
@@ -91,12 +83,7 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
         UnknownSchemaError: of a schema that is neither this one nor the one before.
         DecodeError: anything else that is wrong with it; so are amounts below 0 and times without a zone.
     """
-    try:
-        bandwidth = _decoder.decode(data)
-    except MALFORMED as exc:
-        raise DecodeError(f"decoding a bandwidth of {len(data)} bytes: {exc}") from exc
-    if bandwidth.schema not in (SCHEMA, SCHEMA - 1):
-        raise UnknownSchemaError(f"decoding a bandwidth: want schema {SCHEMA} or {SCHEMA - 1}, got {bandwidth.schema}")
+    bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
     amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
     if any(amount is not None and not amount >= 0 for amount in amounts):
         raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 or more, got {amounts}")

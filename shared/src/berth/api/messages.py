@@ -1,13 +1,14 @@
 """The messages between the services: what is pending, what was ranked, what was decided (PROTOCOL 1, 4, 5).
 
-Payloads are JSON that a person can read. Every message names its schema and the digest of the configuration that its
-writer runs, so that two versions or two configurations can run side by side.
+Payloads are JSON that a person can read. Every message carries its schema and the digest of its writer's configuration,
+so that two versions or two configurations can run side by side.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,6 +19,22 @@ from berth.api.subjects import Attempt
 
 SCHEMA: Final = 1
 """The schema written. Readers take this one and the one before."""
+
+
+def _schema() -> int:
+    return SCHEMA
+
+
+class Versioned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value on the bus. Its schema comes first and is always written, as a factory's value is."""
+
+    schema: int = msgspec.field(default_factory=_schema)
+
+
+class Message(Versioned, frozen=True, kw_only=True):
+    """A message of a stream. ``config`` is the digest of its writer's configuration."""
+
+    config: str = ""
 
 
 class Outcome(StrEnum):
@@ -38,31 +55,24 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an attempt ended in conflict, for the watcher to tell a touched node from a full one."""
+    """Why an attempt ended in a conflict."""
 
     STALE = "stale"
+    """The best node was changed after the ranking."""
     NO_CANDIDATE = "no-candidate"
+    """No candidate fits any more."""
     CHANGED = "changed"
+    """The pod was changed after the ranking."""
     PROPOSALS = "proposals"
+    """The pod was unschedulable only because of proposals that are not bound yet."""
     VICTIMS = "victims"
     """Other pods than those that the scorer named would have to be evicted by now, or none any more."""
     VOLUMES = "volumes"
-    """A volume or claim that the pod was to have was changed by somebody else."""
-
-
-def _schema() -> int:
-    return SCHEMA
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all messages carry. Readers look at ``schema`` first: a factory's value is always written."""
-
-    schema: int = msgspec.field(default_factory=_schema)
-    config: str = ""
+    """A volume or claim that the pod was to use was changed by somebody else."""
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a view stands: the stream sequences up to which each source was read."""
+    """The stream sequence up to which a scorer's view has read each source."""
 
     cluster: int = 0
     decisions: int = 0
@@ -79,21 +89,12 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Pending(Message, frozen=True, kw_only=True):
-    """PENDING: rank this pod. ``after`` are the positions that the scorer must have reached first."""
-
-    attempt: str
-    profile: str
-    pod: Pod
-    after: Positions = Positions()
-
-
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of the K best nodes.
 
-    ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum; ``pods`` is how many pods the
-    scorer counted on the node, proposals included, the pod itself and nominated pods not. ``details`` are for people:
-    what a plugin's points were made of where they do not tell by themselves (a sample's value, its age).
+    ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
+    scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``details`` are
+    texts for people, by plugin, where points do not explain themselves (a sample's value and age).
     """
 
     node: str
@@ -104,7 +105,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reason for which nodes were refused: by which plugin, how many, and some of them by name."""
+    """One reason for which nodes were rejected: by which plugin, how many nodes, and some of their names.
+
+    ``resolvable``: evicting pods may help.
+    """
 
     plugin: str
     reason: str
@@ -114,7 +118,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is evicted for a more important one."""
+    """A pod that is evicted for one of higher priority."""
 
     uid: str
     namespace: str
@@ -122,9 +126,10 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node on which room is made for the pod, and whom that costs it, the most important one first.
+    """The node that the pod is nominated to, and the pods to evict there, those of the highest priority first.
 
-    Without victims: they are going already. Of the evictions, ``violations`` are against a disruption budget.
+    Without victims, pods that are already terminating make enough room. ``violations`` is how many evictions violate a
+    PodDisruptionBudget.
     """
 
     node: str
@@ -132,69 +137,72 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     violations: int = 0
 
 
-class Ranked(Message, frozen=True, kw_only=True):
-    """RANKED: the best K nodes, or why there is none, or why ranking failed.
-
-    Exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Beside ``rejections``,
-    ``preemption`` says where room can be made; ``clears_nomination`` that a node which is kept for the pod is of no use
-    to it. ``untouched_first`` says
-    whether more pods make a node worse, so that the binder may ask for another ranking when a node was touched since.
-    ``blockers`` are the plugins that refused nodes: the events that they name may help the pod.
-    ``proposals_counted`` tells that the "no" hangs on somebody's proposal that is not yet bound. ``asked_at`` is when
-    NATS stored the PENDING that this answers.
-    """
+class Pending(Message, frozen=True, kw_only=True):
+    """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first."""
 
     attempt: str
     profile: str
     pod: Pod
+    after: Positions = Positions()
+
+
+class AttemptReport(Message, frozen=True, kw_only=True):
+    """What RANKED and DECISIONS both carry: the attempt and the result of its ranking.
+
+    ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
+    nodes: the events that they registered for may make the pod schedulable. ``asked_at`` is when NATS stored the
+    PENDING message.
+    """
+
+    attempt: str
+    profile: str
     scorer: str = ""
     asked_at: datetime | None = None
     positions: Positions = Positions()
     view_age_seconds: float | None = None
     evaluated: int = 0
     feasible: int = 0
-    untouched_first: bool = True
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
     blockers: list[str] = []
-    proposals_counted: bool = False
     preemption: Preemption | None = None
-    clears_nomination: bool = False
     message: str = ""
+
+
+class Ranked(AttemptReport, frozen=True, kw_only=True):
+    """RANKED: the best K nodes, or why there is none, or why ranking failed.
+
+    It has exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Next to
+    ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` tells that the
+    nomination which the pod has is of no use. ``untouched_first``: more pods make a node a worse choice, so the binder
+    may ask for another ranking when a node was changed since. ``proposals_counted``: the rejections may be due to a
+    proposal that is not bound yet.
+    """
+
+    pod: Pod
+    untouched_first: bool = True
+    proposals_counted: bool = False
+    clears_nomination: bool = False
     error: str = ""
 
 
-class Decision(Message, frozen=True, kw_only=True):
+class Decision(AttemptReport, frozen=True, kw_only=True):
     """DECISIONS: what became of an attempt, with everything that explains it.
 
-    ``resource_versions`` name, on a conflict, the newest **object or event** of each kind that the binder had seen: the
-    watcher tries again once its own reflectors have reached them. ``positions`` and ``view_age_seconds`` are those of
-    the ranking; ``preemption`` is whom the binder has evicted for it, and where; ``asked_at`` and ``ranked_at`` are
-    when NATS stored the PENDING and the RANKED that led here.
+    ``preemption`` is what the binder has evicted, and where. ``resource_versions`` name, on a conflict, the newest
+    **object or event** of each kind that the binder had seen: the watcher tries again once its own reflectors have
+    reached them. ``repeat`` counts Decisions of the outcome ``waiting``. ``ranked_at`` is when NATS stored RANKED.
     """
 
-    attempt: str
     epoch: int
     outcome: Outcome
-    profile: str
     namespace: str
     pod: str
     uid: str
     node: str = ""
     reason: str = ""
-    message: str = ""
     repeat: int = 0
-    evaluated: int = 0
-    feasible: int = 0
-    candidates: list[Candidate] = []
-    rejections: list[Rejection] = []
-    blockers: list[str] = []
-    preemption: Preemption | None = None
-    positions: Positions = Positions()
     resource_versions: dict[str, str] = {}
-    scorer: str = ""
-    view_age_seconds: float | None = None
-    asked_at: datetime | None = None
     ranked_at: datetime | None = None
 
 
@@ -208,52 +216,52 @@ class DeadLetter(Message, frozen=True, kw_only=True):
     payload: str = ""
 
 
+V = TypeVar("V", bound=Versioned)
 M = TypeVar("M", bound=Message)
-_encoder = msgspec.json.Encoder()
+
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding foreign JSON may raise: text that is not UTF-8 and nesting without end come through as they are."""
+"""What decoding foreign JSON may raise. msgspec does not wrap the last two: text that is not UTF-8, endless nesting."""
 
 
 class UnknownSchemaError(DecodeError):
-    """A message of a schema that this reader does not know: somebody newer may."""
+    """A well-formed value of a schema that this reader does not know. A newer process may know it."""
 
 
-def encode(message: Message) -> bytes:
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode(message: Versioned) -> bytes:
     """The message as JSON."""
     return _encoder.encode(message)
 
 
-class _Header(msgspec.Struct):
-    schema: int
+def decode(data: bytes, kind: type[M]) -> M:
+    """Read a message. Raises as :func:`decode_versioned`."""
+    return decode_versioned(data, kind, "a message")
 
 
-def decoder(kind: type[M]) -> msgspec.json.Decoder[M]:
-    """A decoder for one kind of message, to be made once and kept."""
-    return msgspec.json.Decoder(kind)
-
-
-def decode(data: bytes, using: msgspec.json.Decoder[M]) -> M:
-    """Read a message.
+def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
+    """Read a value of the bus; errors call it ``what``.
 
     Raises:
-        UnknownSchemaError: well formed, but of a schema that is neither this one nor the one before.
+        UnknownSchemaError: of a schema that is neither this one nor the one before.
         DecodeError: anything else that is wrong with it.
     """
     try:
-        message = using.decode(data)
+        value: V = _decoder(kind).decode(data)
     except MALFORMED as exc:
-        _refuse_unknown_schema(data)
-        raise DecodeError(f"decoding a message of {len(data)} bytes: {exc}") from exc
-    if message.schema not in (SCHEMA, SCHEMA - 1):
-        raise UnknownSchemaError(f"decoding a message: want schema {SCHEMA} or {SCHEMA - 1}, got {message.schema}")
-    return message
+        # A newer schema may have another shape, and then the shape is not what is wrong.
+        _check_schema(_schema_of(data), what)
+        raise DecodeError(f"decoding {what} of {len(data)} bytes: {exc}") from exc
+    _check_schema(value.schema, what)
+    return value
 
 
 def attempt_of(message: Pending | Ranked) -> Attempt:
-    """The attempt that a message is about.
+    """The attempt of a message.
 
     Raises:
-        DecodeError: it has not the form of one, or is one of another pod than the message's.
+        DecodeError: it is not written as one, or it is one of another pod than the message's.
     """
     attempt, uid = Attempt.parse(message.attempt), message.pod.uid
     if not attempt.uid or attempt.uid != uid:
@@ -261,11 +269,23 @@ def attempt_of(message: Pending | Ranked) -> Attempt:
     return attempt
 
 
-def _refuse_unknown_schema(data: bytes) -> None:
-    """A newer schema may have another shape: then the shape is not what is wrong."""
+@cache
+def _decoder(kind: type[V]) -> msgspec.json.Decoder[V]:
+    return msgspec.json.Decoder(kind)
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def _schema_of(data: bytes) -> int:
+    """The schema of a value of unknown shape; ``SCHEMA`` when it has none that can be read."""
     try:
-        schema = msgspec.json.decode(data, type=_Header).schema
+        return msgspec.json.decode(data, type=_Schema).schema
     except MALFORMED:
-        return
+        return SCHEMA
+
+
+def _check_schema(schema: int, what: str) -> None:
     if schema not in (SCHEMA, SCHEMA - 1):
-        raise UnknownSchemaError(f"decoding a message: want schema {SCHEMA} or {SCHEMA - 1}, got {schema}")
+        raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA} or {SCHEMA - 1}, got {schema}")

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decoder
+from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode
 from berth.api.mirror import decode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
@@ -34,9 +34,6 @@ from berth.process.exits import UsageError
 
 LOOK_BACK: Final = 20_000
 """Decisions, of all pods, that are searched for whoever had a pod evicted: a second or two of reading."""
-
-
-_DECISION: Final = decoder(Decision)
 
 
 _POD: Final = msgspec.json.Decoder(Pod)
@@ -100,7 +97,7 @@ async def _preempting(session: Session, subject: str, after: int) -> AsyncIterat
     async for stored in session.scan(DECISIONS, subject, after=after):
         if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
             try:
-                yield stored.time, decode(stored.data, _DECISION)
+                yield stored.time, decode(stored.data, Decision)
             except DecodeError:
                 continue
 
@@ -115,7 +112,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
     stored = await session.last(DECISIONS, name.filter("decision"))
     if stored is None:
         raise NoSuchThingError(f"looking for a Decision on pod {str(name)!r}: {await _where_it_is(session, name)}")
-    decision = decode(stored.data, decoder(Decision))
+    decision = decode(stored.data, Decision)
     return ExplainedDecision(
         decision=decision,
         at=stored.time,
@@ -135,12 +132,6 @@ async def _where_it_is(session: Session, name: PodName) -> str:
         "there is none, and nothing on the bus waits (Decisions are kept for an hour; is it a pod of berth's? Is it "
         "gated? Then name the cluster with --kubeconfig)"
     )
-
-
-_PENDING: Final = decoder(Pending)
-
-
-_RANKED: Final = decoder(Ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +178,9 @@ async def pod_at_the_api(session: Session, name: PodName, kubeconfig: Path) -> P
 async def _on_the_way(session: Session, name: PodName) -> FoundPod | None:
     pending = await session.last(PENDING, name.filter("pending"))
     if pending is not None:
-        return FoundPod(pod=decode(pending.data, _PENDING).pod, where=PENDING)
+        return FoundPod(pod=decode(pending.data, Pending).pod, where=PENDING)
     ranked = await session.last(RANKED, name.filter("ranked"))
-    return FoundPod(pod=decode(ranked.data, _RANKED).pod, where=RANKED) if ranked is not None else None
+    return FoundPod(pod=decode(ranked.data, Ranked).pod, where=RANKED) if ranked is not None else None
 
 
 def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
@@ -204,7 +195,7 @@ async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
     """The attempt of the pod's last Decision, so that equal nodes fall as they fell then; else one that never was."""
     stored = await session.last(DECISIONS, name.filter("decision"))
     try:
-        attempt = Attempt.parse(decode(stored.data, _DECISION).attempt) if stored is not None else None
+        attempt = Attempt.parse(decode(stored.data, Decision).attempt) if stored is not None else None
     except DecodeError:
         attempt = None
     if attempt is not None and attempt.uid == pod.uid:
@@ -216,7 +207,7 @@ async def digest_in_use(session: Session, pod: Pod) -> str:
     """The digest of the configuration under which the pod's profile was decided by last; empty when nobody was."""
     stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
     try:
-        return decode(stored.data, _DECISION).config if stored is not None else ""
+        return decode(stored.data, Decision).config if stored is not None else ""
     except DecodeError:
         return ""
 

@@ -21,16 +21,11 @@ from berth.api.messages import (
     Ranked,
     Reason,
     decode,
-    decoder,
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.cli.rendering import clock, columns, duration, plain, short_attempt, short_identity
 
-_PENDING = decoder(Pending)
-_RANKED = decoder(Ranked)
-_DECISION = decoder(Decision)
-_DEAD = decoder(DeadLetter)
 _LONGEST_LINE = 160
 OUTCOME_STYLES: Mapping[Outcome, str] = {
     Outcome.BOUND: "green",
@@ -79,13 +74,13 @@ class Step:
             return self.recalled
         match self.stage:
             case "pending":
-                return decode(self.data, _PENDING)
+                return decode(self.data, Pending)
             case "ranked":
-                return decode(self.data, _RANKED)
+                return decode(self.data, Ranked)
             case "decision":
-                return decode(self.data, _DECISION)
+                return decode(self.data, Decision)
             case "dead":
-                return decode(self.data, _DEAD)
+                return decode(self.data, DeadLetter)
             case _:
                 raise DecodeError(f"decoding {self.subject!r}: no subject of a pod's way")
 

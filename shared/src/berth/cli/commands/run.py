@@ -21,7 +21,7 @@ from rich.status import Status
 from rich.table import Table
 
 from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.api.messages import Decision, Outcome, Pending, Ranked, decode, decoder
+from berth.api.messages import Decision, Outcome, Pending, Ranked, decode
 from berth.api.subjects import PodSubject
 from berth.cli.commands.top import natural
 from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of, node_of
@@ -48,9 +48,6 @@ class MessageCounts:
         self.nodes: Counter[str] = Counter()
         self.bound: set[str] = set()
         self.unreadable = 0
-        self._pending = decoder(Pending)
-        self._ranked = decoder(Ranked)
-        self._decision = decoder(Decision)
 
     def hear(self, subject: str, data: bytes) -> None:
         """Count one message; what cannot be read is counted as such."""
@@ -61,11 +58,11 @@ class MessageCounts:
 
     def _count(self, stage: str, data: bytes) -> None:
         if stage == "ranked":
-            self.scorers[decode(data, self._ranked).scorer] += 1
+            self.scorers[decode(data, Ranked).scorer] += 1
         elif stage == "decision":
-            self._count_decision(decode(data, self._decision))
+            self._count_decision(decode(data, Decision))
         else:
-            decode(data, self._pending)
+            decode(data, Pending)
         self.stages[stage] += 1
 
     def _count_decision(self, decision: Decision) -> None:
