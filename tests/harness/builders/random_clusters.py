@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from berth.api.livedata import EGRESS, INGRESS, LINK_CAPACITY, Bandwidth, BandwidthQuery
+from berth.api.livedata import (
+    EGRESS_ANNOTATION,
+    INGRESS_ANNOTATION,
+    LINK_CAPACITY_ANNOTATION,
+    Bandwidth,
+    BandwidthQuery,
+)
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from berth.api.pod import (
@@ -105,7 +111,7 @@ _AVOIDED = '{"preferAvoidPods":[{"podSignature":{"podController":{"kind":"Replic
 node_annotations = st.sampled_from(
     [
         None,
-        {LINK_CAPACITY: "400M"},
+        {LINK_CAPACITY_ANNOTATION: "400M"},
         {"scheduler.alpha.kubernetes.io/preferAvoidPods": _AVOIDED},
         {"scheduler.alpha.kubernetes.io/preferAvoidPods": "odd"},
     ]
@@ -229,7 +235,9 @@ owners = st.builds(
     api_version=st.sampled_from(["apps/v1", "v1"]),
     controller=st.just(value=True),
 )
-bandwidths = st.dictionaries(st.sampled_from([INGRESS, EGRESS]), st.sampled_from(["1M", "80M", "odd"]))
+bandwidths = st.dictionaries(
+    st.sampled_from([INGRESS_ANNOTATION, EGRESS_ANNOTATION]), st.sampled_from(["1M", "80M", "odd"])
+)
 metadata = st.builds(
     lambda uid, namespace, deleted, given, owner, annotations: ObjectMeta(
         name=uid,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.api.livedata import Bandwidth, encode_bandwidth, utc
+from berth.api.livedata import Bandwidth, encode_bandwidth, utc_time
 from berth.api.messages import Outcome, Positions
 from berth.api.subjects import key
 from berth.plugins.networktraffic.args import query_of
@@ -42,7 +42,7 @@ async def test_a_sample_of_a_link_with_room_wakes_a_pod_that_saturated_links_ref
     await world.until(lambda: len(world.attempts) == 1)
 
     query = query_of(read_configuration(world.config).profiles[0].args["NetworkTraffic"]).token
-    sample = Bandwidth(receive=10.0, capacity=100.0, sampled_at=utc(1.7e9))
+    sample = Bandwidth(receive=10.0, capacity=100.0, sampled_at=utc_time(1.7e9))
     session = await world.session()
     await session.put("bandwidth", key(query, "n1"), encode_bandwidth(sample))
 

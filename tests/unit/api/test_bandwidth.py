@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from berth.api.livedata import Bandwidth, announced, bytes_per_second, decode_bandwidth, encode_bandwidth, utc
+from berth.api.livedata import Bandwidth, annotated_rate, bytes_per_second, decode_bandwidth, encode_bandwidth, utc_time
 from berth.api.meta import ObjectMeta
 from berth.api.pod import LONG_AGO, Pod, PodCondition, PodStatus, bound_at, unix_seconds
 from berth.api.quantity import QuantityError
@@ -13,7 +13,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_value_reads_as_a_person_would_write_it():
-    sample = Bandwidth(receive=80e6, transmit=0.5, capacity=125e6, sampled_at=utc(T0.timestamp() + 0.25))
+    sample = Bandwidth(receive=80e6, transmit=0.5, capacity=125e6, sampled_at=utc_time(T0.timestamp() + 0.25))
     written = encode_bandwidth(sample)
     assert written == (
         b'{"schema":1,"receive":80000000.0,"transmit":0.5,"capacity":125000000.0,"sampled_at":"2026-01-01T00:00:00.250000Z"}'
@@ -30,9 +30,9 @@ def test_what_is_no_rate_is_refused_and_an_annotation_that_is_none_says_nothing(
     for text in ("fast", "-1M", ""):
         with pytest.raises(QuantityError):
             bytes_per_second(text)
-        assert announced(Pod(metadata=ObjectMeta(annotations={"a": text})), "a") is None
-    assert announced(Pod(metadata=ObjectMeta()), "a") is None
-    assert announced(Pod(metadata=ObjectMeta(annotations={"a": "80"})), "a") == 10.0
+        assert annotated_rate(Pod(metadata=ObjectMeta(annotations={"a": text})), "a") is None
+    assert annotated_rate(Pod(metadata=ObjectMeta()), "a") is None
+    assert annotated_rate(Pod(metadata=ObjectMeta(annotations={"a": "80"})), "a") == 10.0
 
 
 def scheduled(time: str) -> PodCondition:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.api.node import Taint, discouraging, first_untolerated, tolerates
+from berth.api.node import Taint, count_untolerated_prefer_no_schedule, first_untolerated, tolerates
 from berth.api.pod import Toleration
 
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
@@ -35,4 +35,4 @@ def test_mild_taints_keep_nobody_away():
 def test_mild_taints_are_counted_unless_tolerated():
     mild = [Taint(key=key, effect="PreferNoSchedule") for key in "abc"]
     tolerations = [Toleration(key="a", operator="Exists"), Toleration(key="b", operator="Exists", effect="NoSchedule")]
-    assert discouraging([*mild, TAINT], tolerations) == 2  # b is tolerated for NoSchedule only
+    assert count_untolerated_prefer_no_schedule([*mild, TAINT], tolerations) == 2  # b is tolerated for NoSchedule only

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
-from berth.api.livedata import Bandwidth, encode_bandwidth, utc
+from berth.api.livedata import Bandwidth, encode_bandwidth, utc_time
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
@@ -153,7 +153,7 @@ async def test_the_mirror_is_complete_when_it_is_entered_and_goes_on_inside():
         assert kept.snapshot.node_of("web-0") == "roomy"
         assert (kept.unreadable, set(kept.watermarks)) == (1, {"pod"})
         assert {line.name: line.pods for line in node_lines(kept)}["roomy"] == 1
-        sample = Bandwidth(receive=2.0, sampled_at=utc(1000))
+        sample = Bandwidth(receive=2.0, sampled_at=utc_time(1000))
         await session.put("bandwidth", "q1.roomy", encode_bandwidth(sample))
         async with asyncio.timeout(5):
             while not (lines := [line for line in node_lines(kept) if line.sampled_at]):  # noqa: ASYNC110 - no event says when it was read
@@ -169,6 +169,9 @@ async def test_a_pod_is_found_where_it_is_bound():
 
 
 def test_of_several_questions_about_a_node_the_newest_answer_counts():
-    old, new = Bandwidth(receive=1.0, sampled_at=utc(1)), Bandwidth(receive=2.0, sampled_at=utc(2) + timedelta(0))
+    old, new = (
+        Bandwidth(receive=1.0, sampled_at=utc_time(1)),
+        Bandwidth(receive=2.0, sampled_at=utc_time(2) + timedelta(0)),
+    )
     assert newest([new, old]) is new
     assert newest([]) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.livedata import Bandwidth
 from berth.api.meta import ObjectMeta
-from berth.api.selectors import NOTHING, Labels, PodSelector, PodTerm, Requirement, TermKind
+from berth.api.selectors import MATCHES_NOTHING, AffinityTerm, AffinityTermKind, LabelMatcher, PodSelector, Requirement
 from berth.api.workloads import Namespace
 from berth.cluster.hostports import EVERY_ADDRESS, HostPort
 from berth.cluster.pods import PlacedPods
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it
 LABELS = ("zone", "disk")
 IMAGES = ("app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2")
 PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
-TIER_1 = Labels((Requirement("tier", "In", frozenset({"1", "a"})),))
-HERE = PodSelector(frozenset({"default"}), NOTHING, TIER_1)
+TIER_1 = LabelMatcher((Requirement("tier", "In", frozenset({"1", "a"})),))
+HERE = PodSelector(frozenset({"default"}), MATCHES_NOTHING, TIER_1)
 KINDS = (
     PodKind((HERE,)),
     PodKind((HERE,), living=True),
-    PodKind((PodSelector(frozenset(), TIER_1, Labels(())),)),
-    HoldersOf(TermKind.REQUIRED_APART, PodTerm(HERE, "zone")),
+    PodKind((PodSelector(frozenset(), TIER_1, LabelMatcher(())),)),
+    HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, AffinityTerm(HERE, "zone")),
 )
 
 
@@ -189,7 +189,7 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
         "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
         "terms": {
             (point, tier): set(snapshot.groups.terms_about(point, "default", (("tier", tier),)))
-            for point in TermKind
+            for point in AffinityTermKind
             for tier in ("1", "a", "b")
         },
     }

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from berth.api.livedata import LINK_CAPACITY, Bandwidth
+from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth
 from berth_metrics_collector.nodenames import ExporterDirectory, host_of, name
 from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, TargetSample
@@ -89,7 +89,10 @@ def test_two_exporters_of_one_node_and_different_devices_are_added_up():
 
 def test_a_node_that_says_its_links_capacity_itself_is_believed():
     nodes = ExporterDirectory(
-        [node_at("a", annotations={LINK_CAPACITY: "10G"}), node_at("b", annotations={LINK_CAPACITY: "?"})]
+        [
+            node_at("a", annotations={LINK_CAPACITY_ANNOTATION: "10G"}),
+            node_at("b", annotations={LINK_CAPACITY_ANNOTATION: "?"}),
+        ]
     )
     named = name([sample(label="a", capacity=5.0), sample(label="b", capacity=5.0)], [], nodes)
     # 10 Gbit/s = 1.25e9 byte/s

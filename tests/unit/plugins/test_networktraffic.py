@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth.api.livedata import EGRESS, INGRESS, Bandwidth, LiveSource, encode_bandwidth
+from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.meta import ObjectMeta
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
@@ -133,7 +133,9 @@ def test_pods_placed_lately_count_with_an_estimate_that_fades_as_the_average_tak
 def test_a_pod_counts_as_it_announces():
     snapshot = cluster(how := args(pod_bandwidth="8M", direction="both"), a=sampled(0.0, transmit=0.0))
     loud = a_pod("loud")
-    metadata = msgspec.structs.replace(loud.metadata, annotations={INGRESS: "80M", EGRESS: "nonsense"})
+    metadata = msgspec.structs.replace(
+        loud.metadata, annotations={INGRESS_ANNOTATION: "80M", EGRESS_ANNOTATION: "nonsense"}
+    )
     snapshot.place(msgspec.structs.replace(loud, metadata=metadata), "a")
     pod = a_pod()
     # 80 Mbit/s in = 10 MB/s; what cannot be read counts as anybody's: 8 Mbit/s out = 1 MB/s

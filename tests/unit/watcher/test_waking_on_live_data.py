@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc
+from berth.api.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc_time
 from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
@@ -50,7 +50,7 @@ def asleep(*, blocker: str, seen: int = 0) -> World:
 
 
 def traffic(bytes_per_second: float) -> bytes:
-    return encode_bandwidth(Bandwidth(receive=bytes_per_second, capacity=100.0, sampled_at=utc(1.7e9)))
+    return encode_bandwidth(Bandwidth(receive=bytes_per_second, capacity=100.0, sampled_at=utc_time(1.7e9)))
 
 
 def test_the_watcher_listens_to_the_buckets_that_some_plugin_reads():

@@ -19,7 +19,7 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, is_marked
+from berth.api.pod import Pod, is_marked_for_preemption
 from berth.framework.interface import KeepVolume
 from berth.framework.interface import Write as Request
 from berth.kube.client import KubeClient
@@ -127,7 +127,7 @@ async def _evict_one(client: KubeClient, victim: Pod, scheduler_name: str) -> Ev
     """None when the pod is on its way, or gone."""
     if victim.metadata.deletion_timestamp is not None:
         return None
-    if not is_marked(victim):
+    if not is_marked_for_preemption(victim):
         marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
         if not marked.succeeded:
             return None if marked.status in _NOT_THERE else _refused(marked)

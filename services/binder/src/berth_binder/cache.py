@@ -15,7 +15,7 @@ import msgspec
 
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.node import Node
-from berth.api.pod import Pod, bound_at, bound_since, is_bound, is_finished
+from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.kube.pods import CONDITION_FENCE
@@ -391,7 +391,7 @@ def fence_epoch(pod: Pod) -> int:
 
 def _as_mirrored(pod: Pod) -> Pod:
     """The pod with the start time that scorers see, when it was bound, so that both choose the same victims."""
-    since = bound_since(pod)
+    since = bound_at_text(pod)
     if since == pod.status.start_time:
         return pod
     return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=since))

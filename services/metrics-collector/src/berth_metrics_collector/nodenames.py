@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.livedata import LINK_CAPACITY, Bandwidth, announced
+from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, annotated_rate
 from berth.api.mirror import decode_entry
 from berth.api.node import Node
 from berth.api.subjects import parse_key
@@ -53,7 +53,7 @@ class ExporterDirectory:
         self.capacities = {
             node.metadata.name: capacity
             for node in listed
-            if (capacity := announced(node, LINK_CAPACITY))  # 0 says no more than nothing does
+            if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 says no more than nothing does
         }
         """Bytes per second of links whose node says so itself: that beats what the network card tells."""
         self._whole = {name.lower(): name for name in self.names}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from berth.api.livedata import Bandwidth, utc
+from berth.api.livedata import Bandwidth, utc_time
 from berth_metrics_collector.prometheus import SampleRow
 
 MIN_SCRAPES: Final = 4
@@ -128,7 +128,7 @@ def _of_target(
             receive=receive,
             transmit=transmit,
             capacity=sum(capacities) if len(capacities) == len(keys) else None,
-            sampled_at=utc(min(readings.scraped_at[key] for key in keys)),
+            sampled_at=utc_time(min(readings.scraped_at[key] for key in keys)),
         ),
         devices=frozenset(devices),
     )

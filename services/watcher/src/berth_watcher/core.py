@@ -20,7 +20,7 @@ from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource
 from berth.api.messages import DeadLetter
 from berth.api.meta import KubernetesObject
 from berth.api.mirror import watermark_key
-from berth.api.pod import Pod, bound_since, is_bound
+from berth.api.pod import Pod, bound_at_text, is_bound
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
 from berth.framework.profile import Profile
@@ -273,7 +273,7 @@ class WatcherCore:
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
         """Have the mirror hold an object; the number of the change, 0 for none."""
         kept = held(thing) if thing is not None else None
-        since = bound_since(thing) if isinstance(thing, Pod) and is_bound(thing) else None
+        since = bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
         wanted = WantedEntry(object=kept, bound_at=since) if kept is not None else None
         number, effects = self._mirror.want(key(kind, name), wanted)
         self._effects += effects

@@ -25,7 +25,7 @@ import msgspec
 from berth.api.errors import DecodeError
 from berth.api.meta import KubernetesObject, ObjectMeta
 from berth.api.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
-from berth.api.pod import Pod, PodStatus, bound_since, disruption, is_being_preempted, is_bound
+from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, WriteKey
@@ -294,8 +294,8 @@ def held(thing: KubernetesObject) -> KubernetesObject | None:
 def _held_pod(pod: Pod) -> Pod | None:
     if is_bound(pod):
         status = PodStatus(
-            start_time=bound_since(pod),  # its own comes a little later and would be one more write a pod
-            conditions=[said] if is_being_preempted(pod) and (said := disruption(pod)) else None,
+            start_time=bound_at_text(pod),  # its own comes a little later and would be one more write a pod
+            conditions=[said] if is_being_preempted(pod) and (said := disruption_condition(pod)) else None,
         )
     elif nomination(pod):
         status = PodStatus(nominated_node_name=pod.status.nominated_node_name)

@@ -22,7 +22,7 @@ from typing import Final
 from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions, Reason
-from berth.api.meta import parse
+from berth.api.meta import parse_resource_version
 from berth.framework.events import ClusterEvent, LiveNews
 from berth_watcher.hints import QueueingHints
 from berth_watcher.mirror import Mirror
@@ -288,7 +288,7 @@ def _versions(decision: Decision) -> dict[str, int]:
     found = {}
     for kind, text in decision.resource_versions.items():
         try:
-            found[kind] = parse(text)
+            found[kind] = parse_resource_version(text)
         except DecodeError:
             continue
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from berth.api.errors import DecodeError
 from berth.api.kinds import WATCHED_KINDS
-from berth.api.meta import KubernetesObject, parse
+from berth.api.meta import KubernetesObject, parse_resource_version
 from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
@@ -100,7 +100,7 @@ def name_of(kind: str, thing: KubernetesObject) -> str:
 def version_of(event: ReflectorNews) -> int:
     """How far the event brings its kind; 0 for a version that is no number."""
     try:
-        return parse(_version(event))
+        return parse_resource_version(_version(event))
     except DecodeError:
         return 0
 

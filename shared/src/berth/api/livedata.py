@@ -21,15 +21,15 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
 
-INGRESS: Final = "kubernetes.io/ingress-bandwidth"
+INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
 
-EGRESS: Final = "kubernetes.io/egress-bandwidth"
+EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
 """Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
 
-LINK_CAPACITY: Final = "berth/link-capacity"
+LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
 """Annotation of a node: bits per second of its link, for network cards that do not tell or lie."""
 
-BITS: Final = 8
+BITS_PER_BYTE: Final = 8
 """In a byte."""
 
 DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
@@ -92,7 +92,7 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     return bandwidth
 
 
-def utc(seconds: float) -> datetime:
+def utc_time(seconds: float) -> datetime:
     """A time of Prometheus (Unix seconds) as it is written, to the millisecond."""
     return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)
 
@@ -106,10 +106,10 @@ def bytes_per_second(bits: str | float) -> float:
     amount = value(bits)
     if amount < 0:
         raise QuantityError(f"want 0 or more, got {bits!r}")
-    return amount / BITS
+    return amount / BITS_PER_BYTE
 
 
-def announced(thing: Pod | Node, annotation: str) -> float | None:
+def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
     """Bytes per second that an object's annotation names; ``None`` without it, and for one that cannot be read."""
     written = (thing.metadata.annotations or {}).get(annotation)
     if written is None:

@@ -107,7 +107,7 @@ def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
     )
 
 
-def parse(text: str) -> int:
+def parse_resource_version(text: str) -> int:
     """Read a resourceVersion.
 
     Raises:
@@ -118,6 +118,6 @@ def parse(text: str) -> int:
     return int(text)
 
 
-def compare(one: str, other: str) -> int:
+def compare_resource_versions(one: str, other: str) -> int:
     """Below, at or above 0 as ``one`` is older than, the same as or newer than ``other``. Raises as :func:`parse`."""
-    return parse(one) - parse(other)
+    return parse_resource_version(one) - parse_resource_version(other)

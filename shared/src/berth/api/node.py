@@ -81,10 +81,10 @@ NO_EXECUTE: Final = "NoExecute"
 
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 
-REPELLING: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
+NO_SCHEDULE_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
 """The effects that keep a new pod away; PreferNoSchedule only costs points."""
 
-UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 """What a cordoned node carries; a pod that tolerates it may go there."""
 
 
@@ -106,10 +106,10 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
     """The first taint that keeps a pod with these tolerations away, if there is one."""
-    return next((t for t in taints if t.effect in REPELLING and not is_tolerated(t, tolerations)), None)
+    return next((t for t in taints if t.effect in NO_SCHEDULE_EFFECTS and not is_tolerated(t, tolerations)), None)
 
 
-def discouraging(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
+def count_untolerated_prefer_no_schedule(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
     """How many PreferNoSchedule taints are not tolerated; only tolerations that could match that effect count."""
     mild = [t for t in tolerations if t.effect in ("", PREFER_NO_SCHEDULE)]
     return sum(t.effect == PREFER_NO_SCHEDULE and not is_tolerated(t, mild) for t in taints)

@@ -348,7 +348,7 @@ def bound_at(pod: Pod) -> float:
     return unix_seconds(_bound_by_condition(pod) or pod.status.start_time or pod.metadata.creation_timestamp)
 
 
-def bound_since(pod: Pod) -> str | None:
+def bound_at_text(pod: Pod) -> str | None:
     """The same as RFC 3339 text, as the mirror holds it: when the API server took the Binding, else the creation."""
     return _bound_by_condition(pod) or pod.metadata.creation_timestamp
 
@@ -370,22 +370,22 @@ def unix_seconds(text: str | None) -> float:
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 
-BY_SCHEDULER: Final = "PreemptionByScheduler"
+PREEMPTION_BY_SCHEDULER: Final = "PreemptionByScheduler"
 
 _TRUE: Final = "True"
 
 
-def disruption(pod: Pod) -> PodCondition | None:
+def disruption_condition(pod: Pod) -> PodCondition | None:
     """The pod's condition of that type."""
     return next((each for each in pod.status.conditions or () if each.type == DISRUPTION_TARGET), None)
 
 
-def is_marked(pod: Pod) -> bool:
+def is_marked_for_preemption(pod: Pod) -> bool:
     """Whether a scheduler has said on the pod that it evicts it."""
-    said = disruption(pod)
-    return said is not None and said.status == _TRUE and said.reason == BY_SCHEDULER
+    said = disruption_condition(pod)
+    return said is not None and said.status == _TRUE and said.reason == PREEMPTION_BY_SCHEDULER
 
 
 def is_being_preempted(pod: Pod) -> bool:
     """Whether the pod is going because a scheduler evicted it."""
-    return pod.metadata.deletion_timestamp is not None and is_marked(pod)
+    return pod.metadata.deletion_timestamp is not None and is_marked_for_preemption(pod)

@@ -22,7 +22,7 @@ _DEFAULTS: Final[Mapping[str, int]] = {CPU: DEFAULT_CPU_MILLICORES, MEMORY: DEFA
 
 Amounts = dict[str, int]
 """Resource to amount: cpu in millicores, everything else in base units."""
-Odd = Callable[[str], None]
+ReportProblem = Callable[[str], None]
 """Told of each quantity that cannot be read, in a sentence with its path; the quantity then counts as 0."""
 
 
@@ -81,7 +81,7 @@ def is_counted(resource: str) -> bool:
     return resource in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar(resource)
 
 
-def read_amounts(quantities: Quantities | None, path: str, odd: Odd) -> Amounts:
+def read_amounts(quantities: Quantities | None, path: str, odd: ReportProblem) -> Amounts:
     """Quantities as amounts; one that cannot be read counts as 0 and is told to ``odd``. Negative ones count as 0."""
     amounts: Amounts = {}
     for resource, quantity in (quantities or {}).items():
@@ -97,7 +97,7 @@ def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def _requests_of(containers: list[Container] | None, path: str, odd: Odd) -> list[Amounts]:
+def _requests_of(containers: list[Container] | None, path: str, odd: ReportProblem) -> list[Amounts]:
     return [
         read_amounts(
             container.resources.requests if container.resources else None, f"{path}[{i}].resources.requests", odd
@@ -106,7 +106,7 @@ def _requests_of(containers: list[Container] | None, path: str, odd: Odd) -> lis
     ]
 
 
-def _pod_level(resources: ResourceRequirements | None, odd: Odd) -> Amounts:
+def _pod_level(resources: ResourceRequirements | None, odd: ReportProblem) -> Amounts:
     """Requests of the pod as a whole take the place of its containers': of cpu, memory and huge pages, no others."""
     amounts = read_amounts(resources.requests if resources else None, "spec.resources.requests", odd)
     return {name: n for name, n in amounts.items() if name in _DEFAULTS or name.startswith("hugepages-")}

@@ -58,7 +58,7 @@ class NodeTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class NodeTerms:
     """Terms of which one must hold; no terms match nothing."""
 
     terms: tuple[NodeTerm, ...]
@@ -69,7 +69,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedTerm:
+class WeightedNodeTerm:
     """A preference: the weight counts on nodes that satisfy the term."""
 
     weight: int
@@ -77,7 +77,7 @@ class WeightedTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class LabelMatcher:
     """A compiled label selector; no requirements match everything."""
 
     requirements: tuple[Requirement, ...]
@@ -87,19 +87,19 @@ class Labels:
         return all(r.holds(labels.get(r.key)) for r in self.requirements)
 
 
-NOTHING: Final = Labels((Requirement("", _INVALID),))
+MATCHES_NOTHING: Final = LabelMatcher((Requirement("", _INVALID),))
 """The selector that selects no object."""
 
-EVERY_LABEL: Final = Labels(())
+MATCHES_EVERYTHING: Final = LabelMatcher(())
 """The selector that selects every object."""
 
 
-def compile_label_selector(selector: LabelSelector | None) -> Labels:
+def compile_label_selector(selector: LabelSelector | None) -> LabelMatcher:
     """Absent selects nothing, empty selects everything."""
     if selector is None:
-        return NOTHING
+        return MATCHES_NOTHING
     expressions = [_label_requirement(r) for r in selector.match_expressions or ()]
-    return Labels((*_equalities(selector.match_labels), *expressions))
+    return LabelMatcher((*_equalities(selector.match_labels), *expressions))
 
 
 def compile_node_labels(labels: Mapping[str, str] | None) -> NodeTerm:
@@ -107,15 +107,15 @@ def compile_node_labels(labels: Mapping[str, str] | None) -> NodeTerm:
     return NodeTerm(tuple(_equalities(labels)))
 
 
-def compile_node_selector(selector: NodeSelector) -> Terms:
+def compile_node_selector(selector: NodeSelector) -> NodeTerms:
     """Required terms; an empty term selects nothing and is left out."""
-    return Terms(tuple(_node_term(t) for t in selector.node_selector_terms or () if not _is_empty(t)))
+    return NodeTerms(tuple(_node_term(t) for t in selector.node_selector_terms or () if not _is_empty(t)))
 
 
-def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedTerm, ...]:
+def compile_preferred(terms: list[PreferredNodeTerm] | None) -> tuple[WeightedNodeTerm, ...]:
     """Preferred terms; empty ones and those of weight 0 count for nothing and are left out."""
     return tuple(
-        WeightedTerm(t.weight, _node_term(t.preference))
+        WeightedNodeTerm(t.weight, _node_term(t.preference))
         for t in terms or ()
         if t.weight and not _is_empty(t.preference)
     )
@@ -213,8 +213,8 @@ class PodSelector:
     """Pods by labels, in the namespaces that are named or selected."""
 
     namespaces: frozenset[str]
-    namespace_selector: Labels
-    labels: Labels
+    namespace_selector: LabelMatcher
+    labels: LabelMatcher
 
     def matches(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOfNamespace) -> bool:
         """Whether it means a pod with these labels in this namespace; ``labels_of`` answers for namespaces."""
@@ -223,17 +223,17 @@ class PodSelector:
     def covers(self, namespace: str, labels_of: LabelsOfNamespace) -> bool:
         """Whether it means pods of this namespace."""
         return namespace in self.namespaces or (
-            self.looks_at_namespaces and self.namespace_selector.matches(labels_of(namespace))
+            self.uses_namespace_labels and self.namespace_selector.matches(labels_of(namespace))
         )
 
     @property
-    def looks_at_namespaces(self) -> bool:
+    def uses_namespace_labels(self) -> bool:
         """Whether the answer depends on namespaces' labels."""
-        return self.namespace_selector is not NOTHING
+        return self.namespace_selector is not MATCHES_NOTHING
 
 
 @dataclass(frozen=True, slots=True)
-class PodTerm:
+class AffinityTerm:
     """Pods, and the node label of which the values are domains; ``weight`` is that of a preference, otherwise 0."""
 
     selector: PodSelector
@@ -241,70 +241,70 @@ class PodTerm:
     weight: int = 0
 
 
-class TermKind(Enum):
+class AffinityTermKind(Enum):
     """Where a pod has a term: what it requires and what it would rather have, together with pods or apart from them."""
 
-    REQUIRED = auto()
-    REQUIRED_APART = auto()
-    PREFERRED = auto()
-    PREFERRED_APART = auto()
+    REQUIRED_AFFINITY = auto()
+    REQUIRED_ANTI_AFFINITY = auto()
+    PREFERRED_AFFINITY = auto()
+    PREFERRED_ANTI_AFFINITY = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class PodTerms:
+class AffinityTerms:
     """The terms of one pod."""
 
-    required: tuple[PodTerm, ...] = ()
-    required_apart: tuple[PodTerm, ...] = ()
-    preferred: tuple[PodTerm, ...] = ()
-    preferred_apart: tuple[PodTerm, ...] = ()
+    required_affinity: tuple[AffinityTerm, ...] = ()
+    required_anti_affinity: tuple[AffinityTerm, ...] = ()
+    preferred_affinity: tuple[AffinityTerm, ...] = ()
+    preferred_anti_affinity: tuple[AffinityTerm, ...] = ()
 
-    def at(self, point: TermKind) -> tuple[PodTerm, ...]:
+    def at(self, point: AffinityTermKind) -> tuple[AffinityTerm, ...]:
         """Those of one point."""
         match point:
-            case TermKind.REQUIRED:
-                return self.required
-            case TermKind.REQUIRED_APART:
-                return self.required_apart
-            case TermKind.PREFERRED:
-                return self.preferred
-            case TermKind.PREFERRED_APART:
-                return self.preferred_apart
+            case AffinityTermKind.REQUIRED_AFFINITY:
+                return self.required_affinity
+            case AffinityTermKind.REQUIRED_ANTI_AFFINITY:
+                return self.required_anti_affinity
+            case AffinityTermKind.PREFERRED_AFFINITY:
+                return self.preferred_affinity
+            case AffinityTermKind.PREFERRED_ANTI_AFFINITY:
+                return self.preferred_anti_affinity
 
 
-NO_TERMS: Final = PodTerms()
+NO_AFFINITY_TERMS: Final = AffinityTerms()
 
 
-def compile_pod_terms(affinity: Affinity | None, namespace: str) -> PodTerms:
+def compile_affinity_terms(affinity: Affinity | None, namespace: str) -> AffinityTerms:
     """The terms of a pod of this namespace.
 
     ``matchLabelKeys`` and ``mismatchLabelKeys`` say nothing here: the API server wrote them into the label selector
     when it took the pod.
     """
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
-        return NO_TERMS
+        return NO_AFFINITY_TERMS
     together, apart = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
-    return PodTerms(
-        required=_required(together.required_during_scheduling_ignored_during_execution, namespace),
-        required_apart=_required(apart.required_during_scheduling_ignored_during_execution, namespace),
-        preferred=_preferred(together.preferred_during_scheduling_ignored_during_execution, namespace),
-        preferred_apart=_preferred(apart.preferred_during_scheduling_ignored_during_execution, namespace),
+    return AffinityTerms(
+        required_affinity=_required(together.required_during_scheduling_ignored_during_execution, namespace),
+        required_anti_affinity=_required(apart.required_during_scheduling_ignored_during_execution, namespace),
+        preferred_affinity=_preferred(together.preferred_during_scheduling_ignored_during_execution, namespace),
+        preferred_anti_affinity=_preferred(apart.preferred_during_scheduling_ignored_during_execution, namespace),
     )
 
 
-def _required(terms: Sequence[PodAffinityTerm] | None, namespace: str) -> tuple[PodTerm, ...]:
-    return tuple(PodTerm(_selector(term, namespace), term.topology_key) for term in terms or ())
+def _required(terms: Sequence[PodAffinityTerm] | None, namespace: str) -> tuple[AffinityTerm, ...]:
+    return tuple(AffinityTerm(_selector(term, namespace), term.topology_key) for term in terms or ())
 
 
-def _preferred(terms: Sequence[WeightedPodAffinityTerm] | None, namespace: str) -> tuple[PodTerm, ...]:
+def _preferred(terms: Sequence[WeightedPodAffinityTerm] | None, namespace: str) -> tuple[AffinityTerm, ...]:
     given = ((weighted.pod_affinity_term, weighted.weight) for weighted in terms or ())
-    return tuple(PodTerm(_selector(term, namespace), term.topology_key, weight) for term, weight in given)
+    return tuple(AffinityTerm(_selector(term, namespace), term.topology_key, weight) for term, weight in given)
 
 
 def _selector(term: PodAffinityTerm, namespace: str) -> PodSelector:
     """Without namespaces and without a selector of them it is the pod's own."""
     own = not term.namespaces and term.namespace_selector is None
-    selector = NOTHING if term.namespace_selector is None else compile_label_selector(term.namespace_selector)
+    selector = MATCHES_NOTHING if term.namespace_selector is None else compile_label_selector(term.namespace_selector)
     return PodSelector(
         namespaces=frozenset((namespace,)) if own else frozenset(term.namespaces or ()),
         namespace_selector=selector,

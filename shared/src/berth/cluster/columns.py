@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import Node, Taint, is_ready
-from berth.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts, Odd, is_counted, read_amounts
+from berth.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts, ReportProblem, is_counted, read_amounts
 from berth.cluster.equivalence import Placed
 from berth.cluster.rows import grown
 
@@ -173,7 +173,7 @@ class NodeColumns:
             self.capacity *= 2
         self._grow()
 
-    def write_node(self, row: int, node: Node, rows: int, odd: Odd) -> None:
+    def write_node(self, row: int, node: Node, rows: int, odd: ReportProblem) -> None:
         """Write what a node says about itself; ``rows`` is how many there are."""
         amounts = read_amounts(node.status.allocatable, "status.allocatable", odd)
         self._write_allocatable(row, {name: n for name, n in amounts.items() if is_counted(name)})

@@ -20,8 +20,8 @@ from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volu
 from berth.api.resources import Requests, pod_requests
 from berth.api.selectors import (
     NodeTerm,
-    Terms,
-    WeightedTerm,
+    NodeTerms,
+    WeightedNodeTerm,
     compile_node_labels,
     compile_node_selector,
     compile_preferred,
@@ -66,7 +66,7 @@ class EquivalenceClass:
         return compile_node_labels(self.spec.node_selector) if self.spec.node_selector else None
 
     @cached_property
-    def required_nodes(self) -> Terms | None:
+    def required_nodes(self) -> NodeTerms | None:
         """The required node affinity, compiled; None when there is none."""
         required = self._node_affinity.required_during_scheduling_ignored_during_execution
         return compile_node_selector(required) if required is not None else None
@@ -79,7 +79,7 @@ class EquivalenceClass:
         )
 
     @cached_property
-    def preferred_nodes(self) -> tuple[WeightedTerm, ...]:
+    def preferred_nodes(self) -> tuple[WeightedNodeTerm, ...]:
         """The preferred node affinity, compiled."""
         return compile_preferred(self._node_affinity.preferred_during_scheduling_ignored_during_execution)
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
-from berth.api.selectors import LabelsOfNamespace, PodSelector, PodTerm, TermKind, compile_pod_terms
+from berth.api.selectors import AffinityTerm, AffinityTermKind, LabelsOfNamespace, PodSelector, compile_affinity_terms
 from berth.cluster.rows import grown
 
 Counts = npt.NDArray[np.int32]
@@ -63,7 +63,7 @@ class PodGroup:
         self.namespace, labels, self.terminating, _ = key
         self.labels = dict(labels)
         self.affinity = affinity
-        self.terms = compile_pod_terms(affinity, self.namespace)
+        self.terms = compile_affinity_terms(affinity, self.namespace)
         self.counts: dict[int, int] = {}
         self.last: ObjectMeta | None = None
         self.tallies: list[tuple[PodCounts, int]] = []
@@ -94,24 +94,24 @@ class PodKind:
         return int(all(selector.matches(group.namespace, group.labels, labels_of) for selector in self.selectors))
 
     @property
-    def looks_at_namespaces(self) -> bool:
+    def uses_namespace_labels(self) -> bool:
         """Whether the answer depends on namespaces' labels."""
-        return any(selector.looks_at_namespaces for selector in self.selectors)
+        return any(selector.uses_namespace_labels for selector in self.selectors)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldersOf:
     """Pods that have the term themselves."""
 
-    point: TermKind
-    term: PodTerm
+    point: AffinityTermKind
+    term: AffinityTerm
 
     def times(self, group: PodGroup, _: LabelsOfNamespace) -> int:
         """How often the group's pods have it."""
         return group.terms.at(self.point).count(self.term)
 
     @property
-    def looks_at_namespaces(self) -> bool:
+    def uses_namespace_labels(self) -> bool:
         """Whether the answer depends on namespaces' labels: it does not."""
         return False
 
@@ -133,7 +133,7 @@ class TopologyCounts:
     def of(self, kind: Kind, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
         """The tally of a kind; counted from all groups when it is new, or when ``namespaces`` (a version) moved on."""
         tally = self._tallies.get(kind)
-        if tally is not None and (tally.namespaces_seen == namespaces or not kind.looks_at_namespaces):
+        if tally is not None and (tally.namespaces_seen == namespaces or not kind.uses_namespace_labels):
             self._tallies.move_to_end(kind)
             return tally
         every = list(groups())
@@ -179,8 +179,10 @@ class HeldTerms:
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._held: dict[TermKind, Counter[PodTerm]] = {point: Counter() for point in TermKind}
-        self._remembered: OrderedDict[tuple[TermKind, str, LabelItems], tuple[PodTerm, ...]] = OrderedDict()
+        self._held: dict[AffinityTermKind, Counter[AffinityTerm]] = {point: Counter() for point in AffinityTermKind}
+        self._remembered: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[AffinityTerm, ...]] = (
+            OrderedDict()
+        )
         self._namespaces_seen = 0
 
     def add(self, group: PodGroup, by: int) -> None:
@@ -193,7 +195,9 @@ class HeldTerms:
                 if not held[term]:
                     del held[term]
 
-    def meaning(self, point: TermKind, namespace: str, labels: LabelItems, namespaces: int) -> tuple[PodTerm, ...]:
+    def meaning(
+        self, point: AffinityTermKind, namespace: str, labels: LabelItems, namespaces: int
+    ) -> tuple[AffinityTerm, ...]:
         """The terms that mean a pod with these labels; ``namespaces`` is the version of what is known of them."""
         if not self._held[point]:
             return ()
@@ -208,7 +212,7 @@ class HeldTerms:
                 self._remembered.popitem(last=False)
         return known
 
-    def _find(self, point: TermKind, namespace: str, labels: dict[str, str]) -> tuple[PodTerm, ...]:
+    def _find(self, point: AffinityTermKind, namespace: str, labels: dict[str, str]) -> tuple[AffinityTerm, ...]:
         held = self._held[point]
         return tuple(term for term in held if term.selector.matches(namespace, labels, self._labels_of))
 
@@ -255,7 +259,7 @@ class PodGroups:
         """How many pods of a kind are on each row."""
         return self._tallies.of(kind, self.all, self.namespaces)
 
-    def terms_about(self, point: TermKind, namespace: str, labels: LabelItems) -> tuple[PodTerm, ...]:
+    def terms_about(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
         """The different terms of placed pods that mean a pod with these labels."""
         return self._held.meaning(point, namespace, labels, self.namespaces)
 

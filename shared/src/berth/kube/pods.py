@@ -17,7 +17,7 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
-from berth.api.pod import BY_SCHEDULER, DISRUPTION_TARGET, Pod, PodCondition
+from berth.api.pod import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER, Pod, PodCondition
 from berth.kube.client import DEFAULT_TIMEOUT, STRATEGIC_MERGE_PATCH, KubeClient
 from berth.kube.clock import whole_seconds
 from berth.kube.errors import Response, refusal
@@ -141,7 +141,7 @@ async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, t
         ApiUnreachableError: no answer; it may have been said.
     """
     message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
-    said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=BY_SCHEDULER, message=message)
+    said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
     return await _say(client, victim, said, time)
 
 

@@ -65,7 +65,7 @@ class ReflectorPositions:
         Raises:
             DecodeError: that is no resourceVersion.
         """
-        wanted = meta.parse(version)
+        wanted = meta.parse_resource_version(version)
         if wanted <= self.reached:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ class ReflectorPositions:
 def number(version: str) -> int:
     """The version as a number; 0 for what is none, which moves no position."""
     try:
-        return meta.parse(version)
+        return meta.parse_resource_version(version)
     except DecodeError:
         return 0
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from berth.api.node import first_untolerated
 from berth.api.pod import Toleration
-from berth.api.selectors import NodeTerm, Requirement, Terms
+from berth.api.selectors import NodeTerm, NodeTerms, Requirement
 from berth.cluster.columns import ABSENT, LabelColumn, TaintSet
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Nodes
@@ -46,7 +46,7 @@ def by_taints(nodes: Nodes, answer: Callable[[TaintSet], int]) -> npt.NDArray[np
     return np.array([answer(taints) for taints in sets], dtype=np.int64)[numbers]
 
 
-def terms_mask(terms: Terms, nodes: Nodes) -> Mask:
+def terms_mask(terms: NodeTerms, nodes: Nodes) -> Mask:
     """Which nodes satisfy one of the terms."""
     mask: Mask = np.zeros(len(nodes), dtype=np.bool_)
     for term in terms.terms:

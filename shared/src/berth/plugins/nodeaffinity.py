@@ -18,7 +18,7 @@ from berth.api.meta import SelectorRequirement
 from berth.api.node import Node
 from berth.api.pod import NodeAffinity as Affinity
 from berth.api.pod import NodeSelectorTerm, Pod
-from berth.api.selectors import WeightedTerm, compile_node_selector, compile_preferred, is_valid_term, named_nodes
+from berth.api.selectors import WeightedNodeTerm, compile_node_selector, compile_preferred, is_valid_term, named_nodes
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
@@ -163,7 +163,7 @@ class NodeAffinityPlugin(
         """Most weight first."""
         return default_normalize(scores)
 
-    def preferred(self, state: CycleState) -> Sequence[WeightedTerm]:
+    def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
         """What counts in scores: what the profile adds and what the pod asks for."""
         return (*self._preferred, *state.pod_class.preferred_nodes)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
-from berth.api.node import UNSCHEDULABLE, Node, is_tolerated
+from berth.api.node import UNSCHEDULABLE_TAINT, Node, is_tolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
@@ -27,13 +27,13 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         """Whether the node takes new pods, or the pod does not mind."""
-        if not node.unschedulable or is_tolerated(UNSCHEDULABLE, state.pod_class.tolerations):
+        if not node.unschedulable or is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):
             return SUCCESS
         return UNSCHEDULABLE_NODE
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
-        if is_tolerated(UNSCHEDULABLE, state.pod_class.tolerations):
+        if is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):
             return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)
 
@@ -51,7 +51,7 @@ def _takes_pods_now(_: Pod, old: object, new: object) -> bool:
 
 
 def _tolerates_now(pod: Pod, _: object, new: object) -> bool:
-    return isinstance(new, Pod) and new.uid == pod.uid and is_tolerated(UNSCHEDULABLE, new.spec.tolerations or ())
+    return isinstance(new, Pod) and new.uid == pod.uid and is_tolerated(UNSCHEDULABLE_TAINT, new.spec.tolerations or ())
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.FILTER,), build=no_args(NodeUnschedulable))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from berth.api.config.types import Point
-from berth.api.node import Node, discouraging, first_untolerated
+from berth.api.node import Node, count_untolerated_prefer_no_schedule, first_untolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
@@ -48,12 +48,12 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """How many mild taints the pod does not tolerate."""
-        return discouraging(node.taints, state.pod_class.tolerations)
+        return count_untolerated_prefer_no_schedule(node.taints, state.pod_class.tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         tolerations = state.pod_class.tolerations
-        return by_taints(nodes, lambda taints: discouraging(taints, tolerations))
+        return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Fewest taints first."""

@@ -2,12 +2,12 @@
 
 import pytest
 
-from berth.api.config.decode import Problems, parse
+from berth.api.config.decode import Problems, parse_yaml
 
 
 def problems(text: str) -> list[str]:
     found = Problems()
-    parse(text, found)
+    parse_yaml(text, found)
     return found
 
 

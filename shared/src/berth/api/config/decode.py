@@ -158,7 +158,7 @@ def _show(value: object) -> str:
 SEVERAL: Final = f"want one {KIND}, got several documents (what stands between lines of ---): keep one in this file"
 
 
-def parse(text: str, problems: Problems) -> dict[str, object] | None:
+def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
     """The file's mapping; ``None`` when the text is none."""
     loader = yaml.SafeLoader(text)
     try:

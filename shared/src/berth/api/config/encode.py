@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from berth.api.config.configuration import EVERYTHING, KubeSchedulerConfiguration, ProfileConfiguration
-from berth.api.config.types import API_VERSION, KIND, PluginRef, Point
+from berth.api.config.configuration import KubeSchedulerConfiguration, ProfileConfiguration
+from berth.api.config.types import API_VERSION, EVERYTHING, KIND, PluginRef, Point
 
 
 def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from berth.api.config.configuration import (
     KubeSchedulerConfiguration,
     LeaderElection,
 )
-from berth.api.config.decode import Problems, parse, read_struct
+from berth.api.config.decode import Problems, parse_yaml, read_struct
 from berth.api.config.encode import go_duration
-from berth.api.config.profiles import KnownPlugin, Plugged, complete_profiles
+from berth.api.config.profiles import KnownPlugin, PluginSetting, complete_profiles
 from berth.api.config.types import (
     API_GROUP,
     API_VERSION,
@@ -60,7 +60,7 @@ def load(
         ConfigurationError: with every problem at once.
     """
     problems = Problems()
-    document = parse(text, problems)
+    document = parse_yaml(text, problems)
     configuration = _read(document, known, preset, problems) if document is not None else None
     if problems or configuration is None:
         raise ConfigurationError(problems, source=source)
@@ -102,7 +102,7 @@ def _complete(
         problems.add("parallelism", "more than 0", file.parallelism)
     problems.check_range("percentageOfNodesToScore", file.percentage_of_nodes_to_score, 0, 100)
     percentage = file.percentage_of_nodes_to_score or EVERY_NODE
-    plugged = Plugged(known=known, preset=preset, percentage_of_nodes_to_score=percentage)
+    plugged = PluginSetting(known=known, preset=preset, percentage_of_nodes_to_score=percentage)
     initial = file.pod_initial_backoff_seconds if file.pod_initial_backoff_seconds is not None else 1
     longest = file.pod_max_backoff_seconds if file.pod_max_backoff_seconds is not None else 10
     if initial < 1:

@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from berth.api.config.configuration import EVERY_NODE, EVERYTHING, PluginLists, ProfileConfiguration, expand
+from berth.api.config.configuration import EVERY_NODE, PluginLists, ProfileConfiguration
 from berth.api.config.decode import Problems, did_you_mean, read_struct
-from berth.api.config.types import API_VERSION, FileProfile, PluginRef, Plugins, PluginSet, Point
+from berth.api.config.types import API_VERSION, EVERYTHING, FileProfile, PluginRef, Plugins, PluginSet, Point
 from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
 
 MULTI_POINT: Final = "multiPoint"
@@ -125,7 +125,9 @@ def _refs(refs: list[PluginRef] | None, own_name: Rename) -> list[PluginRef] | N
 
 DEFAULT_SCHEDULER_NAME: Final = "berth"
 
+
 SAME_QUEUE: Final = "the same as in profiles[0], they share one queue"
+
 
 _MAX_WEIGHT: Final = (1 << 31) - 1
 
@@ -155,7 +157,7 @@ class KnownPlugin(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plugged:
+class PluginSetting:
     """The plugins that there are, which of them the preset runs, and what the file says for all profiles."""
 
     known: Mapping[str, KnownPlugin]
@@ -164,7 +166,7 @@ class Plugged:
 
 
 def complete_profiles(
-    given: list[FileProfile] | None, plugged: Plugged, problems: Problems
+    given: list[FileProfile] | None, plugged: PluginSetting, problems: Problems
 ) -> tuple[ProfileConfiguration, ...]:
     """Every profile of a file; without any, one of the default name."""
     profiles = given or [FileProfile()]
@@ -183,7 +185,7 @@ def complete_profiles(
 
 
 def _profile(
-    given: FileProfile, path: str, plugged: Plugged, names: PluginNames, problems: Problems
+    given: FileProfile, path: str, plugged: PluginSetting, names: PluginNames, problems: Problems
 ) -> ProfileConfiguration:
     known = plugged.known
     given = with_own_names(given, known)
@@ -306,3 +308,50 @@ def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Proble
             problems.append(f"profiles[{index}].plugins.queueSort: want {SAME_QUEUE}")
         elif any(profile.args.get(ref.name) != profiles[0].args.get(ref.name) for ref in first):
             problems.append(f"profiles[{index}].pluginConfig: want arguments of {first[0].name!r} {SAME_QUEUE}")
+
+
+def merge_set(preset: PluginSet, custom: PluginSet) -> tuple[PluginRef, ...]:
+    """The preset's without the disabled, a re-enabled one in its old place with its new weight, then the new ones."""
+    disabled = _disabled(preset, custom)
+    replaced = {ref.name: ref for ref in custom.enabled or ()}
+    kept = [
+        replaced.pop(ref.name, ref)
+        for ref in (preset.enabled or ())
+        if EVERYTHING not in disabled and ref.name not in disabled
+    ]
+    return (*kept, *(ref for ref in custom.enabled or () if ref.name in replaced))
+
+
+def expand(preset: Plugins, custom: Plugins, points_of: Mapping[str, Collection[Point]]) -> PluginLists:
+    """The list of each extension point. ``points_of`` says which points a plugin implements."""
+    everywhere = merge_set(preset.multi_point, custom.multi_point)
+    return {point: _at(point, preset.at(point), custom.at(point), everywhere, points_of) for point in Point}
+
+
+def _at(
+    point: Point,
+    preset: PluginSet,
+    custom: PluginSet,
+    everywhere: tuple[PluginRef, ...],
+    points_of: Mapping[str, Collection[Point]],
+) -> tuple[PluginRef, ...]:
+    named = merge_set(preset, custom)
+    own = {ref.name: ref for ref in named}
+    disabled = _disabled(preset, custom)
+    expanded = [
+        ref
+        for ref in everywhere
+        if point in points_of.get(ref.name, ()) and EVERYTHING not in disabled and ref.name not in disabled
+    ]
+    shared = {ref.name for ref in expanded}
+    overriding = [ref for ref in named if ref.name in shared]
+    return (
+        *overriding,
+        *(ref for ref in expanded if ref.name not in own),
+        *(ref for ref in named if ref.name not in shared),
+    )
+
+
+def _disabled(preset: PluginSet, custom: PluginSet) -> frozenset[str]:
+    """What is disabled stays so for the plugins of multiPoint, whoever said it."""
+    return frozenset(ref.name for ref in (*(custom.disabled or ()), *(preset.disabled or ())))

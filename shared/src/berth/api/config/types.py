@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 
 API_GROUP: Final = "kubescheduler.config.k8s.io"
+
 API_VERSION: Final = f"{API_GROUP}/v1"
+
 KIND: Final = "KubeSchedulerConfiguration"
 
 
@@ -146,3 +148,6 @@ class File(FileType, frozen=True, kw_only=True):
     profiles: list[FileProfile] | None = None
     extenders: list[dict[str, object]] | None = None
     delay_cache_until_active: bool | None = None
+
+
+EVERYTHING = "*"

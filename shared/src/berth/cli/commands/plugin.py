@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from berth.api.config.configuration import EVERYTHING
+from berth.api.config.types import EVERYTHING
 from berth.cli.commands.pluginpackage import files_of, name_problem
 from berth.cli.lookup import Output, OutputFormat
 from berth.cli.rendering import columns, note, plain, say, say_json, show

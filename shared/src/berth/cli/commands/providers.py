@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from berth.api.config.configuration import PluginLists, expand
+from berth.api.config.configuration import PluginLists
+from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
 from berth.cli.commands.config import Gates
 from berth.cli.lookup import Output, OutputFormat

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.pod import Pod, priority_of
-from berth.api.selectors import Labels, compile_label_selector
+from berth.api.selectors import LabelMatcher, compile_label_selector
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.equivalence import Placed
 from berth.cluster.nodes import NodeInfo
@@ -25,7 +25,7 @@ from berth.framework.status import Status
 class DisruptionBudget:
     """``disrupted``: names of pods whose eviction is under way already and counted in ``allowed``."""
 
-    pods: Labels
+    pods: LabelMatcher
     allowed: int
     disrupted: frozenset[str]
 

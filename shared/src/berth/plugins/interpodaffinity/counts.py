@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.api.selectors import PodTerm, PodTerms, TermKind, compile_pod_terms
+from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
 from berth.cluster.nodes import Gone, Mask, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import HoldersOf, Kind, PodGroup, PodKind, label_items
@@ -35,7 +35,7 @@ class Meetings:
         matches_itself: whether the pod satisfies its own required terms: the first of a group may go anywhere.
     """
 
-    terms: PodTerms
+    terms: AffinityTerms
     required: list[Domains] = field(default_factory=list)
     apart: list[Domains] = field(default_factory=list)
     refusing: dict[str, Domains] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Meetings:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to filter by."""
-        return not (self.terms.required or self.terms.required_apart or self.refusing)
+        return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.refusing)
 
     def clone(self) -> Self:
         """A copy that may be changed."""
@@ -58,13 +58,13 @@ class Meetings:
 
     def change(self, pod: Pod, other: Pod, row: int, by: int, snapshot: Snapshot) -> None:
         """Another pod is supposed to come to a row, or to leave it."""
-        if self.terms.required and all(_means(term, other, snapshot) for term in self.terms.required):
+        if self.terms.required_affinity and all(_means(term, other, snapshot) for term in self.terms.required_affinity):
             for domains in self.required:
                 domains.add(row, by)
-        for term, domains in zip(self.terms.required_apart, self.apart, strict=True):
+        for term, domains in zip(self.terms.required_anti_affinity, self.apart, strict=True):
             if _means(term, other, snapshot):
                 domains.add(row, by)
-        for term in compile_pod_terms(other.spec.affinity, other.metadata.namespace).required_apart:
+        for term in compile_affinity_terms(other.spec.affinity, other.metadata.namespace).required_anti_affinity:
             if _means(term, pod, snapshot):
                 self._refusing(term.topology_key, snapshot).add(row, by)
 
@@ -113,7 +113,7 @@ class Meetings:
         """Where somebody is left from whom the pod keeps apart."""
         labels_of = nodes.snapshot.labels_of_namespace
         refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
-        for term, domains in zip(self.terms.required_apart, self.apart, strict=True):
+        for term, domains in zip(self.terms.required_anti_affinity, self.apart, strict=True):
             meant = partial(PodKind((term.selector,)).times, labels_of=labels_of)
             refused |= domains.on(nodes) - gone.count(meant) > 0
         return refused
@@ -123,7 +123,7 @@ class Meetings:
         snapshot = nodes.snapshot
 
         def times(group: PodGroup, key: str) -> int:
-            terms = (term for term in group.terms.required_apart if term.topology_key == key)
+            terms = (term for term in group.terms.required_anti_affinity if term.topology_key == key)
             return sum(_means(term, pod, snapshot) for term in terms)
 
         refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
@@ -137,16 +137,20 @@ class Meetings:
 
 def meetings_of(pod: Pod, snapshot: Snapshot) -> Meetings:
     """What there is to know before any node is looked at."""
-    terms, namespace = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace), pod.metadata.namespace
+    terms, namespace = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace), pod.metadata.namespace
     found = Meetings(terms)
-    if terms.required:
-        everyone = snapshot.groups.tally(PodKind(tuple(term.selector for term in terms.required))).counts
-        found.required = [Domains.adding(snapshot, term.topology_key, everyone) for term in terms.required]
-        found.matches_itself = all(_means(term, pod, snapshot) for term in terms.required)
-    found.apart = [_domains_of(term, PodKind((term.selector,)), snapshot) for term in terms.required_apart]
-    refusing = snapshot.groups.terms_about(TermKind.REQUIRED_APART, namespace, label_items(pod.metadata.labels))
+    if terms.required_affinity:
+        everyone = snapshot.groups.tally(PodKind(tuple(term.selector for term in terms.required_affinity))).counts
+        found.required = [Domains.adding(snapshot, term.topology_key, everyone) for term in terms.required_affinity]
+        found.matches_itself = all(_means(term, pod, snapshot) for term in terms.required_affinity)
+    found.apart = [_domains_of(term, PodKind((term.selector,)), snapshot) for term in terms.required_anti_affinity]
+    refusing = snapshot.groups.terms_about(
+        AffinityTermKind.REQUIRED_ANTI_AFFINITY, namespace, label_items(pod.metadata.labels)
+    )
     for key in dict.fromkeys(term.topology_key for term in refusing):
-        holders = (HoldersOf(TermKind.REQUIRED_APART, term) for term in refusing if term.topology_key == key)
+        holders = (
+            HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, term) for term in refusing if term.topology_key == key
+        )
         counts = sum((snapshot.groups.tally(kind).counts for kind in holders), np.zeros_like(snapshot.columns.pods))
         domains = Domains.adding(snapshot, key, counts)
         if domains.any():
@@ -154,11 +158,11 @@ def meetings_of(pod: Pod, snapshot: Snapshot) -> Meetings:
     return found
 
 
-def _domains_of(term: PodTerm, kind: PodKind, snapshot: Snapshot) -> Domains:
+def _domains_of(term: AffinityTerm, kind: PodKind, snapshot: Snapshot) -> Domains:
     return Domains.adding(snapshot, term.topology_key, snapshot.groups.tally(kind).counts)
 
 
-def _means(term: PodTerm, pod: Pod, snapshot: Snapshot) -> bool:
+def _means(term: AffinityTerm, pod: Pod, snapshot: Snapshot) -> bool:
     meta = pod.metadata
     return term.selector.matches(meta.namespace, meta.labels or {}, snapshot.labels_of_namespace)
 
@@ -179,14 +183,18 @@ class Wish:
     weight: int
 
 
-def wishes_of(pod: Pod, terms: PodTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[Wish]:
+def wishes_of(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[Wish]:
     """Everything that counts for a pod."""
-    for term in terms.preferred:
+    for term in terms.preferred_affinity:
         yield Wish(term.topology_key, PodKind((term.selector,)), term.weight)
-    for term in terms.preferred_apart:
+    for term in terms.preferred_anti_affinity:
         yield Wish(term.topology_key, PodKind((term.selector,)), -term.weight)
     namespace, labels = pod.metadata.namespace, label_items(pod.metadata.labels)
-    for point, sign in ((TermKind.REQUIRED, hard_weight), (TermKind.PREFERRED, 1), (TermKind.PREFERRED_APART, -1)):
+    for point, sign in (
+        (AffinityTermKind.REQUIRED_AFFINITY, hard_weight),
+        (AffinityTermKind.PREFERRED_AFFINITY, 1),
+        (AffinityTermKind.PREFERRED_ANTI_AFFINITY, -1),
+    ):
         for term in snapshot.groups.terms_about(point, namespace, labels) if sign else ():
             yield Wish(term.topology_key, HoldersOf(point, term), sign * (term.weight or 1))
 

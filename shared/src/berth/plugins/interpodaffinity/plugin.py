@@ -19,7 +19,7 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.api.selectors import PodTerm, compile_pod_terms
+from berth.api.selectors import AffinityTerm, compile_affinity_terms
 from berth.cluster.nodes import Gone, NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
@@ -64,18 +64,22 @@ def _pod_helps(pod: Pod, old: object, new: object) -> bool:
     was, now = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
     if now is not None and now.uid == pod.uid:
         return True
-    terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
-    if now is not None and _all_mean(terms.required, now) and not (was and _all_mean(terms.required, was)):
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    if (
+        now is not None
+        and _all_mean(terms.required_affinity, now)
+        and not (was and _all_mean(terms.required_affinity, was))
+    ):
         return True
     if was is None:
         return False
-    freed = any(_means(term, was) and not (now and _means(term, now)) for term in terms.required_apart)
+    freed = any(_means(term, was) and not (now and _means(term, now)) for term in terms.required_anti_affinity)
     return freed or (now is None and _kept_apart_from(was, pod))
 
 
 def _kept_apart_from(gone: Pod, pod: Pod) -> bool:
-    terms = compile_pod_terms(gone.spec.affinity, gone.metadata.namespace)
-    return any(_means(term, pod) for term in terms.required_apart)
+    terms = compile_affinity_terms(gone.spec.affinity, gone.metadata.namespace)
+    return any(_means(term, pod) for term in terms.required_anti_affinity)
 
 
 def _node_helps(pod: Pod, old: object, new: object) -> bool:
@@ -85,35 +89,37 @@ def _node_helps(pod: Pod, old: object, new: object) -> bool:
     """
     if not isinstance(new, Node):
         return False
-    terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
     now = new.metadata.labels or {}
     if not isinstance(old, Node):
-        return all(term.topology_key in now for term in terms.required)
+        return all(term.topology_key in now for term in terms.required_affinity)
     was = old.metadata.labels or {}
-    if not terms.required and not terms.required_apart:
+    if not terms.required_affinity and not terms.required_anti_affinity:
         return was != now
-    comes = any(term.topology_key in now and _moves(term, was, now) for term in terms.required)
-    return comes or any(term.topology_key in was and _moves(term, was, now) for term in terms.required_apart)
+    comes = any(term.topology_key in now and _moves(term, was, now) for term in terms.required_affinity)
+    return comes or any(term.topology_key in was and _moves(term, was, now) for term in terms.required_anti_affinity)
 
 
-def _moves(term: PodTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
+def _moves(term: AffinityTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return was.get(term.topology_key) != now.get(term.topology_key)
 
 
 def _namespace_helps(pod: Pod, _: object, __: object) -> bool:
     """A namespace that other terms select now: only terms of the pod itself are known here."""
-    terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
-    return any(term.selector.looks_at_namespaces for term in (*terms.required, *terms.required_apart))
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    return any(
+        term.selector.uses_namespace_labels for term in (*terms.required_affinity, *terms.required_anti_affinity)
+    )
 
 
-def _all_mean(terms: Sequence[PodTerm], pod: Pod) -> bool:
+def _all_mean(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
     return bool(terms) and all(_means(term, pod) for term in terms)
 
 
-def _means(term: PodTerm, pod: Pod) -> bool:
+def _means(term: AffinityTerm, pod: Pod) -> bool:
     """What selects namespaces by labels is taken to select all of them: better one try too many."""
     selector, meta = term.selector, pod.metadata
-    covered = selector.looks_at_namespaces or meta.namespace in selector.namespaces
+    covered = selector.uses_namespace_labels or meta.namespace in selector.namespaces
     return covered and selector.labels.matches(meta.labels or {})
 
 
@@ -170,7 +176,7 @@ class InterPodAffinity(
     def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
         """Where somebody is left to be apart from. A pod that must be with others has to be tried: they may go."""
         meetings = state.read(MEETINGS)
-        if meetings.terms.required:
+        if meetings.terms.required_affinity:
             return None
         codes = np.where(meetings.still_refusing(pod, nodes, gone), 2, 0)
         codes = np.where(meetings.still_apart(nodes, gone), 1, codes).astype(np.int32)
@@ -195,8 +201,8 @@ class InterPodAffinity(
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip when no placed pod counts for or against any node."""
-        terms = compile_pod_terms(pod.spec.affinity, pod.metadata.namespace)
-        if self._own_only and not terms.preferred and not terms.preferred_apart:
+        terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+        if self._own_only and not terms.preferred_affinity and not terms.preferred_anti_affinity:
             return SKIP
         wishes = wishes_of(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
         state.write(SUMS, added_up(wishes, nodes.snapshot))

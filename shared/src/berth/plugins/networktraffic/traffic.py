@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.livedata import EGRESS, INGRESS, Bandwidth, announced, bytes_per_second
+from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate, bytes_per_second
 from berth.api.pod import Pod
 from berth.cluster.equivalence import Placed
 from berth.cluster.livedata import BandwidthColumns
@@ -94,7 +94,7 @@ def missing_share(bound_at: float | None, sampled_at: float, range_seconds: floa
 
 Amount = npt.NDArray[np.float64]
 
-ANNOTATIONS: Final = {RECEIVE: INGRESS, TRANSMIT: EGRESS}
+ANNOTATIONS: Final = {RECEIVE: INGRESS_ANNOTATION, TRANSMIT: EGRESS_ANNOTATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,5 +213,5 @@ def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
 
 def _of_pod(pod: Pod, *, annotation: str, default: float) -> float:
     """What a pod is estimated to carry: as it announces, else as anybody does."""
-    named = announced(pod, annotation)
+    named = annotated_rate(pod, annotation)
     return default if named is None else named

@@ -14,7 +14,7 @@ import numpy as np
 from berth.api.meta import OwnerReference
 from berth.api.node import first_untolerated
 from berth.api.pod import Pod, TopologySpreadConstraint
-from berth.api.selectors import NOTHING, Labels, PodSelector, Requirement, compile_label_selector
+from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Mask, NodeInfo, Nodes
@@ -46,7 +46,7 @@ class Constraint:
     key: str
     max_skew: int
     pods: PodKind
-    labels: Labels
+    labels: LabelMatcher
     min_domains: int
     by_affinity: bool
     by_taints: bool
@@ -83,7 +83,7 @@ class Constraint:
 
 
 def compile_constraints(
-    given: Iterable[TopologySpreadConstraint], pod: Pod, action: str, *, selector: Labels | None = None
+    given: Iterable[TopologySpreadConstraint], pod: Pod, action: str, *, selector: LabelMatcher | None = None
 ) -> tuple[Constraint, ...]:
     """Those of one action; ``selector`` takes the place of their own."""
     return tuple(
@@ -101,8 +101,8 @@ def with_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
     return mask
 
 
-def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: Labels) -> Constraint:
-    here = PodSelector(frozenset((pod.metadata.namespace,)), NOTHING, labels)
+def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: LabelMatcher) -> Constraint:
+    here = PodSelector(frozenset((pod.metadata.namespace,)), MATCHES_NOTHING, labels)
     return Constraint(
         key=constraint.topology_key,
         max_skew=constraint.max_skew,
@@ -114,12 +114,12 @@ def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: Labels) ->
     )
 
 
-def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> Labels:
+def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
     """The selector, and of the labels that matchLabelKeys names those that the pod has, with the pod's values."""
     selector, own = compile_label_selector(constraint.label_selector), pod.metadata.labels or {}
     keys = [key for key in constraint.match_label_keys or () if key in own]
     same = [Requirement(key, "In", frozenset((own[key],))) for key in keys]
-    return Labels((*same, *(r for r in selector.requirements if r not in same))) if same else selector
+    return LabelMatcher((*same, *(r for r in selector.requirements if r not in same))) if same else selector
 
 
 KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
@@ -134,10 +134,10 @@ class DefaultSelectors:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._remembered: dict[_Key, Labels | None] = {}
+        self._remembered: dict[_Key, LabelMatcher | None] = {}
         self._seen = -1
 
-    def of(self, pod: Pod) -> Labels | None:
+    def of(self, pod: Pod) -> LabelMatcher | None:
         """The selector; None when nothing is known that selects pods like this one."""
         version = sum(self._snapshot.objects(kind).version for kind in KINDS)
         if version != self._seen or len(self._remembered) > _MAX_REMEMBERED:
@@ -151,7 +151,7 @@ class DefaultSelectors:
             self._remembered[key] = self._found(pod.metadata.namespace, pod.metadata.labels or {}, owner)
         return self._remembered[key]
 
-    def _found(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> Labels | None:
+    def _found(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> LabelMatcher | None:
         equalities: dict[str, str] = {}
         for service in self._snapshot.objects(Service).in_namespace(namespace):
             wanted = service.spec.selector or {}
@@ -162,7 +162,7 @@ class DefaultSelectors:
             equalities.update((controller.spec.selector or {}) if controller else {})
         own = [Requirement(key, "In", frozenset((value,))) for key, value in equalities.items()]
         requirements = (*own, *self._of_set(namespace, owner))
-        return Labels(tuple(dict.fromkeys(requirements))) if requirements else None
+        return LabelMatcher(tuple(dict.fromkeys(requirements))) if requirements else None
 
     def _of_set(self, namespace: str, owner: OwnerReference | None) -> tuple[Requirement, ...]:
         if owner is None or owner.api_version != "apps/v1":

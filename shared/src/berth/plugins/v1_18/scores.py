@@ -32,9 +32,9 @@ from typing import Any, Final
 import numpy as np
 
 from berth.api.config.types import Point
-from berth.api.node import PREFER_NO_SCHEDULE, discouraging
+from berth.api.node import PREFER_NO_SCHEDULE, count_untolerated_prefer_no_schedule
 from berth.api.pod import Pod, Toleration
-from berth.api.selectors import NodeTerm, WeightedTerm
+from berth.api.selectors import NodeTerm, WeightedNodeTerm
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import MAX_SCORE, PreScorePlugin, Scores
 from berth.framework.state import CycleState, StateKey
@@ -86,9 +86,9 @@ INTER_POD_AFFINITY_FACTORY: Final = replace(interpodaffinity.FACTORY, build=_bui
 class NodeAffinityV118(nodeaffinity.NodeAffinityPlugin):
     """Filters by required terms, scores by the labels that preferred ones name."""
 
-    def preferred(self, state: CycleState) -> Sequence[WeightedTerm]:
+    def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
         """The preferred terms without what they say of names."""
-        return [WeightedTerm(w.weight, NodeTerm(w.term.labels)) for w in super().preferred(state) if w.term.labels]
+        return [WeightedNodeTerm(w.weight, NodeTerm(w.term.labels)) for w in super().preferred(state) if w.term.labels]
 
 
 def _build_node_affinity(args: Any) -> NodeAffinityV118:
@@ -112,12 +112,12 @@ class TaintTolerationV118(tainttoleration.TaintToleration, PreScorePlugin):
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """How many mild taints the pod does not tolerate."""
         tolerations = state.read(MILD)
-        return discouraging(node.taints, tolerations)
+        return count_untolerated_prefer_no_schedule(node.taints, tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         tolerations = state.read(MILD)
-        return by_taints(nodes, lambda taints: discouraging(taints, tolerations))
+        return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
 
 TAINT_TOLERATION_FACTORY: Final = replace(

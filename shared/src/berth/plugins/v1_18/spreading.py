@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
-from berth.api.selectors import NOTHING, Labels, PodSelector, Requirement, compile_label_selector
+from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
@@ -156,10 +156,10 @@ class LikePods:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._remembered: dict[tuple[str, LabelItems], Labels | None] = {}
+        self._remembered: dict[tuple[str, LabelItems], LabelMatcher | None] = {}
         self._seen = -1
 
-    def of(self, pod: Pod) -> Labels | None:
+    def of(self, pod: Pod) -> LabelMatcher | None:
         """The selector; None when nothing selects the pod."""
         version = sum(self._snapshot.objects(kind).version for kind in KINDS)
         if version != self._seen or len(self._remembered) > _MAX_REMEMBERED:
@@ -171,14 +171,14 @@ class LikePods:
             self._remembered[key] = self._found(namespace, labels)
         return self._remembered[key]
 
-    def _found(self, namespace: str, labels: Mapping[str, str]) -> Labels | None:
+    def _found(self, namespace: str, labels: Mapping[str, str]) -> LabelMatcher | None:
         equal: dict[str, str] = {}
         for selector in self._maps(namespace):
             if selector.items() <= labels.items():
                 equal.update(selector)
         own = [Requirement(key, "In", frozenset((value,))) for key, value in equal.items()]
         sets = [r for selector in self._sets(namespace) if selector.matches(labels) for r in selector.requirements]
-        return Labels(tuple(dict.fromkeys((*own, *sets)))) if own or sets else None
+        return LabelMatcher(tuple(dict.fromkeys((*own, *sets)))) if own or sets else None
 
     def _maps(self, namespace: str) -> Iterator[Mapping[str, str]]:
         for service in self._snapshot.objects(Service).in_namespace(namespace):
@@ -186,7 +186,7 @@ class LikePods:
         for controller in self._snapshot.objects(ReplicationController).in_namespace(namespace):
             yield controller.spec.selector or {}
 
-    def _sets(self, namespace: str) -> Iterator[Labels]:
+    def _sets(self, namespace: str) -> Iterator[LabelMatcher]:
         for replicas in self._snapshot.objects(ReplicaSet).in_namespace(namespace):
             yield compile_label_selector(replicas.spec.selector)
         for stateful in self._snapshot.objects(StatefulSet).in_namespace(namespace):
@@ -238,7 +238,7 @@ def like_pods(pod: Pod, snapshot: Snapshot) -> Counts:
     labels = snapshot.live.derived(NAME, lambda: LikePods(snapshot)).of(pod)
     if labels is None:
         return np.zeros(snapshot.columns.capacity, dtype=np.int32)
-    selector = PodSelector(frozenset((pod.metadata.namespace,)), NOTHING, labels)
+    selector = PodSelector(frozenset((pod.metadata.namespace,)), MATCHES_NOTHING, labels)
     return snapshot.groups.tally(PodKind((selector,), living=True)).counts
 
 

@@ -21,7 +21,14 @@ import numpy.typing as npt
 
 from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
-from berth.api.selectors import EVERY_LABEL, Labels, NodeTerm, Requirement, Terms, compile_label_selector
+from berth.api.selectors import (
+    MATCHES_EVERYTHING,
+    LabelMatcher,
+    NodeTerm,
+    NodeTerms,
+    Requirement,
+    compile_label_selector,
+)
 from berth.api.volumes import (
     STORAGE,
     CSIDriver,
@@ -92,7 +99,7 @@ def _bytes(quantity: str | float | None) -> int:
 def _topology(terms: Sequence[TopologyTerm] | None) -> Where:
     if not terms:
         return EVERYWHERE
-    return Reach(plain=Terms(tuple(_term(term) for term in terms if term.match_label_expressions)))
+    return Reach(plain=NodeTerms(tuple(_term(term) for term in terms if term.match_label_expressions)))
 
 
 def _term(term: TopologyTerm) -> NodeTerm:
@@ -108,7 +115,7 @@ def _room(claim: PersistentVolumeClaim, storage_class: StorageClass, snapshot: S
     wanted, name = claimed_bytes(claim), storage_class.metadata.name
     capacities = [c for c in snapshot.objects(CSIStorageCapacity) if c.storage_class_name == name]
     enough = [c for c in capacities if (limit := limit_of(c)) is not None and limit >= wanted]
-    return Reach(plain=Terms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough)))
+    return Reach(plain=NodeTerms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough)))
 
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
@@ -265,8 +272,8 @@ def _questions(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[Where,
     return (EVERYWHERE if node is None else OnlyNode(node), provisioning.topology, provisioning.room)
 
 
-def _selector(claim: PersistentVolumeClaim) -> Labels:
-    return EVERY_LABEL if claim.spec.selector is None else compile_label_selector(claim.spec.selector)
+def _selector(claim: PersistentVolumeClaim) -> LabelMatcher:
+    return MATCHES_EVERYTHING if claim.spec.selector is None else compile_label_selector(claim.spec.selector)
 
 
 def _may_have(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
@@ -282,7 +289,7 @@ def _may_have(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     )
 
 
-def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, selector: Labels) -> bool:
+def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, selector: LabelMatcher) -> bool:
     return (
         volume.spec.claim_ref is None
         and volume.status.phase == AVAILABLE

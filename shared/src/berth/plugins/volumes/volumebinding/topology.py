@@ -14,7 +14,7 @@ import numpy as np
 
 from berth.api.meta import SelectorRequirement
 from berth.api.pod import NodeSelector, NodeSelectorTerm
-from berth.api.selectors import NodeTerm, Requirement, Terms, compile_node_selector
+from berth.api.selectors import NodeTerm, NodeTerms, Requirement, compile_node_selector
 from berth.api.volumes import CSINode, PersistentVolume
 from berth.cluster.columns import ABSENT
 from berth.cluster.nodes import NodeInfo, Nodes
@@ -61,9 +61,9 @@ class Reach:
     ``flaw``: what the driver would not understand of the volume, empty for nothing.
     """
 
-    plain: Terms | None
+    plain: NodeTerms | None
     driver: Driver | None = None
-    migrated: Terms | None = None
+    migrated: NodeTerms | None = None
     flaw: str = ""
 
     def includes(self, node: NodeInfo) -> bool:
@@ -93,7 +93,7 @@ class Reach:
 
 
 EVERYWHERE: Final = Reach(plain=None)
-NOWHERE: Final = Reach(plain=Terms(()))
+NOWHERE: Final = Reach(plain=NodeTerms(()))
 
 
 def plain_reach(volume: PersistentVolume) -> Reach:
@@ -169,17 +169,17 @@ def _required(volume: PersistentVolume) -> NodeSelector | None:
     return volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None
 
 
-def _terms(selector: NodeSelector | None) -> Terms | None:
+def _terms(selector: NodeSelector | None) -> NodeTerms | None:
     if selector is None:
         return None
-    return Terms(tuple(_nameless(term) for term in compile_node_selector(selector).terms))
+    return NodeTerms(tuple(_nameless(term) for term in compile_node_selector(selector).terms))
 
 
 def _nameless(term: NodeTerm) -> NodeTerm:
     return NodeTerm(term.labels, tuple(r for r in term.names if r.operator == _INVALID))
 
 
-def _mask(terms: Terms | None, nodes: Nodes) -> Mask:
+def _mask(terms: NodeTerms | None, nodes: Nodes) -> Mask:
     return np.ones(len(nodes), dtype=np.bool_) if terms is None else terms_mask(terms, nodes)
 
 
