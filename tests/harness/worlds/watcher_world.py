@@ -21,18 +21,18 @@ from berth.process.configuration import profiles_of, read_configuration
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (
     BucketComplete,
-    BucketRead,
+    BucketEntryRead,
     DecisionReceived,
     Effect,
     Event,
     KeyLookedUp,
-    KeyRefused,
+    KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
     LookUpKey,
     PublishPending,
     PurgeKey,
-    StagesRead,
+    StreamsRead,
     Tick,
     WriteKey,
 )
@@ -101,20 +101,20 @@ def foreign_value(thing: msgspec.Struct, term: int = 1) -> bytes:
 
 
 @dataclass
-class World:
-    """A leadership of the watcher. ``send`` hands events in, and answers writes unless ``bucket_is_slow``."""
+class WatcherUnderTest:
+    """A leadership of the watcher. ``send`` hands events in, and answers writes unless ``hold_writes``."""
 
     settings: AttemptSettings = field(default_factory=AttemptSettings)
     now: float = 1000.0
     sequence: int = 0
-    bucket_is_slow: bool = False
+    hold_writes: bool = False
     profiles: Mapping[str, Profile] | None = None
     """The default ones unless others are given."""
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(KINDS)
         self.bucket: dict[str, Entry] = {}
-        self.waiting_writes: list[Effect] = []
+        self.held_writes: list[Effect] = []
         self.published: list[PublishPending] = []
         self.others: list[Effect] = []
         self.decided = 0
@@ -122,58 +122,58 @@ class World:
 
     # --- the beginning
 
-    def lists(self, *objects: Pod | Node | Namespace) -> None:
+    def list_objects(self, *objects: Pod | Node | Namespace) -> None:
         """The reflectors list these, in standby."""
         for kind, event in _listed(objects).items():
             assert kind in KINDS
             self.store.apply(event)
 
-    def takes_over(self, term: Term = TERM) -> None:
+    def take_over(self, term: Term = TERM) -> None:
         """The leadership begins; the bus has not been read yet."""
-        self.dispatcher = WatcherCore(
+        self.core = WatcherCore(
             term=term,
             store=self.store,
             profiles=self.profiles or profiles_of(read_configuration(None)),
             settings=self.settings,
             started=(1000.0, EPOCH),
         )
-        self._do(self.dispatcher.begin(self.now))
+        self._do(self.core.begin(self.now))
 
-    def reads_bucket(self) -> None:
+    def read_bucket(self) -> None:
         """The bucket is read to its end."""
         for entry in list(self.bucket.values()):
-            self.send(BucketRead(entry=entry))
+            self.send(BucketEntryRead(entry=entry))
         self.send(BucketComplete(position=self.sequence))
 
-    def leads(self, *objects: Pod | Node | Namespace, stages: StagesRead | None = None) -> "World":
+    def lead(self, *objects: Pod | Node | Namespace, stages: StreamsRead | None = None) -> "WatcherUnderTest":
         """The whole takeover at once."""
-        self.lists(*objects)
-        self.takes_over()
-        self.reads_bucket()
-        self.send(stages or StagesRead())
+        self.list_objects(*objects)
+        self.take_over()
+        self.read_bucket()
+        self.send(stages or StreamsRead())
         return self
 
     # --- what happens
 
     def send(self, *events: Event) -> None:
-        self._do(self.dispatcher.handle_all(events, self.now))
+        self._do(self.core.handle_all(events, self.now))
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
         self.send(Tick())
 
-    def shows(self, *objects: Pod | Node | Namespace) -> None:
+    def show(self, *objects: Pod | Node | Namespace) -> None:
         """The watch shows objects, added or modified."""
         self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in objects))
 
-    def hears(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
+    def put_live_data(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
         """Somebody put live data."""
         self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
 
-    def deletes(self, thing: Pod | Node | Namespace) -> None:
+    def delete(self, thing: Pod | Node | Namespace) -> None:
         self.send(Deleted(kind=_kind(thing), object=thing))
 
-    def decides(self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object) -> None:
+    def decide(self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object) -> None:
         """The binder says what became of a pod's latest attempt."""
         self.send(self.decision(name, outcome, epoch=epoch, attempt=attempt, **more))
 
@@ -196,19 +196,19 @@ class World:
 
     # --- the bucket
 
-    def stores(self) -> None:
+    def answer_writes(self) -> None:
         """The slow bucket answers what waits, and the watcher reads it back."""
-        waiting, self.waiting_writes = self.waiting_writes, []
+        waiting, self.held_writes = self.held_writes, []
         for effect in waiting:
             self.send(self._answer(effect))
-        self.reads_back()
+        self.read_back()
 
-    def reads_back(self) -> None:
+    def read_back(self) -> None:
         unread, self._unread = self._unread, []
         for entry in unread:
-            self.send(BucketRead(entry=entry))
+            self.send(BucketEntryRead(entry=entry))
 
-    def puts(self, key: str, data: bytes | None) -> Entry:
+    def put(self, key: str, data: bytes | None) -> Entry:
         """Whoever writes a key, without asking what is there."""
         self.sequence += 1
         entry = Entry(key=key, sequence=self.sequence, data=data, time=EPOCH)
@@ -229,8 +229,8 @@ class World:
         return self.pods_published[count:]
 
     def stage(self, name: str) -> str:
-        waiting = self.dispatcher.find(f"uid-{name}")
-        return str(waiting.stage) if waiting else "forgotten"
+        queued = self.core.find(f"uid-{name}")
+        return str(queued.stage) if queued else "gone"
 
     def of(self, kind: type) -> list:
         return [effect for effect in self.others if isinstance(effect, kind)]
@@ -247,8 +247,8 @@ class World:
             if isinstance(effect, PublishPending):
                 self.published.append(effect)
             elif isinstance(effect, WriteKey | PurgeKey | LookUpKey):
-                if self.bucket_is_slow:
-                    self.waiting_writes.append(effect)
+                if self.hold_writes:
+                    self.held_writes.append(effect)
                 else:
                     self.send(self._answer(effect))
             else:
@@ -259,8 +259,8 @@ class World:
         if isinstance(effect, LookUpKey):
             return KeyLookedUp(key=effect.key, entry=there)
         if (there.sequence if there else 0) != effect.expected:
-            return KeyRefused(key=effect.key)
-        entry = self.puts(effect.key, effect.data if isinstance(effect, WriteKey) else None)
+            return KeyWriteFailed(key=effect.key)
+        entry = self.put(effect.key, effect.data if isinstance(effect, WriteKey) else None)
         return KeyWritten(key=effect.key, sequence=entry.sequence)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from berth.kube.watch import Undecodable
 from berth_watcher.events import PublishDeadLetter, Warn
-from harness.worlds.watcher_world import World, a_pod
+from harness.worlds.watcher_world import WatcherUnderTest, a_pod
 
 
 def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: bool = False) -> Undecodable:
@@ -21,15 +21,15 @@ def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: b
 
 
 def test_a_pod_of_ours_goes_to_dead_with_the_reason():
-    world = World().leads()
+    world = WatcherUnderTest().lead()
 
     world.send(undecodable(b'{"spec": {"schedulerName": "berth", "containers": "none"}}'))
 
-    (letter,) = (effect.letter for effect in world.of(PublishDeadLetter))
+    (letter,) = (effect.dead_letter for effect in world.of(PublishDeadLetter))
     assert letter.subject == "berth.pending.berth.default.odd"
     assert "$.spec.containers" in letter.reason
     assert '"containers": "none"' in letter.payload
-    assert "'default/odd' cannot be read" in world.of(Warn)[0].sentence
+    assert "'default/odd' cannot be decoded" in world.of(Warn)[0].message
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_pod_of_ours_goes_to_dead_with_the_reason():
     ],
 )
 def test_a_pod_that_is_not_known_to_be_ours_is_only_said_in_the_log(raw):
-    world = World().leads()
+    world = WatcherUnderTest().lead()
 
     world.send(undecodable(raw))
 
@@ -51,7 +51,7 @@ def test_a_pod_that_is_not_known_to_be_ours_is_only_said_in_the_log(raw):
 
 
 def test_it_is_said_once_for_each_version():
-    world = World().leads()
+    world = WatcherUnderTest().lead()
 
     for version in ("5", "5", "6"):
         world.send(undecodable(b"{}", kind="node", version=version))
@@ -60,15 +60,15 @@ def test_it_is_said_once_for_each_version():
 
 
 def test_its_removal_is_taken_in_and_others_go_on():
-    world = World().leads(a_pod("web"))
+    world = WatcherUnderTest().lead(a_pod("web"))
 
     world.send(undecodable(b"{}"), undecodable(b"{}", deleted=True))
-    world.shows(a_pod("next"))
+    world.show(a_pod("next"))
 
     assert world.pods_published == ["web", "next"]
 
 
 def test_a_pending_pod_with_an_unparseable_quantity_is_published_as_it_is():
-    world = World().leads(a_pod("web", cpu="lots"))
+    world = WatcherUnderTest().lead(a_pod("web", cpu="lots"))
 
     assert world.published[0].message.pod.spec.containers[0].resources.requests == {"cpu": "lots"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth_watcher.hints import happenings
+from berth_watcher.hints import cluster_events
 from berth_watcher.store import ObjectChange
 from harness.builders.volumes import a_claim, a_volume
 
 
 def heard(kind: str, old, new) -> list[ClusterEvent]:
-    return [event for event, _, _ in happenings(ObjectChange(kind=kind, name="it", old=old, new=new))]
+    return [event for event, _, _ in cluster_events(ObjectChange(kind=kind, name="it", old=old, new=new))]
 
 
 @pytest.mark.parametrize(

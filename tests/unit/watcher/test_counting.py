@@ -11,107 +11,107 @@ from berth.bus.interface import StoredMessage
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.process.metrics import RecordingMeter
 from berth_watcher.events import CountScheduled
-from berth_watcher.queuedpod import label_of, label_of_own_update
-from berth_watcher.runner import Gauges, count_decision, count_published, count_scheduled
-from harness.worlds.watcher_world import EPOCH, World, a_node, a_pod
+from berth_watcher.hints import label_of, label_of_own_update
+from berth_watcher.metrics import Gauges, count_decision, count_published, count_scheduled
+from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 
 
-def entered(world: World) -> dict[tuple[str, str], int]:
-    return dict(world.dispatcher.figures(world.now).entered)
+def entered(world: WatcherUnderTest) -> dict[tuple[str, str], int]:
+    return dict(world.core.figures(world.now).incoming)
 
 
-def scheduled(world: World) -> list[CountScheduled]:
+def scheduled(world: WatcherUnderTest) -> list[CountScheduled]:
     return [effect for effect in world.others if isinstance(effect, CountScheduled)]
 
 
-def refused(world: World, name: str = "web") -> None:
-    world.decides(name, Outcome.UNSCHEDULABLE, positions=Positions(cluster=world.sequence), **FIT)
+def refused(world: WatcherUnderTest, name: str = "web") -> None:
+    world.decide(name, Outcome.UNSCHEDULABLE, positions=Positions(cluster=world.sequence), **FIT)
 
 
 def test_a_new_pod_comes_to_the_active_queue_because_it_was_added():
-    world = World().leads()
-    world.shows(a_pod("web"))
+    world = WatcherUnderTest().lead()
+    world.show(a_pod("web"))
     assert entered(world) == {("active", "UnschedulablePodAdd"): 1}
 
 
 def test_pods_that_a_takeover_finds_are_counted_once():
-    world = World().leads(a_pod("web"), a_pod("db"))
+    world = WatcherUnderTest().lead(a_pod("web"), a_pod("db"))
     assert entered(world) == {("active", "UnschedulablePodAdd"): 2}
 
 
 def test_a_gated_pod_waits_among_the_unschedulable_until_its_gates_go():
-    world = World().leads(a_pod("web", gates=("later",)))
+    world = WatcherUnderTest().lead(a_pod("web", gates=("later",)))
     assert entered(world) == {("unschedulable", "UnschedulablePodAdd"): 1}
 
-    world.shows(a_pod("web", version=2))
+    world.show(a_pod("web", version=2))
 
     assert entered(world)["active", "UnschedulablePodUpdatePodSchedulingGatesEliminated"] == 1
 
 
 def test_a_refused_pod_sleeps_wakes_by_an_event_and_comes_back_when_its_back_off_is_over():
-    world = World().leads(a_pod("web"))
+    world = WatcherUnderTest().lead(a_pod("web"))
     refused(world)
     assert entered(world)["unschedulable", "ScheduleAttemptFailure"] == 1
 
-    world.shows(a_node("n1"))
+    world.show(a_node("n1"))
     assert entered(world)["backoff", "NodeAdd"] == 1
 
-    world.passes(1)
+    world.advance(1)
     assert entered(world)["active", "BackoffComplete"] == 1
 
 
 def test_a_pod_that_slept_too_long_comes_back_by_timeout():
-    world = World().leads(a_pod("web"))
+    world = WatcherUnderTest().lead(a_pod("web"))
     refused(world)
-    world.passes(300)
+    world.advance(300)
     assert entered(world)["active", "UnschedulableTimeout"] == 1
 
 
 def test_a_pod_is_counted_when_it_is_seen_on_its_node_from_when_it_first_waited():
-    world = World().leads(a_node("n1"), a_pod("web"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
     refused(world)
-    world.passes(300)  # the second attempt
-    world.passes(2)
+    world.advance(300)  # the second attempt
+    world.advance(2)
 
-    world.shows(a_pod("web", node="n1", version=2))
+    world.show(a_pod("web", node="n1", version=2))
 
     assert scheduled(world) == [CountScheduled(attempts=2, seconds=302.0)]
 
 
 def test_also_when_the_decision_was_heard_first():
-    world = World().leads(a_node("n1"), a_pod("web"))
-    world.passes(1)
-    world.decides("web", Outcome.BOUND, node="n1")
-    world.passes(1)
-    world.shows(a_pod("web", node="n1", version=2))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    world.advance(1)
+    world.decide("web", Outcome.BOUND, node="n1")
+    world.advance(1)
+    world.show(a_pod("web", node="n1", version=2))
     assert scheduled(world) == [CountScheduled(attempts=1, seconds=2.0)]
 
 
 def test_the_time_behind_gates_does_not_count():
-    world = World().leads(a_node("n1"), a_pod("web", gates=("later",)))
-    world.passes(60)
-    world.shows(a_pod("web", version=2))
-    world.passes(1)
-    world.shows(a_pod("web", node="n1", version=3))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web", gates=("later",)))
+    world.advance(60)
+    world.show(a_pod("web", version=2))
+    world.advance(1)
+    world.show(a_pod("web", node="n1", version=3))
     assert scheduled(world) == [CountScheduled(attempts=1, seconds=1.0)]
 
 
 def test_a_pod_that_somebody_else_bound_while_it_slept_is_not_ours_to_count():
-    world = World().leads(a_node("n1"), a_pod("web"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
     refused(world)
-    world.shows(a_pod("web", node="n1", version=2))
+    world.show(a_pod("web", node="n1", version=2))
     assert scheduled(world) == []
 
 
 def test_the_wait_for_a_place_in_the_window_is_told_with_the_publish():
-    floor = World().settings.window_floor
-    world = World().leads(*(a_pod(f"web-{number:03}") for number in range(floor + 1)))
+    floor = WatcherUnderTest().settings.window_floor
+    world = WatcherUnderTest().lead(*(a_pod(f"web-{number:03}") for number in range(floor + 1)))
     assert {each.waited_seconds for each in world.published} == {0.0}
 
-    world.passes(3)
-    world.decides("web-000", Outcome.BOUND, node="n1")
+    world.advance(3)
+    world.decide("web-000", Outcome.BOUND, node="n1")
 
     assert world.published[-1].waited_seconds == 3.0
 
@@ -152,8 +152,8 @@ def test_many_attempts_are_not_told_apart():
 
 
 def test_an_attempt_without_a_turn_of_its_own_has_waited_for_nothing():
-    world, meter = World().leads(a_pod("web")), RecordingMeter()
-    world.shows(a_pod("web", labels={"app": "web"}, version=2))
+    world, meter = WatcherUnderTest().lead(a_pod("web")), RecordingMeter()
+    world.show(a_pod("web", labels={"app": "web"}, version=2))
     for published in world.published:
         count_published(meter, published)
     assert meter.value("berth_messages_published_total", stream="PENDING") == 2
@@ -161,14 +161,14 @@ def test_an_attempt_without_a_turn_of_its_own_has_waited_for_nothing():
 
 
 def test_gauges_follow_the_figures_arrivals_add_up_and_the_end_takes_the_gauges_back():
-    world, meter = World().leads(a_pod("web")), RecordingMeter()
+    world, meter = WatcherUnderTest().lead(a_pod("web")), RecordingMeter()
     gauges = Gauges(meter)
-    gauges.show(world.dispatcher.figures(world.now))
+    gauges.update(world.core.figures(world.now))
     refused(world)
-    gauges.show(world.dispatcher.figures(world.now))
+    gauges.update(world.core.figures(world.now))
     assert meter.value("scheduler_unschedulable_pods", plugin="NodeResourcesFit", profile="berth") == 1
-    world.passes(300)
-    gauges.show(world.dispatcher.figures(world.now))
+    world.advance(300)
+    gauges.update(world.core.figures(world.now))
     assert meter.value("scheduler_unschedulable_pods", plugin="NodeResourcesFit", profile="berth") == 0
     assert meter.value("scheduler_queue_incoming_pods_total", queue="active", event="UnschedulablePodAdd") == 1
     assert meter.value("scheduler_queue_incoming_pods_total", queue="active", event="UnschedulableTimeout") == 1
@@ -180,30 +180,30 @@ def test_gauges_follow_the_figures_arrivals_add_up_and_the_end_takes_the_gauges_
 
 
 def test_a_refused_pod_counts_for_its_plugins_until_it_is_tried_again():
-    world = World().leads(a_pod("web"), a_pod("gated", gates=("later",)))
+    world = WatcherUnderTest().lead(a_pod("web"), a_pod("gated", gates=("later",)))
 
     def by_plugin() -> dict[tuple[str, str], int]:
-        return dict(world.dispatcher.figures(world.now).refused)
+        return dict(world.core.figures(world.now).unschedulable)
 
     gated = {("SchedulingGates", "berth"): 1}
     assert by_plugin() == gated
     refused(world)
     assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
-    world.shows(a_node("n1"))
+    world.show(a_node("n1"))
     assert world.stage("web") == "backoff"
     assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
-    world.passes(1)
+    world.advance(1)
     assert world.stage("web") == "in flight"
     assert by_plugin() == gated
-    world.shows(a_pod("gated", version=2))
+    world.show(a_pod("gated", version=2))
     assert by_plugin() == {}
 
 
 def test_a_refused_pod_that_is_deleted_counts_no_more():
-    world = World().leads(a_pod("web"))
+    world = WatcherUnderTest().lead(a_pod("web"))
     refused(world)
-    world.deletes(a_pod("web"))
-    assert dict(world.dispatcher.figures(world.now).refused) == {}
+    world.delete(a_pod("web"))
+    assert dict(world.core.figures(world.now).unschedulable) == {}
 
 
 def test_events_have_kube_schedulers_names():

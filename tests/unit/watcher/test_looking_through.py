@@ -5,7 +5,7 @@ import pytest
 from berth.api.messages import Decision, Outcome, Pending, Ranked
 from berth.api.subjects import PodSubject
 from berth.bus.stages import publish_decision, publish_pending, publish_ranked
-from berth_watcher.takeover import holds, look_through
+from berth_watcher.takeover import holds, read_streams
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.worlds.watcher_world import a_pod, attempt
 
@@ -49,7 +49,7 @@ async def test_a_message_at_each_stage_is_found_and_the_highest_attempt_counts(s
     await publish_decision(session, decision("c", 1))
     await publish_decision(session, decision("d", 3))
 
-    found = await look_through(session, subjects("a", "b", "c", "d", "e"), at_once=4)
+    found = await read_streams(session, subjects("a", "b", "c", "d", "e"), max_look_ups=4)
 
     assert {uid: str(each.attempt) for uid, each in found.in_flight.items()} == {
         "uid-a": "uid-a.6.1",
@@ -81,7 +81,7 @@ class MovingOn:
 
 
 async def test_a_message_that_moves_on_meanwhile_is_met_later(session):
-    found = await look_through(MovingOn(session), subjects("moves", "decided"), at_once=4)
+    found = await read_streams(MovingOn(session), subjects("moves", "decided"), max_look_ups=4)
 
     assert list(found.in_flight) == ["uid-moves"]
     assert list(found.decisions) == ["uid-decided"]
@@ -92,7 +92,7 @@ async def test_messages_of_pods_that_are_not_there_and_garbage_are_left_to_other
     await session.publish("berth.pending.berth.default.odd", b"garbage")
     await session.publish("berth.ranked.berth.default.odd", b"{}")
 
-    found = await look_through(session, subjects("odd"), at_once=4)
+    found = await read_streams(session, subjects("odd"), max_look_ups=4)
 
     assert found.in_flight == {}
     assert found.decisions == {}

@@ -8,20 +8,20 @@ from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.watch import Current, Listed
 from berth_watcher.events import (
-    BucketRead,
+    BucketEntryRead,
     KeyLookedUp,
-    KeyRefused,
+    KeyWriteFailed,
     KeyWritten,
     LookUpKey,
     PurgeKey,
     StepDown,
     WriteKey,
 )
-from harness.worlds.watcher_world import World, a_namespace, a_node, a_pod, foreign_value
+from harness.worlds.watcher_world import WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
 
 def test_nodes_namespaces_bound_and_nominated_pods_are_there_and_pending_pods_are_not():
-    world = World().leads(
+    world = WatcherUnderTest().lead(
         a_node("n1"), a_namespace("default"), a_pod("web"), a_pod("bound", node="n1"), a_pod("nominee", nominated="n1")
     )
 
@@ -30,32 +30,32 @@ def test_nodes_namespaces_bound_and_nominated_pods_are_there_and_pending_pods_ar
 
 
 def test_a_heartbeat_writes_nothing():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
     stands_at = world.bucket["node.n1"].sequence
 
-    world.shows(a_node("n1", version=2))
+    world.show(a_node("n1", version=2))
 
     assert world.bucket["node.n1"].sequence == stands_at
 
 
 def test_a_bound_pod_that_starts_to_run_is_not_written_again():
-    world = World().leads(a_node("n1"), a_pod("web", node="n1"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web", node="n1"))
     stands_at = world.bucket["pod.uid-web"].sequence
 
     running = a_pod("web", node="n1", phase="Running", version=2)
     status = PodStatus(phase="Running", start_time="2026-01-01T00:00:09Z")
-    world.shows(Pod(metadata=running.metadata, spec=running.spec, status=status))
+    world.show(Pod(metadata=running.metadata, spec=running.spec, status=status))
 
     assert world.bucket["pod.uid-web"].sequence == stands_at
 
 
 def test_a_bound_pod_carries_the_time_at_which_the_api_took_its_binding():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
     condition = PodCondition(type="PodScheduled", status="True", last_transition_time="2026-01-01T00:00:07Z")
     pod = a_pod("web", node="n1")
     bound = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(conditions=[condition]))
 
-    world.shows(bound)
+    world.show(bound)
 
     data = world.bucket["pod.uid-web"].data
     assert data is not None
@@ -64,15 +64,15 @@ def test_a_bound_pod_carries_the_time_at_which_the_api_took_its_binding():
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_pod_that_has_finished_is_as_if_deleted(phase):
-    world = World().leads(a_node("n1"), a_pod("web", node="n1"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web", node="n1"))
 
-    world.shows(a_pod("web", node="n1", phase=phase, version=2))
+    world.show(a_pod("web", node="n1", phase=phase, version=2))
 
     assert world.mirrored("pod.uid-web") is None
 
 
 def test_what_a_new_list_lacks_is_removed():
-    world = World().leads(a_node("n1"), a_node("n2"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_node("n2"))
 
     world.send(Listed(kind="node", objects=[a_node("n2")], resource_version="20"))
 
@@ -81,163 +81,163 @@ def test_what_a_new_list_lacks_is_removed():
 
 
 def test_a_node_without_status_is_mirrored_as_it_is():
-    world = World().leads()
+    world = WatcherUnderTest().lead()
 
-    world.shows(Node(metadata=ObjectMeta(name="bare", uid="u", resource_version="2")))
+    world.show(Node(metadata=ObjectMeta(name="bare", uid="u", resource_version="2")))
 
     assert world.mirrored("node.bare") == {"metadata": {"name": "bare", "uid": "u"}}
 
 
 def test_changes_while_a_write_is_under_way_are_written_together_when_it_is_answered():
-    world = World().leads(a_node("n1"))
-    world.bucket_is_slow = True
+    world = WatcherUnderTest().lead(a_node("n1"))
+    world.hold_writes = True
 
     for number in range(2, 6):
-        world.shows(a_node("n1", cpu=str(number), version=number))
-    assert len([effect for effect in world.waiting_writes if effect.key == "node.n1"]) == 1
-    world.stores()
-    world.stores()
+        world.show(a_node("n1", cpu=str(number), version=number))
+    assert len([effect for effect in world.held_writes if effect.key == "node.n1"]) == 1
+    world.answer_writes()
+    world.answer_writes()
 
     assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "5"
-    assert world.dispatcher.figures(world.now).mirror_behind == 0
+    assert world.core.figures(world.now).unsettled_keys == 0
 
 
 def test_a_key_that_somebody_wrote_in_between_is_read_and_written_again():
-    world = World().leads(a_node("n1"))
-    world.bucket_is_slow = True
-    world.puts("node.n1", foreign_value(a_node("n1", cpu="77")))
+    world = WatcherUnderTest().lead(a_node("n1"))
+    world.hold_writes = True
+    world.put("node.n1", foreign_value(a_node("n1", cpu="77")))
 
-    world.shows(a_node("n1", cpu="8", version=2))
-    world.stores()
-    assert [type(effect) for effect in world.waiting_writes] == [LookUpKey]
-    world.stores()
-    world.stores()
+    world.show(a_node("n1", cpu="8", version=2))
+    world.answer_writes()
+    assert [type(effect) for effect in world.held_writes] == [LookUpKey]
+    world.answer_writes()
+    world.answer_writes()
 
     assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "8"
 
 
 def test_a_foreign_write_that_is_read_while_its_predecessor_is_looked_up_is_written_over():
-    world = World().leads(a_node("n1"))
-    world.bucket_is_slow = True
-    world.shows(a_node("n1", cpu="8", version=2))
-    (write,) = world.waiting_writes
-    world.waiting_writes = []
-    landed = world.puts("node.n1", write.data)
-    world.send(KeyRefused(key="node.n1"))  # its answer got lost
-    world.puts("node.n1", foreign_value(a_node("n1", cpu="77")))
-    world.reads_back()
+    world = WatcherUnderTest().lead(a_node("n1"))
+    world.hold_writes = True
+    world.show(a_node("n1", cpu="8", version=2))
+    (write,) = world.held_writes
+    world.held_writes = []
+    landed = world.put("node.n1", write.data)
+    world.send(KeyWriteFailed(key="node.n1"))  # its answer got lost
+    world.put("node.n1", foreign_value(a_node("n1", cpu="77")))
+    world.read_back()
 
-    world.waiting_writes = []
+    world.held_writes = []
     world.send(KeyLookedUp(key="node.n1", entry=landed))
-    world.stores()
+    world.answer_writes()
 
     assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "8"
 
 
 def test_a_lower_terms_write_is_written_over():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
 
-    world.puts("node.n1", foreign_value(a_node("n1", cpu="77"), term=6))
-    world.reads_back()
+    world.put("node.n1", foreign_value(a_node("n1", cpu="77"), term=6))
+    world.read_back()
 
     assert world.mirrored("node.n1")["status"]["allocatable"]["cpu"] == "4"
 
 
 def test_ones_own_write_that_landed_after_the_pod_was_removed_is_removed_again():
-    world = World().leads(a_node("n1"), a_pod("web", node="n1"))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web", node="n1"))
     late = world.bucket["pod.uid-web"].data
-    world.deletes(a_pod("web", node="n1", version=2))
-    world.reads_back()
+    world.delete(a_pod("web", node="n1", version=2))
+    world.read_back()
 
-    world.puts("pod.uid-web", late)
-    world.reads_back()
+    world.put("pod.uid-web", late)
+    world.read_back()
 
     assert world.mirrored("pod.uid-web") is None
 
 
 def test_a_key_that_nobody_of_berths_wrote_is_removed_and_garbage_on_a_node_is_written_over():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
 
-    world.puts("node.made-up", b"hello")
-    world.puts("node.n1", b"{}")
-    world.reads_back()
+    world.put("node.made-up", b"hello")
+    world.put("node.n1", b"{}")
+    world.read_back()
 
     assert world.mirrored("node.made-up") is None
     assert world.mirrored("node.n1") is not None
 
 
 def test_a_removal_by_somebody_else_is_undone():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
 
-    world.puts("node.n1", None)
-    world.reads_back()
+    world.put("node.n1", None)
+    world.read_back()
 
     assert world.mirrored("node.n1") is not None
 
 
 def test_reading_ones_own_writes_back_writes_nothing():
-    world = World().leads(a_node("n1"), a_pod("web", node="n1"))
-    world.deletes(a_pod("web", node="n1", version=2))
+    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web", node="n1"))
+    world.delete(a_pod("web", node="n1", version=2))
     stands_at = world.sequence
 
-    world.reads_back()
+    world.read_back()
 
     assert world.sequence == stands_at
 
 
 def test_reading_a_write_back_before_its_ack_is_harmless():
-    world = World().leads()
-    world.bucket_is_slow = True
-    world.shows(a_node("n1"))
-    (write,) = (effect for effect in world.waiting_writes if effect.key == "node.n1")
+    world = WatcherUnderTest().lead()
+    world.hold_writes = True
+    world.show(a_node("n1"))
+    (write,) = (effect for effect in world.held_writes if effect.key == "node.n1")
 
-    entry = world.puts(write.key, write.data)
-    world.send(BucketRead(entry=entry))
-    world.waiting_writes = [effect for effect in world.waiting_writes if effect is not write]
+    entry = world.put(write.key, write.data)
+    world.send(BucketEntryRead(entry=entry))
+    world.held_writes = [effect for effect in world.held_writes if effect is not write]
     world.send(KeyWritten(key=entry.key, sequence=entry.sequence))
 
-    assert not [effect for effect in world.waiting_writes if effect.key == "node.n1"]
+    assert not [effect for effect in world.held_writes if effect.key == "node.n1"]
 
 
 def test_a_node_that_comes_back_after_its_removal_is_written_over_the_marker():
-    world = World().leads(a_node("n1"))
-    world.deletes(a_node("n1", version=2))
-    world.reads_back()
+    world = WatcherUnderTest().lead(a_node("n1"))
+    world.delete(a_node("n1", version=2))
+    world.read_back()
 
-    world.shows(a_node("n1", version=3))
+    world.show(a_node("n1", version=3))
 
     assert world.mirrored("node.n1") is not None
 
 
 def test_a_node_that_comes_back_after_the_marker_has_expired_is_written():
-    world = World().leads(a_node("n1"))
-    world.deletes(a_node("n1", version=2))
+    world = WatcherUnderTest().lead(a_node("n1"))
+    world.delete(a_node("n1", version=2))
     del world.bucket["node.n1"]
 
-    world.shows(a_node("n1", version=3))
+    world.show(a_node("n1", version=3))
 
     assert world.mirrored("node.n1") is not None
 
 
 def test_a_higher_term_ends_the_leadership():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
 
-    world.puts("node.n1", foreign_value(a_node("n1"), term=8))
-    world.reads_back()
+    world.put("node.n1", foreign_value(a_node("n1"), term=8))
+    world.read_back()
 
     assert [effect.term for effect in world.of(StepDown)] == [8]
 
 
 def test_watermarks_are_written_once_a_second_at_most():
-    world = World().leads()
-    world.passes(1)
+    world = WatcherUnderTest().lead()
+    world.advance(1)
     stands_at = world.sequence
 
     for version in range(20, 30):
         world.send(Current(kind="node", resource_version=str(version)))
-    world.passes(0.5)
+    world.advance(0.5)
     assert world.sequence <= stands_at + 1
-    world.passes(0.5)
+    world.advance(0.5)
 
     data = world.bucket["watermark.node"].data
     assert data is not None
@@ -245,36 +245,36 @@ def test_watermarks_are_written_once_a_second_at_most():
 
 
 def test_a_quiet_kinds_watermark_is_written_again_so_that_its_time_says_it_is_current():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
     world.send(Current(kind="node", resource_version="30"))
-    world.passes(2)
+    world.advance(2)
     stands_at = world.bucket["watermark.node"].sequence
 
     world.send(Current(kind="node", resource_version="30"))
-    world.passes(2)
+    world.advance(2)
 
     assert world.bucket["watermark.node"].sequence > stands_at
 
 
 def test_a_watermark_is_not_written_before_everything_that_it_speaks_of():
-    world = World().leads()
-    world.passes(2)
-    world.bucket_is_slow = True
+    world = WatcherUnderTest().lead()
+    world.advance(2)
+    world.hold_writes = True
 
-    world.shows(a_node("n1", version=50))
-    world.passes(2)
-    assert [effect.key for effect in world.waiting_writes] == ["node.n1"]
-    world.stores()
+    world.show(a_node("n1", version=50))
+    world.advance(2)
+    assert [effect.key for effect in world.held_writes] == ["node.n1"]
+    world.answer_writes()
 
-    assert "watermark.node" in [effect.key for effect in world.waiting_writes]
+    assert "watermark.node" in [effect.key for effect in world.held_writes]
 
 
 def test_a_removal_expects_the_sequence_of_what_it_removes():
-    world = World().leads(a_node("n1"))
+    world = WatcherUnderTest().lead(a_node("n1"))
     stands_at = world.bucket["node.n1"].sequence
-    world.bucket_is_slow = True
+    world.hold_writes = True
 
-    world.deletes(a_node("n1", version=2))
+    world.delete(a_node("n1", version=2))
 
-    assert world.waiting_writes == [PurgeKey(key="node.n1", expected=stands_at)]
-    assert not [effect for effect in world.waiting_writes if isinstance(effect, WriteKey)]
+    assert world.held_writes == [PurgeKey(key="node.n1", expected=stands_at)]
+    assert not [effect for effect in world.held_writes if isinstance(effect, WriteKey)]

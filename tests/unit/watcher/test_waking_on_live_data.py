@@ -13,7 +13,7 @@ from berth.framework.status import SUCCESS, Status
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY
 from harness.builders.profiles import profile_of
-from harness.worlds.watcher_world import World, a_pod
+from harness.worlds.watcher_world import WatcherUnderTest, a_pod
 
 ARGS = NetworkTrafficArgs(url="http://prometheus:9090", range=timedelta(minutes=1), saturation_percent=90)
 QUERY = query_of(ARGS).token
@@ -40,12 +40,12 @@ class PowerBudget(FilterPlugin, EnqueueExtensions):
         return news.data is None or msgspec.json.decode(news.data)["watts"] < 500
 
 
-def asleep(*, blocker: str, seen: int = 0) -> World:
+def asleep(*, blocker: str, seen: int = 0) -> WatcherUnderTest:
     """A pod that a plugin refused on positions of both buckets, its back-off over."""
-    world = World(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).leads(a_pod("web"))
+    world = WatcherUnderTest(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).lead(a_pod("web"))
     positions = Positions(cluster=world.sequence, bandwidth=seen, facts=seen)
-    world.decides("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=[blocker])
-    world.passes(2)
+    world.decide("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=[blocker])
+    world.advance(2)
     return world
 
 
@@ -54,26 +54,26 @@ def traffic(bytes_per_second: float) -> bytes:
 
 
 def test_the_watcher_listens_to_the_buckets_that_some_plugin_reads():
-    assert asleep(blocker="PowerBudget").dispatcher.live_buckets() == ["bandwidth", "facts"]
-    assert World().leads().dispatcher.live_buckets() == []
+    assert asleep(blocker="PowerBudget").core.live_buckets() == ["bandwidth", "facts"]
+    assert WatcherUnderTest().lead().core.live_buckets() == []
 
 
 def test_a_sample_of_a_link_with_room_wakes_a_pod_that_saturated_links_refused():
     world = asleep(blocker="NetworkTraffic")
-    world.hears("bandwidth", f"{QUERY}.n1", traffic(95.0), sequence=1)
+    world.put_live_data("bandwidth", f"{QUERY}.n1", traffic(95.0), sequence=1)
     assert world.stage("web") == "unschedulable"
 
-    world.hears("bandwidth", f"{QUERY}.n1", traffic(40.0), sequence=2)
+    world.put_live_data("bandwidth", f"{QUERY}.n1", traffic(40.0), sequence=2)
 
     assert world.attempt_of("web") == "uid-web.7.2"
 
 
 def test_a_fact_that_can_help_wakes_a_pod_that_a_plugin_from_elsewhere_refused():
     world = asleep(blocker="PowerBudget")
-    world.hears("facts", "power.n1", b'{"watts": 600, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=1)
+    world.put_live_data("facts", "power.n1", b'{"watts": 600, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=1)
     assert world.stage("web") == "unschedulable"
 
-    world.hears("facts", "power.n1", b'{"watts": 100, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=2)
+    world.put_live_data("facts", "power.n1", b'{"watts": 100, "sampled_at": "2026-01-01T00:00:00Z"}', sequence=2)
 
     assert world.attempt_of("web") == "uid-web.7.2"
 
@@ -88,22 +88,22 @@ def test_a_fact_that_can_help_wakes_a_pod_that_a_plugin_from_elsewhere_refused()
 )
 def test_live_data_that_the_plugin_does_not_read_lets_the_pod_sleep(bucket, key):
     world = asleep(blocker="PowerBudget")
-    world.hears(bucket, key, b'{"watts": 1}', sequence=1)
+    world.put_live_data(bucket, key, b'{"watts": 1}', sequence=1)
     assert world.stage("web") == "unschedulable"
 
 
 def test_a_fact_that_nobody_can_read_counts_as_one_that_helps():
     world = asleep(blocker="PowerBudget")
-    world.hears("facts", "power.n1", b"half a wa", sequence=1)
+    world.put_live_data("facts", "power.n1", b"half a wa", sequence=1)
     assert world.attempt_of("web") == "uid-web.7.2"
 
 
 @pytest.mark.parametrize(("seen", "stage"), [(4, "backoff"), (5, "unschedulable")])
 def test_news_that_came_during_the_flight_wake_the_pod_unless_its_ranking_had_seen_them(seen, stage):
-    world = World(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).leads(a_pod("web"))
-    world.hears("facts", "power.n1", b'{"watts": 100}', sequence=5)
+    world = WatcherUnderTest(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).lead(a_pod("web"))
+    world.put_live_data("facts", "power.n1", b'{"watts": 100}', sequence=5)
 
     positions = Positions(cluster=world.sequence, bandwidth=0, facts=seen)
-    world.decides("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=["PowerBudget"])
+    world.decide("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=["PowerBudget"])
 
     assert world.stage("web") == stage

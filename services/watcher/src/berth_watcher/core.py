@@ -1,17 +1,14 @@
-"""Objects that cannot be decoded: who owns them hears of it, in a sentence and, for a pod of ours, in ``dead``.
+"""The watcher's core: events in, effects out, the clock handed in. No I/O, so that a simulation can run it.
 
-The watcher's core: every event in, every effect out, the clock handed in. No I/O, so that a simulation can run it.
-
-It composes the mirror (what ``cluster`` must hold), the queue (who waits for what), the window (who is on the way) and
-the requeue (what becomes of those that come back).
+It routes events to its parts: the mirror (what ``cluster`` must hold), the queue (which pods wait for what), the
+attempts (what is in flight) and the requeue (when a pod is tried again).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,115 +24,39 @@ from berth.framework.profile import Profile
 from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 from berth_watcher.attempts import Attempts
 from berth_watcher.events import (
+    AttemptLookedUp,
     BucketComplete,
-    BucketRead,
+    BucketEntryRead,
     DecisionReceived,
     Effect,
     Event,
     KeyLookedUp,
-    KeyRefused,
+    KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
-    LookedUp,
     PodRead,
     PublishDeadLetter,
     PublishRefused,
-    StagesRead,
+    StreamsRead,
     Tick,
     Warn,
 )
-from berth_watcher.hints import QueueingHints, happenings
-from berth_watcher.mirror import Mirror, WantedEntry, Watermarks, held
-from berth_watcher.queue import SchedulingQueue
-from berth_watcher.queuedpod import Stage, WaitingPod
+from berth_watcher.hints import QueueingHints, cluster_events
+from berth_watcher.metrics import Figures
+from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
+from berth_watcher.queue import QueuedPod, SchedulingQueue, Stage
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews
 
-PAYLOAD_CHARACTERS = 4096
-"""Of the object, in the dead letter: enough to find what is wrong with it."""
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    scheduler_name: str = "default-scheduler"
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct):
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-class BadInput:
-    """Says each thing once: an object that stays as it is comes again with every LIST."""
-
-    def __init__(self, profiles: Container[str]) -> None:
-        self._profiles = profiles
-        self._said: dict[tuple[str, str, str], str] = {}
-
-    def take(self, thing: Undecodable) -> list[Effect]:
-        """What is to be said of an object."""
-        key = (thing.kind, thing.namespace, thing.name)
-        if thing.deleted:
-            self._said.pop(key, None)
-            return []
-        if self._said.get(key) == thing.resource_version:
-            return []
-        self._said[key] = thing.resource_version
-        profile = self._asked_for(thing)
-        return [_warning(thing), *([_letter(thing, profile)] if profile else [])]
-
-    def _asked_for(self, thing: Undecodable) -> str:
-        """The profile of ours that an unbound pod asks for, as far as it can be read; empty for none."""
-        if thing.kind != "pod":
-            return ""
-        try:
-            spec = msgspec.json.decode(thing.raw, type=_Pod).spec
-        except msgspec.MsgspecError:
-            return ""
-        return spec.scheduler_name if spec.scheduler_name in self._profiles and not spec.node_name else ""
-
-
-def _name(thing: Undecodable) -> str:
-    return f"{thing.namespace}/{thing.name}" if thing.namespace else thing.name
-
-
-def _warning(thing: Undecodable) -> Warn:
-    sentence = f"{thing.kind} {_name(thing)!r} cannot be read and is left out: {thing.reason}"
-    return Warn(sentence=sentence, fields={"uid": thing.uid, "resource_version": thing.resource_version})
-
-
-def _letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
-    subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
-    payload = thing.raw[:PAYLOAD_CHARACTERS].decode("utf-8", "replace")
-    reason = f"pod {_name(thing)!r} cannot be read and is not scheduled: {thing.reason}"
-    return PublishDeadLetter(letter=DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload))
-
-
-LIVE_RESOURCES: Mapping[LiveBucket, Resource] = {BANDWIDTH: Resource.BANDWIDTH, FACTS: Resource.FACTS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """How things stand, for metrics."""
-
-    pending: Mapping[str, int]
-    """By kube-scheduler's names of queues."""
-    refused: Mapping[tuple[str, str], int]
-    """Pods that were refused and not tried again since, by plugin and profile; one that two refused counts for both."""
-    entered: Mapping[tuple[str, str], int]
-    """Pods that came to a queue since the leadership began, by queue and event, in kube-scheduler's words."""
-    in_flight: int
-    """Places of the window that are taken."""
-    window: int
-    """Places that there are."""
-    objects: Mapping[str, int]
-    """Objects known, by kind."""
-    mirror_behind: int
-    """Keys of ``cluster`` that are not yet as they should be."""
+LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
+    BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
+    FACTS: ClusterEvent(Resource.FACTS, Action.UPDATE),
+}
 
 
 class WatcherCore:
-    """One leadership of a watcher: ``begin``, then ``handle_all`` for ever."""
+    """One term of a watcher: call ``begin`` once, then ``handle_all`` for ever."""
 
     def __init__(
         self,
@@ -146,108 +67,107 @@ class WatcherCore:
         settings: AttemptSettings,
         started: tuple[float, datetime],
     ) -> None:
-        """``started``: one moment by the monotonic clock and by the wall's, so that one can be told from the other."""
+        """``started``: the same moment by the monotonic clock and by the wall clock, to convert between them."""
         self._store = store
         self._effects: list[Effect] = []
-        self._interest = interest = QueueingHints(profiles)
+        self._hints = hints = QueueingHints(profiles)
         self._mirror = Mirror(term)
-        self._queue = SchedulingQueue(profiles, interest)
+        self._queue = SchedulingQueue(profiles)
         self._watermarks = Watermarks(store.kinds)
-        self._bad_input = BadInput(profiles)
+        self._undecodable = UndecodableObjects(profiles)
         self._requeue = Requeue(
-            queue=self._queue, interest=interest, mirror=self._mirror, kinds=store.kinds, patience=settings.patience
+            queue=self._queue, hints=hints, mirror=self._mirror, kinds=store.kinds, settings=settings.requeue
         )
         self._attempts = Attempts(
             term=term,
             queue=self._queue,
             requeue=self._requeue,
-            interest=interest,
+            hints=hints,
             profiles=profiles,
             settings=settings,
             emit=self._effects.append,
             wall_clock=_wall_clock(started),
         )
-        self._early: list[DecisionReceived] = []
+        self._early_decisions: list[DecisionReceived] = []
         self._handlers = self._routes()
 
     def begin(self, now: float) -> list[Effect]:
-        """Take over what the reflectors have shown. Nothing is written or published until the bus has been read."""
+        """Take in what the reflectors have shown. Nothing is written or published until the bus has been read."""
         self._queue.now = now
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
                 self._mirror_object(kind, name, thing)
                 if isinstance(thing, Pod):
-                    self._attempts.saw(thing, now)
-            self._requeue.reached(kind, self._store.versions[kind], listed=True)
-            self._watermarks.reached(kind, str(self._store.versions[kind]), self._mirror.changes)
-        for left_out in self._store.left_out.values():
-            self._effects += self._bad_input.take(left_out)
-        self._requeue.log.begin(self._mirror.changes, 0)
-        return self._taken()
+                    self._attempts.on_pod(thing, now)
+            self._requeue.on_version(kind, self._store.versions[kind], listed=True)
+            self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
+        for undecodable in self._store.undecodable.values():
+            self._effects += self._undecodable.report(undecodable)
+        self._requeue.begin(position=0)
+        return self._take_effects()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """One event; see :meth:`handle_all`."""
+        """Handle one event; see :meth:`handle_all`."""
         return self.handle_all((event,), now)
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Effect]:
-        """Take events in, in order, then do what is due and release what may go. ``now`` is monotonic, in seconds."""
+        """Handle events in order, then timers, and publish what may go. ``now`` is in monotonic seconds."""
         self._queue.now = now
         for event in events:
             self._handlers[type(event)](event, now)
-        self._requeue.settled()
-        self._attempts.timers(now)
-        self._attempts.release(now)
-        for kind, version in self._watermarks.due(now, self._mirror.settled):
-            self._effects += self._mirror.want(watermark_key(kind), WantedEntry(watermark=version), quietly=True)[1]
-        return self._taken()
+        self._requeue.on_mirror_settled()
+        self._attempts.run_timers(now)
+        self._attempts.publish_active(now)
+        for kind, version in self._watermarks.pop_due(now, self._mirror.settled):
+            desired = DesiredEntry(watermark=version)
+            self._effects += self._mirror.set_desired(watermark_key(kind), desired, numbered=False)[1]
+        return self._take_effects()
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
         times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
         return min((time for time in times if time is not None), default=None)
 
-    def held(self) -> list[WaitingPod]:
-        """The pods of which the takeover must find out where they stand."""
-        return [pod for pod in self._queue.pods() if pod.stage is Stage.HELD]
+    def recovering_pods(self) -> list[QueuedPod]:
+        """The pods that the takeover must look for on the bus."""
+        return [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]
 
     def live_buckets(self) -> list[LiveBucket]:
-        """The buckets of live data whose news a plugin listens to."""
-        return [
-            bucket for bucket, resource in LIVE_RESOURCES.items() if self._interest.anybody_listens(_update(resource))
-        ]
+        """The buckets of live data whose events a plugin has registered for."""
+        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_of_interest(event)]
 
-    def find(self, uid: str) -> WaitingPod | None:
-        """A waiting pod, for people and tests."""
+    def find(self, uid: str) -> QueuedPod | None:
+        """A waiting pod."""
         return self._queue.get(uid)
 
     def figures(self, now: float) -> Figures:
-        """How things stand."""
+        """The state for metrics."""
         window = self._attempts.window
         return Figures(
-            pending=self._queue.counts(),
-            refused=self._queue.refused(),
-            entered=self._queue.entered,
-            in_flight=window.taken,
-            window=window.size(now),
+            pending=self._queue.pending(),
+            unschedulable=self._queue.unschedulable(),
+            incoming=self._queue.incoming,
+            in_flight=window.used,
+            window_size=window.size(now),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
-            mirror_behind=self._mirror.under_way,
+            unsettled_keys=self._mirror.unsettled_keys,
         )
 
     def _routes(self) -> Mapping[type, Callable[[Any, float], None]]:
-        mirror, take = self._mirror, self._effects.extend
+        mirror, emit = self._mirror, self._effects.extend
         return {
             **dict.fromkeys((Listed, Upserted, Deleted, Current, Undecodable), self._on_reflector),
             DecisionReceived: self._on_decision,
-            BucketRead: lambda event, _: take(mirror.read(event.entry)),
+            BucketEntryRead: lambda event, _: emit(mirror.on_read(event.entry)),
             BucketComplete: self._on_bucket_complete,
-            KeyWritten: lambda event, _: take(mirror.written(event.key, event.sequence)),
-            KeyRefused: lambda event, _: take(mirror.refused(event.key)),
-            KeyLookedUp: lambda event, _: take(mirror.looked_up(event.key, event.entry)),
-            PodRead: self._attempts.read,
-            LookedUp: self._attempts.looked_up,
-            PublishRefused: self._attempts.publish_refused,
+            KeyWritten: lambda event, _: emit(mirror.on_written(event.key, event.sequence)),
+            KeyWriteFailed: lambda event, _: emit(mirror.on_write_failed(event.key)),
+            KeyLookedUp: lambda event, _: emit(mirror.on_looked_up(event.key, event.entry)),
+            PodRead: self._attempts.on_pod_read,
+            AttemptLookedUp: self._attempts.on_looked_up,
+            PublishRefused: self._attempts.on_publish_refused,
             LiveDataReceived: self._on_live_data,
-            StagesRead: self._on_stages_read,
+            StreamsRead: self._on_streams_read,
             Tick: lambda _event, _now: None,
         }
 
@@ -255,66 +175,124 @@ class WatcherCore:
         for change in self._store.apply(event):
             self._on_change(change, now)
         if isinstance(event, Undecodable):
-            self._effects += self._bad_input.take(event)
+            self._effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]
-        self._watermarks.reached(event.kind, str(version), self._mirror.changes)
-        self._requeue.reached(event.kind, version, listed=isinstance(event, Listed))
+        self._watermarks.on_version(event.kind, str(version), self._mirror.changes)
+        self._requeue.on_version(event.kind, version, listed=isinstance(event, Listed))
 
     def _on_change(self, change: ObjectChange, now: float) -> None:
         number = self._mirror_object(change.kind, change.name, change.new)
-        if number:
-            for event, old, new in happenings(change):
-                self._attempts.woken(self._requeue.happened(event, old, new, number), now)
+        if number != NO_CHANGE:
+            for event, old, new in cluster_events(change):
+                self._attempts.requeue(self._requeue.on_cluster_event(event, old, new, number), now)
         if isinstance(change.new, Pod):
-            self._attempts.saw(change.new, now)
+            self._attempts.on_pod(change.new, now)
         elif change.kind == "pod":
-            self._attempts.saw_deleted(change.name)
+            self._attempts.on_pod_deleted(change.name)
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
-        """Have the mirror hold an object; the number of the change, 0 for none."""
-        kept = held(thing) if thing is not None else None
+        """Set what the mirror must hold of an object. Returns the number of the change."""
+        kept = trimmed(thing) if thing is not None else None
         since = bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
-        wanted = WantedEntry(object=kept, bound_at=since) if kept is not None else None
-        number, effects = self._mirror.want(key(kind, name), wanted)
+        desired = DesiredEntry(object=kept, bound_at=since) if kept is not None else None
+        number, effects = self._mirror.set_desired(key(kind, name), desired)
         self._effects += effects
         return number
 
     def _on_bucket_complete(self, event: BucketComplete, _now: float) -> None:
-        self._effects += self._mirror.begin(event.position)
-        self._requeue.log.begin(self._mirror.changes, event.position)
+        self._effects += self._mirror.start_writing(event.position)
+        self._requeue.begin(event.position)
 
     def _on_decision(self, event: DecisionReceived, now: float) -> None:
-        self._requeue.decisions = max(self._requeue.decisions, event.sequence)
+        self._requeue.last_decision = max(self._requeue.last_decision, event.sequence)
         if self._attempts.running:
-            self._attempts.heard(event, now)
+            self._attempts.on_decision(event, now)
         else:
-            self._early.append(event)
+            self._early_decisions.append(event)
 
-    def _on_stages_read(self, event: StagesRead, now: float) -> None:
-        self._attempts.start(event.in_flight, event.decisions, now)
-        for decision in self._early:
-            self._attempts.heard(decision, now)
-        self._early.clear()
+    def _on_streams_read(self, event: StreamsRead, now: float) -> None:
+        self._attempts.recover(event, now)
+        for decision in self._early_decisions:
+            self._attempts.on_decision(decision, now)
+        self._early_decisions.clear()
 
     def _on_live_data(self, event: LiveDataReceived, now: float) -> None:
         try:
             name, node = parse_key(event.key)
         except DecodeError:
-            return  # anybody may put facts: what has no source and node is read by nobody
+            return  # anybody may put facts, and no plugin reads a key without source and node
         news = LiveNews(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
-        happened = _update(LIVE_RESOURCES[event.bucket])
-        self._attempts.woken(self._requeue.heard_live(news, happened, event.sequence), now)
+        pods = self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
+        self._attempts.requeue(pods, now)
 
-    def _taken(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
 
 
-def _update(resource: Resource) -> ClusterEvent:
-    return ClusterEvent(resource, Action.UPDATE)
-
-
 def _wall_clock(started: tuple[float, datetime]) -> Callable[[float], datetime]:
     monotonic, wall = started
     return lambda now: wall + timedelta(seconds=now - monotonic)
+
+
+PAYLOAD_CHARACTERS: Final = 4096
+"""Of an undecodable object, in its dead letter: enough to find what is wrong with it."""
+
+
+class UndecodableObjects:
+    """Reports objects that cannot be decoded: a warning and, for an unbound pod of ours, a dead letter.
+
+    Each version is reported once, since every LIST brings the object again.
+    """
+
+    def __init__(self, profiles: Container[str]) -> None:
+        self._profiles = profiles
+        self._reported: dict[tuple[str, str, str], str] = {}
+
+    def report(self, thing: Undecodable) -> list[Effect]:
+        key = (thing.kind, thing.namespace, thing.name)
+        if thing.deleted:
+            self._reported.pop(key, None)
+            return []
+        if self._reported.get(key) == thing.resource_version:
+            return []
+        self._reported[key] = thing.resource_version
+        profile = self._profile_of(thing)
+        return [_warning(thing), *([_dead_letter(thing, profile)] if profile else [])]
+
+    def _profile_of(self, thing: Undecodable) -> str:
+        """Our profile that an unbound pod names, as far as the pod can be decoded; empty for none."""
+        if thing.kind != "pod":
+            return ""
+        try:
+            spec = msgspec.json.decode(thing.raw, type=_PartialPod).spec
+        except msgspec.MsgspecError:
+            return ""
+        return spec.scheduler_name if spec.scheduler_name in self._profiles and not spec.node_name else ""
+
+
+class _PartialSpec(msgspec.Struct, rename="camel"):
+    scheduler_name: str = "default-scheduler"
+    node_name: str = ""
+
+
+class _PartialPod(msgspec.Struct):
+    spec: _PartialSpec = msgspec.field(default_factory=_PartialSpec)
+
+
+def _warning(thing: Undecodable) -> Warn:
+    message = f"{thing.kind} {_full_name(thing)!r} cannot be decoded and is left out: {thing.reason}"
+    return Warn(message=message, fields={"uid": thing.uid, "resource_version": thing.resource_version})
+
+
+def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
+    subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
+    payload = thing.raw[:PAYLOAD_CHARACTERS].decode("utf-8", "replace")
+    reason = f"pod {_full_name(thing)!r} cannot be decoded and is not scheduled: {thing.reason}"
+    dead_letter = DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload)
+    return PublishDeadLetter(dead_letter=dead_letter)
+
+
+def _full_name(thing: Undecodable) -> str:
+    return f"{thing.namespace}/{thing.name}" if thing.namespace else thing.name

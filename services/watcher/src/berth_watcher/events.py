@@ -1,6 +1,7 @@
-"""What the watcher's core is told: the reflectors' events (``berth.kube.watch``), and what the bus says and answers.
+"""What goes into the watcher's core and what comes out of it.
 
-What the watcher's core asks to be done. The shell does it and answers with events; nothing here waits.
+Events go in: those of the reflectors (``berth.kube.watch``), and those of the bus and the API, which are defined here.
+Effects come out. The shell (``berth_watcher.runner``) carries them out and answers with events.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class DecisionReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketRead:
+class BucketEntryRead:
     """An entry of the bucket ``cluster`` was read back."""
 
     entry: Entry
@@ -36,7 +37,7 @@ class BucketRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketComplete:
-    """Everything that the bucket held at the start of the takeover has been read; ``position`` is where it ended."""
+    """Everything that the bucket held at the start of the takeover has been read. ``position`` is its last sequence."""
 
     position: int
 
@@ -50,15 +51,15 @@ class KeyWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRefused:
-    """A write of a key was not taken: somebody wrote it in between, or nobody knows whether it arrived."""
+class KeyWriteFailed:
+    """A write of a key was rejected because the key had changed, or got no answer and may be stored or not."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookedUp:
-    """A key as it stands after a refused write; ``None`` when there is nothing, not even a marker."""
+    """A key after a failed write. ``entry`` is ``None`` when there is nothing, not even a delete marker."""
 
     key: str
     entry: Entry | None
@@ -66,28 +67,28 @@ class KeyLookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRead:
-    """The API's own answer about a pod; ``None`` when there is none of that name with that uid."""
+    """The API's answer about a pod. ``pod`` is ``None`` when there is none of that name with that uid."""
 
     uid: Uid
     pod: Pod | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookedUp:
-    """Where a silent attempt was found.
-
-    ``held`` tells whether PENDING or RANKED has it; ``decision`` is the last one of its subject, of whichever attempt.
-    """
+class AttemptLookedUp:
+    """Where the message of an attempt is."""
 
     attempt: Attempt
-    held: bool
+    in_work_queue: bool
+    """Whether PENDING or RANKED holds it."""
     decision: Decision | None = None
+    """The last one of the pod's subject, which may be about another attempt."""
     time: datetime | None = None
+    """When the stream stored that Decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDataReceived:
-    """Somebody put live data for a node, or removed it (``data`` is ``None``)."""
+    """Live data of a node was put, or removed (``data`` is ``None``)."""
 
     bucket: LiveBucket
     key: str
@@ -97,7 +98,7 @@ class LiveDataReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInFlight:
-    """A message of PENDING or RANKED that a takeover met: the attempt and the pod as it was published."""
+    """A message that a takeover found in PENDING or RANKED: the attempt, and the pod as it was published."""
 
     attempt: Attempt
     pod: Pod
@@ -105,7 +106,7 @@ class FoundInFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDecision:
-    """The last Decision of a subject that a takeover met; ``age_seconds`` since the stream stored it."""
+    """The last Decision that a takeover found for a subject. ``age_seconds`` is the time since the stream stored it."""
 
     decision: Decision
     time: datetime
@@ -113,8 +114,8 @@ class FoundDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagesRead:
-    """PENDING, RANKED and DECISIONS were looked through, in this order: the queue may run. Both are by uid."""
+class StreamsRead:
+    """A takeover has read PENDING, RANKED and DECISIONS, so the queue may run. Both mappings are by uid."""
 
     in_flight: Mapping[str, FoundInFlight] = field(default_factory=dict)
     decisions: Mapping[str, FoundDecision] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class StagesRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRefused:
-    """The bus will never take this attempt's message, such as one that is larger than the server allows."""
+    """The bus will never store this attempt's message, for example because it is larger than the server allows."""
 
     attempt: Attempt
     reason: str
@@ -130,7 +131,7 @@ class PublishRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: what was due by now is done."""
+    """Only time has passed."""
 
 
 Event = (
@@ -140,32 +141,32 @@ Event = (
     | Current
     | Undecodable
     | DecisionReceived
-    | BucketRead
+    | BucketEntryRead
     | BucketComplete
     | KeyWritten
-    | KeyRefused
+    | KeyWriteFailed
     | KeyLookedUp
     | PodRead
-    | LookedUp
+    | AttemptLookedUp
     | PublishRefused
     | LiveDataReceived
-    | StagesRead
+    | StreamsRead
     | Tick
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishPending:
-    """Publish an attempt. Not answered: one that is lost is found by the look-up."""
+    """Publish an attempt. Answered only if it is refused; one that is lost is found by the look-up."""
 
     message: Pending
     waited_seconds: float | None = None
-    """For its turn; ``None`` when it had none: an attempt that takes another's place."""
+    """How long the pod was active; ``None`` when the attempt replaces one in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteKey:
-    """Write a key of ``cluster`` that stands at ``expected``; answered by KeyWritten or KeyRefused."""
+    """Write a key of ``cluster`` whose last sequence is ``expected``. Answered by KeyWritten or KeyWriteFailed."""
 
     key: str
     data: bytes
@@ -174,7 +175,7 @@ class WriteKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeKey:
-    """Remove a key of ``cluster`` that stands at ``expected``; answered by KeyWritten or KeyRefused."""
+    """Remove a key of ``cluster`` whose last sequence is ``expected``. Answered by KeyWritten or KeyWriteFailed."""
 
     key: str
     expected: int
@@ -182,14 +183,14 @@ class PurgeKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpKey:
-    """Read a key of ``cluster``; answered by KeyLookedUp."""
+    """Read a key of ``cluster``. Answered by KeyLookedUp."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAttempt:
-    """Look for a silent attempt in PENDING, then RANKED, then DECISIONS, in this order; answered by LookedUp."""
+    """Look for an attempt in PENDING, then RANKED, then DECISIONS. Answered by AttemptLookedUp."""
 
     attempt: Attempt
     profile: str
@@ -197,13 +198,13 @@ class LookUpAttempt:
     pod: str
 
     def subject(self, stage: str) -> PodSubject:
-        """The pod's subject at a stage of its way."""
+        """The pod's subject at ``pending``, ``ranked`` or ``decision``."""
         return PodSubject(stage=stage, profile=self.profile, namespace=self.namespace, pod=self.pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPod:
-    """Ask the API for a pod; answered by PodRead, however long it takes."""
+    """Read a pod from the API. Answered by PodRead unless the API fails."""
 
     uid: Uid
     namespace: str
@@ -212,31 +213,31 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishDeadLetter:
-    """Copy what failed to ``dead``, with its reason."""
+    """Publish to ``dead`` what failed, with the reason."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Say a sentence in the log."""
+    """Log a warning."""
 
-    sentence: str
+    message: str
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountScheduled:
-    """A pod was seen on the node that it had been waiting for."""
+    """The watch shows a pod on a node after an attempt of ours."""
 
     attempts: int
     seconds: float
-    """Since it first waited for its turn."""
+    """Since it was first active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
-    """A higher term was seen: somebody else leads. Give up the Lease and start anew."""
+    """A higher term was seen, so another watcher leads: give up the Lease and start again."""
 
     reason: str
     term: int

@@ -1,12 +1,13 @@
-"""Which events are worth a look: what the plugins of each profile listen to, asked once for all pods they refused.
+"""QueueingHints: which cluster events a change of an object makes, and which waiting pods they may help.
 
-What a change of an object means to pods that wait: the framework's words for it.
+Whether any plugin of a group of pods registered for an event is asked once for the group and cached. Only then are the
+plugins' hints called for each pod. The names of events in metrics are here too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -19,73 +20,75 @@ from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, no
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth_watcher.queuedpod import WaitingPod
-from berth_watcher.store import ObjectChange
+from berth_watcher.queue import QueuedPod, RejectedBy
+from berth_watcher.store import ObjectChange, nominated_node, without_version
 
-VICTIM_LEFT = ClusterEvent(Resource.POD, Action.DELETE)
-"""What a pod waits for whose victims were evicted, whatever its blockers say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnschedulablePlugins:
-    """What pods have in common that the same events may help."""
-
-    profile: str
-    blockers: frozenset[str]
-    preempting: bool = False
-
-
-def unschedulable_plugins_of(pod: WaitingPod) -> UnschedulablePlugins:
-    """By whom the pod was refused."""
-    return UnschedulablePlugins(
-        profile=pod.profile, blockers=pod.blockers, preempting=pod.outcome is Outcome.PREEMPTING
-    )
+VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
+"""A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
 
 
 class QueueingHints:
-    """Answers of the profiles' plugins. Pods without blockers, and plugins that name no events, hear everything."""
+    """Asks the profiles' plugins.
+
+    Every event may help a pod that no plugin rejected, or that was rejected by a plugin which registers no events.
+    """
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         self._profiles = profiles
-        self._listened = {name: _listened(profile) for name, profile in profiles.items()}
-        self._answers: dict[tuple[UnschedulablePlugins, ClusterEvent], bool] = {}
-        self._everybody = [
-            UnschedulablePlugins(profile=name, blockers=frozenset(all_)) for name, all_ in self._listened.items()
+        self._registered = {name: _registered_events(profile) for name, profile in profiles.items()}
+        self._has_hint: dict[tuple[RejectedBy, ClusterEvent], bool] = {}
+        self._by_all_plugins = [
+            RejectedBy(profile=name, plugins=frozenset(plugins)) for name, plugins in self._registered.items()
         ]
 
-    def listens(self, refusal: UnschedulablePlugins, event: ClusterEvent) -> bool:
-        """Whether such an event may help any pod that was refused so."""
-        key = (refusal, event)
-        answer = self._answers.get(key)
-        if answer is None:
-            awaited = refusal.preempting and VICTIM_LEFT.matches(event)
-            answer = self._answers[key] = awaited or self._names(refusal, event)
-        return answer
+    def pods_worth_requeuing(
+        self,
+        groups: Mapping[RejectedBy, Mapping[str, QueuedPod]],
+        event: ClusterEvent,
+        old: object,
+        new: object,
+    ) -> list[QueuedPod]:
+        """The pods that an event may help. A group that no plugin registered the event for costs one look-up."""
+        found: list[QueuedPod] = []
+        for rejected_by, pods in groups.items():
+            if self._is_registered(rejected_by, event):
+                found += [pod for pod in pods.values() if self._may_help(pod, event, old, new)]
+        return found
 
-    def may_help(self, pod: WaitingPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether this event may help this pod."""
-        if pod.outcome is Outcome.PREEMPTING and VICTIM_LEFT.matches(event):
-            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-        return self._profiles[pod.profile].may_help(pod.blockers, event, pod.pod, old, new)
+    def is_worth_requeuing(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+        """Whether an event may help this pod."""
+        return self._is_registered(pod.rejected_by, event) and self._may_help(pod, event, old, new)
 
-    def helps(self, pod: WaitingPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Both questions at once."""
-        return self.listens(unschedulable_plugins_of(pod), event) and self.may_help(pod, event, old, new)
-
-    def anybody_listens(self, event: ClusterEvent) -> bool:
-        """Whether any plugin of any profile names such an event: whether it has to be remembered."""
-        return VICTIM_LEFT.matches(event) or any(self.listens(everybody, event) for everybody in self._everybody)
+    def is_event_of_interest(self, event: ClusterEvent) -> bool:
+        """Whether any plugin of any profile registered for the event, so that it has to be remembered."""
+        return VICTIM_DELETED.matches(event) or any(self._is_registered(each, event) for each in self._by_all_plugins)
 
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Whether the pod may enter the queue."""
+        """Whether the PreEnqueue plugins let the pod into the queue."""
         return self._profiles[pod.spec.scheduler_name].pre_enqueue(pod)
 
-    def _names(self, refusal: UnschedulablePlugins, event: ClusterEvent) -> bool:
-        events = [self._listened[refusal.profile].get(name) for name in refusal.blockers]
-        return not events or any(named is None or any(each.matches(event) for each in named) for named in events)
+    def _is_registered(self, rejected_by: RejectedBy, event: ClusterEvent) -> bool:
+        key = (rejected_by, event)
+        answer = self._has_hint.get(key)
+        if answer is None:
+            awaits_victim = rejected_by.preempting and VICTIM_DELETED.matches(event)
+            answer = self._has_hint[key] = awaits_victim or self._plugins_register(rejected_by, event)
+        return answer
+
+    def _plugins_register(self, rejected_by: RejectedBy, event: ClusterEvent) -> bool:
+        registered = [self._registered[rejected_by.profile].get(name) for name in rejected_by.plugins]
+        return not registered or any(
+            events is None or any(each.matches(event) for each in events) for events in registered
+        )
+
+    def _may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+        if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
+            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
+        return self._profiles[pod.profile].may_help(pod.unschedulable_plugins, event, pod.pod, old, new)
 
 
-def _listened(profile: Profile) -> dict[str, tuple[ClusterEvent, ...] | None]:
+def _registered_events(profile: Profile) -> dict[str, tuple[ClusterEvent, ...] | None]:
+    """By plugin, the events that it registers for; None for a plugin without EnqueueExtensions."""
     plugins: tuple[Plugin, ...] = (
         *profile.pre_enqueues,
         *profile.pre_filters,
@@ -99,11 +102,10 @@ def _listened(profile: Profile) -> dict[str, tuple[ClusterEvent, ...] | None]:
     }
 
 
-Happening = tuple[ClusterEvent, object, object]
+EventWithObjects = tuple[ClusterEvent, object, object]
 """An event with the object before and after it."""
 
-
-RESOURCES = {
+RESOURCES: Final = {
     "pod": Resource.POD,
     "node": Resource.NODE,
     "namespace": Resource.NAMESPACE,
@@ -111,56 +113,74 @@ RESOURCES = {
 }
 
 
-def happenings(change: ObjectChange) -> Iterator[Happening]:
+def cluster_events(change: ObjectChange) -> Iterator[EventWithObjects]:
     """The events of a change; none when nothing that scheduling reads is different."""
     if change.kind == "pod":
-        yield from _of_pod(change.old, change.new)
+        yield from _pod_events(change.old, change.new)
         return
     resource, old, new = RESOURCES[change.kind], change.old, change.new
     if old is None or new is None:
         yield ClusterEvent(resource, Action.ADD if old is None else Action.DELETE), old, new
         return
-    action = _update(old, new)
+    action = _update_action(old, new)
     if action is not NO_ACTION:
         yield ClusterEvent(resource, action), old, new
 
 
-def _update(old: KubernetesObject, new: KubernetesObject) -> Action:
-    """A new version that says the same, as every LIST brings them, is no update."""
+def _update_action(old: KubernetesObject, new: KubernetesObject) -> Action:
+    """NO_ACTION when only the resourceVersion differs, as after every LIST."""
     if isinstance(old, Node) and isinstance(new, Node):
         return node_update_actions(old, new)
-    return NO_ACTION if _unversioned(old) == _unversioned(new) else Action.UPDATE
+    return NO_ACTION if without_version(old) == without_version(new) else Action.UPDATE
 
 
-def _unversioned(thing: KubernetesObject) -> KubernetesObject:
-    metadata = msgspec.structs.replace(thing.metadata, resource_version="")
-    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
-
-
-def _of_pod(old: object, new: object) -> Iterator[Happening]:
-    was = old if isinstance(old, Pod) else None
-    now = new if isinstance(new, Pod) else None
-    was_bound, is_now_bound = was is not None and is_bound(was), now is not None and is_bound(now)
+def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
+    """Only bound pods count as there: binding is ADD, and leaving the node is DELETE."""
+    before = old if isinstance(old, Pod) else None
+    after = new if isinstance(new, Pod) else None
+    was_bound, is_now_bound = before is not None and is_bound(before), after is not None and is_bound(after)
     if was_bound and not is_now_bound:
-        yield ClusterEvent(Resource.POD, Action.DELETE), was, None
+        yield ClusterEvent(Resource.POD, Action.DELETE), before, None
     elif is_now_bound and not was_bound:
-        yield ClusterEvent(Resource.POD, Action.ADD), None, now
-    elif was_bound and was is not None and now is not None:
-        action = pod_update_actions(was, now)
+        yield ClusterEvent(Resource.POD, Action.ADD), None, after
+    elif was_bound and before is not None and after is not None:
+        action = pod_update_actions(before, after)
         if action:
-            yield ClusterEvent(Resource.POD, action), was, now
-    if was is not None and nomination(was) and (now is None or nomination(now) != nomination(was)):
-        yield _end_of_nomination(was, now)
+            yield ClusterEvent(Resource.POD, action), before, after
+    if before is not None and nominated_node(before) not in ("", nominated_node(after) if after is not None else ""):
+        yield _nomination_ended(before, after)
 
 
-def nomination(pod: Pod) -> str:
-    """The node that is kept for an unbound pod; empty for none."""
-    if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or pod.status.phase in ("Succeeded", "Failed"):
-        return ""
-    return pod.status.nominated_node_name
+def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
+    """Plugins see it as if the pod had left the node that it was nominated for: its resources are free for others."""
+    spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
+    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), after
 
 
-def _end_of_nomination(was: Pod, now: Pod | None) -> Happening:
-    """The room that was kept is free for others: as if a pod had left that node."""
-    spec = msgspec.structs.replace(was.spec, node_name=nomination(was))
-    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(was, spec=spec), now
+_RESOURCE_LABELS: Final = {
+    Resource.POD: "AssignedPod",
+    Resource.CSI_NODE: "storage.k8s.io/CSINode",
+    Resource.CSI_DRIVER: "storage.k8s.io/CSIDriver",
+    Resource.CSI_STORAGE_CAPACITY: "storage.k8s.io/CSIStorageCapacity",
+    Resource.STORAGE_CLASS: "storage.k8s.io/StorageClass",
+    Resource.VOLUME_ATTACHMENT: "storage.k8s.io/VolumeAttachment",
+}
+"""kube-scheduler's labels that are not just the kind. The only pods that plugins get events of are assigned ones."""
+
+_ACTION_LABELS: Final = {Action.UPDATE_POD_TOLERATIONS: "UpdatePodToleration"}
+
+
+def label_of(event: ClusterEvent) -> str:
+    """kube-scheduler's name of the event in metrics. When several parts changed at once it names the first."""
+    return f"{_RESOURCE_LABELS.get(event.resource, event.resource.value)}{_action_label(event.action)}"
+
+
+def label_of_own_update(action: Action) -> str:
+    """The same for a change of the waiting pod itself."""
+    return f"UnschedulablePod{_action_label(action) or 'Update'}"
+
+
+def _action_label(actions: Action) -> str:
+    for action in actions:
+        return _ACTION_LABELS.get(action) or "".join(word.capitalize() for word in (action.name or "").split("_"))
+    return ""

@@ -1,16 +1,9 @@
-"""The mirror: what KV ``cluster`` must hold, what it is known to hold, and the writes that make the one the other.
+"""The mirror: keeps the bucket ``cluster`` equal to the cluster, as far as plugins read it.
 
-Each key has at most one write under way. What changes meanwhile is written when that is answered, all in one. Whatever
-is read back that this watcher did not write, and that says something else, is written over: a lower term's writes, and
-its own that timed out and landed late (PROTOCOL 3). A higher term ends its leadership.
-
-
-Watermarks: up to when each kind is complete on the bus, written about once a second.
-
-A watermark says that everything before it is there, so it is written only after the mirror's changes up to then are.
-
-
-What the mirror holds of each object: only what plugins read of it, so that a heartbeat writes nothing.
+For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
+Changes that come during a write are written together after it. Whatever is read back that differs from the desired
+value is overwritten: writes of a lower term, and own writes that timed out and were stored late (PROTOCOL 3). A value
+of a higher term ends this watcher's term.
 """
 
 from __future__ import annotations
@@ -23,75 +16,74 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import KubernetesObject, ObjectMeta
+from berth.api.meta import KubernetesObject
 from berth.api.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.subjects import Term
 from berth.bus.interface import Entry
 from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, WriteKey
-from berth_watcher.hints import nomination
+from berth_watcher.store import nominated_node, without_version
 
-NOTHING: Final = 0
-"""The number of no change."""
+NO_CHANGE: Final = 0
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedEntry:
-    """What a key must say: the trimmed object, and for a bound pod since when it is bound; or a watermark's version."""
+class DesiredEntry:
+    """The desired value of a key: a trimmed object, for a bound pod with the time of its binding; or a watermark."""
 
     object: object = None
     bound_at: str | None = None
     watermark: str = ""
+    """The resourceVersion, for a key that is a watermark."""
 
-    def says(self, entry: MirrorEntry) -> bool:
-        """Whether that is what the key says already."""
+    def equals(self, entry: MirrorEntry) -> bool:
+        """Whether the bucket's entry is the desired one."""
         return not self.watermark and bytes(entry.object) == _encode(self.object) and entry.bound_at == self.bound_at
 
     def encoded(self, term: Term) -> bytes:
-        """The value to write."""
         if self.watermark:
             return encode_watermark(Watermark(term=term, resource_version=self.watermark))
         return encode_entry(MirrorEntry(term=term, object=msgspec.Raw(_encode(self.object)), bound_at=self.bound_at))
 
 
-_encode: Final = msgspec.json.Encoder().encode
-
-
-UNKNOWN: Final = WantedEntry()
-"""What a key says that somebody else wrote: never what is wanted."""
+FOREIGN: Final = DesiredEntry()
+"""Stands for a value in the bucket that somebody else wrote. It is never the desired one."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Slot:
+class _Key:
     key: str
-    wanted: WantedEntry | None = None
-    sequence: int = 0
-    """At which the key stands in the bucket, as far as is known; 0 for a key that is not there."""
-    change: int = NOTHING
-    """The latest change that is wanted."""
-    stored: int = NOTHING
+    desired: DesiredEntry | None = None
+    """``None``: the key must not be there."""
+    change: int = NO_CHANGE
+    """The number of the latest change of ``desired``."""
+    stored: DesiredEntry | None = None
+    """What the bucket is known to hold."""
+    stored_change: int = NO_CHANGE
     """The latest change that the bucket is known to hold."""
-    known: WantedEntry | None = None
-    """What the bucket is known to say there."""
-    sending: int = NOTHING
-    """The change that the write under way carries."""
-    sent: WantedEntry | None = None
-    """What the write under way says."""
+    sequence: int = 0
+    """The key's last sequence in the bucket, as far as known; 0 for a key that is not there."""
     busy: bool = False
-    """A write or a look-up is under way."""
+    """A write or a look-up is in flight."""
+    sent: DesiredEntry | None = None
+    """What the write in flight writes."""
+    sent_change: int = NO_CHANGE
+    """The change that the write in flight contains."""
     read: Entry | None = None
-    """The newest that was read back and not yet compared."""
+    """The newest entry that was read back and not yet compared."""
 
 
 class Mirror:
-    """Changes are numbered from 1; ``settled`` says up to which all are stored, ``position`` where the bucket stood."""
+    """Changes are numbered from 1. ``settled`` is the change up to which all are stored."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self._slots: dict[str, _Slot] = {}
-        self._changes = NOTHING
+        self._keys: dict[str, _Key] = {}
+        self._changes = NO_CHANGE
         self._unsettled: list[tuple[int, str]] = []
-        self._live = False
+        self._writes_enabled = False
         self.position = 0
         """The highest sequence of the bucket that is known."""
 
@@ -108,121 +100,123 @@ class Mirror:
         return self._unsettled[0][0] - 1 if self._unsettled else self._changes
 
     @property
-    def under_way(self) -> int:
-        """Keys that are not yet as they should be."""
+    def unsettled_keys(self) -> int:
+        """Keys whose latest change is not stored yet."""
         return len({key for change, key in self._unsettled if not self._is_stored(change, key)})
 
-    def want(self, key: str, wanted: WantedEntry | None, *, quietly: bool = False) -> tuple[int, list[Effect]]:
-        """A key must say this, or must not be there. The change's number, or 0 when it is as it was, and the writes.
+    def set_desired(
+        self, name: str, desired: DesiredEntry | None, *, numbered: bool = True
+    ) -> tuple[int, list[Effect]]:
+        """Set the desired value of a key; ``None`` removes it. Returns the change's number and the writes.
 
-        ``quietly``: no number is taken, nobody waits for it (watermarks).
+        The number is NO_CHANGE when the desired value was the same. A watermark is not numbered: nobody waits for it.
         """
-        slot = self._slots.get(key)
-        if slot is None:
-            if wanted is None:
-                return NOTHING, []
-            slot = self._slots[key] = _Slot(key=key)
-        elif slot.wanted == wanted and not quietly:  # a watermark says the same of a later time
-            return NOTHING, []
-        slot.wanted = wanted
-        if not quietly:
-            self._number(slot)
-        return slot.change, self._write(slot)
+        key = self._keys.get(name)
+        if key is None:
+            if desired is None:
+                return NO_CHANGE, []
+            key = self._keys[name] = _Key(key=name)
+        elif key.desired == desired and numbered:  # an equal watermark is written again: its time is what is new
+            return NO_CHANGE, []
+        key.desired = desired
+        if numbered:
+            self._number(key)
+        return key.change, self._write(key)
 
-    def begin(self, position: int) -> list[Effect]:
-        """The bucket has been read to its end: from now on it is held to what is wanted. Writes all differences."""
-        self._live = True
+    def start_writing(self, position: int) -> list[Effect]:
+        """The bucket has been read to its end, at ``position``: write all differences."""
+        self._writes_enabled = True
         self.position = max(self.position, position)
-        return [effect for slot in list(self._slots.values()) for effect in self._compare(slot)]
+        return [effect for key in list(self._keys.values()) for effect in self._compare(key)]
 
-    def written(self, key: str, sequence: int) -> list[Effect]:
-        """The write under way is stored."""
-        slot = self._slots.get(key)
-        if slot is None:
+    def on_written(self, name: str, sequence: int) -> list[Effect]:
+        """The write in flight is stored."""
+        key = self._keys.get(name)
+        if key is None:
             return []
         self.position = max(self.position, sequence)
-        slot.busy, slot.sequence, slot.stored, slot.known = False, sequence, slot.sending, slot.sent
-        if slot.read is None:
-            return self._write(slot)
-        return self._compare(slot)
+        key.busy, key.sequence, key.stored_change, key.stored = False, sequence, key.sent_change, key.sent
+        if key.read is None:
+            return self._write(key)
+        return self._compare(key)
 
-    def refused(self, key: str) -> list[Effect]:
-        """The write under way was not taken: the key is read, then written again."""
-        slot = self._slots.get(key)
-        return [] if slot is None else [LookUpKey(key=slot.key)]
+    def on_write_failed(self, name: str) -> list[Effect]:
+        """The write in flight failed: read the key, then write it again."""
+        key = self._keys.get(name)
+        return [] if key is None else [LookUpKey(key=key.key)]
 
-    def looked_up(self, key: str, entry: Entry | None) -> list[Effect]:
-        """A key as it stands after a refused write."""
-        slot = self._slots.get(key)
-        if slot is None:
+    def on_looked_up(self, name: str, entry: Entry | None) -> list[Effect]:
+        """A key as the bucket holds it after a failed write."""
+        key = self._keys.get(name)
+        if key is None:
             return []
-        slot.busy = False
-        if entry is None and slot.read is None:
-            slot.sequence, slot.known = 0, None
-            return self._write(slot)
-        if entry is not None and (slot.read is None or entry.sequence > slot.read.sequence):
-            slot.read = entry
-        return self._compare(slot)
+        key.busy = False
+        if entry is None and key.read is None:
+            key.sequence, key.stored = 0, None
+            return self._write(key)
+        if entry is not None and (key.read is None or entry.sequence > key.read.sequence):
+            key.read = entry
+        return self._compare(key)
 
-    def read(self, entry: Entry) -> list[Effect]:
+    def on_read(self, entry: Entry) -> list[Effect]:
         """An entry was read back from the bucket."""
         self.position = max(self.position, entry.sequence)
-        slot = self._slots.get(entry.key)
-        if slot is None:
+        key = self._keys.get(entry.key)
+        if key is None:
             if entry.data is None:
                 return []
-            slot = self._slots[entry.key] = _Slot(key=entry.key)
-        if entry.sequence < slot.sequence:
+            key = self._keys[entry.key] = _Key(key=entry.key)
+        if entry.sequence < key.sequence:
             return []
-        if slot.read is None or entry.sequence > slot.read.sequence:
-            slot.read = entry
-        return self._compare(slot) if self._live and not slot.busy else []
+        if key.read is None or entry.sequence > key.read.sequence:
+            key.read = entry
+        return self._compare(key) if self._writes_enabled and not key.busy else []
 
-    def _number(self, slot: _Slot) -> None:
+    def _number(self, key: _Key) -> None:
         self._changes += 1
-        slot.change = self._changes
-        heapq.heappush(self._unsettled, (slot.change, slot.key))
+        key.change = self._changes
+        heapq.heappush(self._unsettled, (key.change, key.key))
 
-    def _is_stored(self, change: int, key: str) -> bool:
-        slot = self._slots.get(key)
-        return slot is None or slot.stored >= change
+    def _is_stored(self, change: int, name: str) -> bool:
+        key = self._keys.get(name)
+        return key is None or key.stored_change >= change
 
-    def _compare(self, slot: _Slot) -> list[Effect]:
-        """Take in what was read back, and write where it is not what is wanted."""
-        entry, slot.read = slot.read, None
-        if entry is None or entry.sequence < slot.sequence:
-            return self._write(slot)
-        own = entry.sequence == slot.sequence and slot.known is not UNKNOWN
-        slot.sequence = entry.sequence
-        if not own:
-            there = _decoded(entry)
-            if there is not None and there.term > self._term:
-                return [StepDown(reason=f"term {there.term} wrote {slot.key!r}", term=there.term)]
-            slot.known = slot.wanted if _same(there, slot.wanted) else UNKNOWN
-        effects = self._write(slot)
-        if slot.wanted is None and slot.known is None and not slot.busy:
-            del self._slots[slot.key]  # its marker has been read back: whatever is read after that is news
+    def _compare(self, key: _Key) -> list[Effect]:
+        """Compare what was read back with the desired value, and write if they differ."""
+        entry, key.read = key.read, None
+        if entry is None or entry.sequence < key.sequence:
+            return self._write(key)
+        is_own_write = entry.sequence == key.sequence and key.stored is not FOREIGN
+        key.sequence = entry.sequence
+        if not is_own_write:
+            stored = _decoded(entry)
+            if stored is not None and stored.term > self._term:
+                return [StepDown(reason=f"term {stored.term} wrote {key.key!r}", term=stored.term)]
+            key.stored = key.desired if _equal(stored, key.desired) else FOREIGN
+        effects = self._write(key)
+        if key.desired is None and key.stored is None and not key.busy:
+            del self._keys[key.key]  # the delete marker has been read back: an entry read later is somebody else's
         return effects
 
-    def _write(self, slot: _Slot) -> list[Effect]:
-        if slot.busy or not self._live or _is_others_watermark(slot):
+    def _write(self, key: _Key) -> list[Effect]:
+        if key.busy or not self._writes_enabled or _is_former_watermark(key):
             return []
-        if slot.wanted is slot.known:
-            slot.stored = slot.change
+        if key.desired is key.stored:
+            key.stored_change = key.change
             return []
-        slot.busy, slot.sending, slot.sent = True, slot.change, slot.wanted
-        if slot.wanted is None:
-            return [PurgeKey(key=slot.key, expected=slot.sequence)]
-        return [WriteKey(key=slot.key, data=slot.wanted.encoded(self._term), expected=slot.sequence)]
+        key.busy, key.sent_change, key.sent = True, key.change, key.desired
+        if key.desired is None:
+            return [PurgeKey(key=key.key, expected=key.sequence)]
+        return [WriteKey(key=key.key, data=key.desired.encoded(self._term), expected=key.sequence)]
 
 
-def _is_others_watermark(slot: _Slot) -> bool:
-    """A watermark that this watcher has not written yet stands until it does."""
-    return slot.wanted is None and slot.key.startswith(f"{WATERMARK}.")
+def _is_former_watermark(key: _Key) -> bool:
+    """The former leader's watermark stays until this watcher writes its own."""
+    return key.desired is None and key.key.startswith(f"{WATERMARK}.")
 
 
 def _decoded(entry: Entry) -> MirrorEntry | None:
-    """What a key says; ``None`` for a removal. What nobody of berth's wrote is of no term."""
+    """The value of a key; ``None`` for a removal. A value that berth did not write has term 0."""
     if entry.data is None:
         return None
     try:
@@ -231,78 +225,85 @@ def _decoded(entry: Entry) -> MirrorEntry | None:
         return MirrorEntry(term=Term(0))
 
 
-def _same(there: MirrorEntry | None, wanted: WantedEntry | None) -> bool:
-    if there is None or wanted is None:
-        return there is None and wanted is None
-    return wanted.says(there)
+def _equal(stored: MirrorEntry | None, desired: DesiredEntry | None) -> bool:
+    if stored is None or desired is None:
+        return stored is None and desired is None
+    return desired.equals(stored)
 
 
-SHORTEST_SECONDS: Final = 1.0
-"""Between two watermarks of a kind: ages are told to the second, and a busy kind must not double the writes."""
+WATERMARK_INTERVAL_SECONDS: Final = 1.0
+"""Between two watermarks of a kind. Ages are shown in seconds, and a busy kind must not double the writes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Mark:
-    version: str = ""
-    newest: int = 0
-    """The newest version and the change that it needs."""
-    ready: str = ""
-    change: int = 0
-    """The version to be written next and the change that it needs: not moved on by each event, so that a busy kind
-    gets its mark at all."""
+    newest_version: str = ""
+    newest_change: int = 0
+    """The newest version, and the change that must be stored before it may be written."""
+    next_version: str = ""
+    next_change: int = 0
+    """The version to write next, and its change. New events do not move it, so that a busy kind gets a watermark."""
     written_at: float = float("-inf")
 
 
 class Watermarks:
-    """What each kind has come to, and what may be written of it."""
+    """Up to which resourceVersion each kind is complete in the bucket.
+
+    A watermark promises that everything before it is stored, so it is written after the changes that it includes.
+    """
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._marks = {kind: _Mark() for kind in kinds}
 
-    def reached(self, kind: str, version: str, change: int) -> None:
-        """A kind is complete up to a version once the mirror's changes up to this one are stored."""
+    def on_version(self, kind: str, version: str, change: int) -> None:
+        """A reflector has reached a version. The mirror's changes up to ``change`` belong to it."""
         mark = self._marks[kind]
-        if not mark.ready:
-            mark.ready, mark.change = version, change
-        mark.version, mark.newest = version, change
+        if not mark.next_version:
+            mark.next_version, mark.next_change = version, change
+        mark.newest_version, mark.newest_change = version, change
 
-    def due(self, now: float, settled: int) -> list[tuple[str, str]]:
+    def pop_due(self, now: float, settled: int) -> list[tuple[str, str]]:
         """The kinds and versions to write now."""
-        found = []
+        due = []
         for kind, mark in self._marks.items():
-            if mark.ready and mark.change <= settled and now - mark.written_at >= SHORTEST_SECONDS:
-                found.append((kind, mark.version if mark.newest <= settled else mark.ready))
-                waits = mark.newest > settled
-                mark.ready, mark.change, mark.written_at = (mark.version if waits else ""), mark.newest, now
-        return found
+            if self._may_write(mark, settled) and now - mark.written_at >= WATERMARK_INTERVAL_SECONDS:
+                is_newest_stored = mark.newest_change <= settled
+                due.append((kind, mark.newest_version if is_newest_stored else mark.next_version))
+                mark.next_version = "" if is_newest_stored else mark.newest_version
+                mark.next_change, mark.written_at = mark.newest_change, now
+        return due
 
     def next_due(self, settled: int) -> float | None:
-        """When the next may be written; ``None`` when nothing is new, or when changes are awaited first."""
+        """When the next one may be written; ``None`` if there is none or its changes must be stored first."""
         times = (
-            mark.written_at + SHORTEST_SECONDS for mark in self._marks.values() if mark.ready and mark.change <= settled
+            mark.written_at + WATERMARK_INTERVAL_SECONDS
+            for mark in self._marks.values()
+            if self._may_write(mark, settled)
         )
         return min(times, default=None)
 
-
-def held(thing: KubernetesObject) -> KubernetesObject | None:
-    """The object as the mirror holds it, without version; ``None`` for a pod that is neither bound nor nominated."""
-    if isinstance(thing, Pod):
-        return _held_pod(thing)
-    return msgspec.structs.replace(thing, metadata=_unversioned(thing.metadata))  # type: ignore[type-var]  # all kinds are Structs
+    @staticmethod
+    def _may_write(mark: _Mark, settled: int) -> bool:
+        return bool(mark.next_version) and mark.next_change <= settled
 
 
-def _held_pod(pod: Pod) -> Pod | None:
+def trimmed(thing: KubernetesObject) -> KubernetesObject | None:
+    """The parts of an object that plugins read, so that a heartbeat writes nothing.
+
+    ``None`` for a pod that is neither bound nor nominated: the mirror does not hold it.
+    """
+    return _trimmed_pod(thing) if isinstance(thing, Pod) else without_version(thing)
+
+
+def _trimmed_pod(pod: Pod) -> Pod | None:
     if is_bound(pod):
+        evicted = disruption_condition(pod) if is_being_preempted(pod) else None
         status = PodStatus(
-            start_time=bound_at_text(pod),  # its own comes a little later and would be one more write a pod
-            conditions=[said] if is_being_preempted(pod) and (said := disruption_condition(pod)) else None,
+            start_time=bound_at_text(pod),  # the pod's own start time comes later and would cost one more write per pod
+            conditions=[evicted] if evicted else None,
         )
-    elif nomination(pod):
+    elif nominated_node(pod):
         status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     else:
         return None
-    return Pod(metadata=_unversioned(pod.metadata), spec=pod.spec, status=status)
-
-
-def _unversioned(metadata: ObjectMeta) -> ObjectMeta:
-    return msgspec.structs.replace(metadata, resource_version="")
+    return Pod(metadata=msgspec.structs.replace(pod.metadata, resource_version=""), spec=pod.spec, status=status)

@@ -1,6 +1,8 @@
-"""The scheduling queue: every waiting pod in one stage, the active ones by priority and age, and what is due when.
+"""The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
-The window: how many pods may be on their way at once, and who has a place.
+Active pods are ordered by the profile's QueueSort plugin. Unschedulable and gated pods are grouped by the plugins that
+rejected them, so that a cluster event is compared with each group once. Here is also the window, which limits how many
+pods are in flight at once.
 """
 
 from __future__ import annotations
@@ -9,217 +11,339 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from berth.api.messages import Decision, Outcome, Positions, Rejection
 from berth.api.pod import Pod
-from berth.framework.events import ClusterEvent
-from berth_watcher.hints import QueueingHints, UnschedulablePlugins, unschedulable_plugins_of
-from berth_watcher.queuedpod import INCOMING, QUEUES, Stage, WaitingPod
+from berth.api.subjects import Attempt, PodSubject, Uid
 
-HEAD: Final = datetime.min.replace(tzinfo=UTC)
-"""An age above all others: whoever waits since then is at the head of its priority."""
+POD_ADDED: Final = "UnschedulablePodAdd"
+"""kube-scheduler's name for the event that puts a new pod into the queue."""
 
-Refused = tuple[str, frozenset[str]]
-"""Profile and plugins."""
 
-ASLEEP: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})
-"""The stages that events may end."""
+class Stage(StrEnum):
+    """Where a pod waits, which decides what its timer means."""
+
+    RECOVERING = "recovering"
+    """A takeover has not yet found out whether the pod is in flight. No timer."""
+    GATED = "gated"
+    """A PreEnqueue plugin rejects it. No timer."""
+    ACTIVE = "active"
+    """For its turn and a free slot in the window. No timer."""
+    AWAITING_VERSIONS = "awaiting versions"
+    """After a conflict, until the reflectors reach the resourceVersions named. Timer: stop waiting for them."""
+    AWAITING_MIRROR = "awaiting mirror"
+    """Until the mirror's writes are stored, so that the next ranking sees them. No timer: every write is answered."""
+    BACKOFF = "backoff"
+    """Timer: the end of its back-off."""
+    UNSCHEDULABLE = "unschedulable"
+    """For an event that may help. Timer: tried again without one."""
+    IN_FLIGHT = "in flight"
+    """For the Decision of its latest attempt. Timer: look the attempt up."""
+    AWAITING_WATCH = "awaiting watch"
+    """The binder decided that it is bound or gone; until the watch shows that. Timer: read the pod from the API."""
+
+
+WAITING_FOR_EVENT: Final = frozenset({Stage.UNSCHEDULABLE, Stage.GATED})
+"""The stages that a cluster event may end."""
+
+QUEUES: Final = {
+    Stage.RECOVERING: "active",
+    Stage.GATED: "gated",
+    Stage.ACTIVE: "active",
+    Stage.AWAITING_VERSIONS: "active",
+    Stage.AWAITING_MIRROR: "active",
+    Stage.BACKOFF: "backoff",
+    Stage.UNSCHEDULABLE: "unschedulable",
+}
+"""kube-scheduler's queue for each stage, for ``scheduler_pending_pods``. Pods of other stages are not pending."""
+
+INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
+    **{stage: queue for stage, queue in QUEUES.items() if stage is not Stage.RECOVERING},
+    Stage.GATED: "unschedulable",
+}
+"""The same for ``scheduler_queue_incoming_pods_total``, which has no queue of gated pods."""
+
+FRONT: Final = datetime.min.replace(tzinfo=UTC)
+"""The timestamp of a pod at the front of its priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedBy:
+    """What pods have in common that wait for the same events."""
+
+    profile: str
+    plugins: frozenset[str]
+    preempting: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuedPod:
+    """One pod. Mutable, and owned by the queue: ``stage`` and ``generation`` change only there."""
+
+    pod: Pod
+    """Its newest state at the API."""
+    timestamp: datetime
+    """When it was created or last rejected. Older pods go first within a priority."""
+    stage: Stage = Stage.RECOVERING
+    generation: int = 0
+    """Changes with each move, so that heap entries of earlier stages are recognised as stale."""
+
+    incoming_event: str = POD_ADDED
+    """What brought it into its queue, or will, in the words of ``scheduler_queue_incoming_pods_total``."""
+    first_active_at: float | None = None
+    """Monotonic seconds. None for a pod that has been gated all the time."""
+    active_since: float | None = None
+    """Monotonic seconds. None while it is not in the active queue."""
+
+    attempt: Attempt | None = None
+    """The latest one."""
+    published: Pod | None = None
+    """The pod as its latest attempt carries it."""
+    epoch: int = 0
+    """Of the binder that decided the latest attempt; 0 while there is no Decision."""
+    outcome: Outcome | None = None
+    """Of its last final Decision."""
+    message: str = ""
+    """Why it waits, from that Decision."""
+    rejections: list[Rejection] = field(default_factory=list)
+    unschedulable_plugins: frozenset[str] = frozenset()
+    """The plugins that rejected it."""
+    node: str = ""
+    """The node of the last Decision. After ``preempting`` this is where the victims are."""
+
+    failures: int = 0
+    """Consecutive attempts that ended in back-off. They decide how long it is."""
+    conflicts: int = 0
+    """Consecutive conflicts; ``stale`` ones are not counted."""
+    lost_attempts: int = 0
+    """Consecutive attempts of which no message was found any more."""
+
+    backoff_until: float = 0.0
+    """Monotonic seconds. Also set while the pod is unschedulable."""
+    at_front: bool = False
+    """After a conflict it goes first within its priority."""
+    awaited_versions: dict[str, int] = field(default_factory=dict)
+    """By kind, the resourceVersion that the reflectors must have reached."""
+    mirror_change: int = 0
+    """The mirror's change that its next ranking must see; 0 for none."""
+    required_positions: Positions = field(default_factory=Positions)
+    """What the scorer of its next attempt must have read."""
+
+    @property
+    def uid(self) -> Uid:
+        return Uid(self.pod.metadata.uid)
+
+    @property
+    def profile(self) -> str:
+        return self.pod.spec.scheduler_name
+
+    @property
+    def rejected_by(self) -> RejectedBy:
+        preempting = self.outcome is Outcome.PREEMPTING
+        return RejectedBy(profile=self.profile, plugins=self.unschedulable_plugins, preempting=preempting)
+
+    def record_decision(self, decision: Decision) -> None:
+        """Keep what a final Decision says about why the pod waits."""
+        self.epoch = decision.epoch
+        self.outcome = decision.outcome
+        self.message = decision.message
+        self.rejections = decision.rejections
+        self.unschedulable_plugins = frozenset(decision.blockers)
+        self.node = decision.node
+        self.lost_attempts = 0
+        self.required_positions = Positions()
+
+    def subject(self, stage: str) -> PodSubject:
+        """Its subject on the bus at ``pending``, ``ranked`` or ``decision``."""
+        meta = self.pod.metadata
+        return PodSubject(stage=stage, profile=self.profile, namespace=meta.namespace, pod=meta.name)
 
 
 class QueueSort(Protocol):
-    """What the queue asks of a profile."""
+    """The part of a profile that orders the active queue."""
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """The smaller, the sooner."""
+        """Pods with smaller keys go first."""
         ...
 
 
 class SchedulingQueue:
-    """All pods that wait. Costs O(log n) a move; an event that nobody waits for costs nothing by pod."""
+    """All pods that wait. A move costs O(log n); a cluster event costs nothing per pod unless some pod waits for it."""
 
-    def __init__(self, profiles: Mapping[str, QueueSort], interest: QueueingHints) -> None:
+    def __init__(self, profiles: Mapping[str, QueueSort]) -> None:
         self.now = 0.0
-        """The moment that is being handled, in monotonic seconds."""
-        self.entered: Counter[tuple[str, str]] = Counter()
-        """Pods that came to a queue so far, by queue and event in kube-scheduler's words."""
+        """Monotonic seconds: the time of the events that are being handled."""
+        self.incoming: Counter[tuple[str, str]] = Counter()
+        """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
         self._profiles = profiles
-        self._interest = interest
-        self._pods: dict[str, WaitingPod] = {}
+        self._pods: dict[str, QueuedPod] = {}
         self._active: list[tuple[Any, datetime, int, str]] = []
         self._timers: list[tuple[float, int, str]] = []
-        self._tickets = itertools.count(1)
-        self._counts: Counter[Stage] = Counter()
-        self._sleepers: dict[UnschedulablePlugins, dict[str, WaitingPod]] = {}
-        self._asleep_as: dict[str, UnschedulablePlugins] = {}
-        self._refused: Counter[Refused] = Counter()
-        self._refused_by: dict[str, Refused] = {}
+        self._generations = itertools.count(1)
+        self._stage_sizes: Counter[Stage] = Counter()
+        self._groups: dict[RejectedBy, dict[str, QueuedPod]] = {}
+        self._group_of: dict[str, RejectedBy] = {}
+        self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
+        self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
 
-    def get(self, uid: str) -> WaitingPod | None:
-        """The pod of a uid, whatever its stage."""
+    def get(self, uid: str) -> QueuedPod | None:
         return self._pods.get(uid)
 
-    def pods(self) -> Iterator[WaitingPod]:
-        """Every pod."""
+    def pods(self) -> Iterator[QueuedPod]:
         return iter(self._pods.values())
 
-    def counts(self) -> dict[str, int]:
-        """How many wait, in kube-scheduler's words."""
-        found = dict.fromkeys(QUEUES.values(), 0)
+    def waiting_for_event(self) -> Mapping[RejectedBy, Mapping[str, QueuedPod]]:
+        """The unschedulable and gated pods, grouped by what rejected them."""
+        return self._groups
+
+    def pending(self) -> dict[str, int]:
+        """The number of pods in each of kube-scheduler's queues."""
+        sizes = dict.fromkeys(QUEUES.values(), 0)
         for stage, queue in QUEUES.items():
-            found[queue] += self._counts[stage]
-        return found
+            sizes[queue] += self._stage_sizes[stage]
+        return sizes
 
-    def refused(self) -> dict[tuple[str, str], int]:
-        """Pods that were refused and not tried again since, by plugin that refused them and profile."""
-        found: Counter[tuple[str, str]] = Counter()
-        for (profile, blockers), pods in self._refused.items():
-            for plugin in blockers:
-                found[plugin, profile] += pods
-        return found
+    def unschedulable(self) -> dict[tuple[str, str], int]:
+        """Pods that were rejected and not tried again since, by plugin that rejected them and profile."""
+        pods_by_plugin: Counter[tuple[str, str]] = Counter()
+        for (profile, plugins), pods in self._rejected.items():
+            for plugin in plugins:
+                pods_by_plugin[plugin, profile] += pods
+        return pods_by_plugin
 
-    def add(self, pod: WaitingPod) -> None:
-        """Take in a pod that is new."""
+    def add(self, pod: QueuedPod) -> None:
         self._pods[pod.uid] = pod
-        self._counts[pod.stage] += 1
+        self._stage_sizes[pod.stage] += 1
 
-    def remove(self, pod: WaitingPod) -> None:
-        """Forget a pod: it is bound or gone."""
+    def remove(self, pod: QueuedPod) -> None:
+        """Remove a pod that is bound or gone."""
         if self._pods.pop(pod.uid, None) is None:
             return
-        self._leave(pod)
-        self._forget_refusal(pod)
-        pod.ticket = next(self._tickets)
+        self._leave_stage(pod)
+        self._clear_rejection(pod)
+        pod.generation = next(self._generations)
 
-    def move(self, pod: WaitingPod, stage: Stage, *, due: float | None = None) -> None:
-        """Put a pod into a stage, with a timer where the stage has one."""
-        self._leave(pod)
-        self._note(pod, stage)
-        pod.stage, pod.ticket = stage, next(self._tickets)
-        self._counts[stage] += 1
-        if stage in ASLEEP:
-            self._asleep_as[pod.uid] = refusal = unschedulable_plugins_of(pod)
-            self._sleepers.setdefault(refusal, {})[pod.uid] = pod
+    def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None) -> None:
+        """Put a pod into a stage, with a timer if ``due`` is given."""
+        self._leave_stage(pod)
+        self._update_metrics(pod, stage)
+        pod.stage, pod.generation = stage, next(self._generations)
+        self._stage_sizes[stage] += 1
+        if stage in WAITING_FOR_EVENT:
+            self._group_of[pod.uid] = group = pod.rejected_by
+            self._groups.setdefault(group, {})[pod.uid] = pod
         if stage is Stage.ACTIVE:
-            self._push(pod)
+            key = self._profiles[pod.profile].sort_key(pod.pod, FRONT if pod.at_front else pod.timestamp)
+            heapq.heappush(self._active, (key, pod.timestamp, pod.generation, pod.uid))
         if due is not None:
-            heapq.heappush(self._timers, (due, pod.ticket, pod.uid))
+            self.set_timer(pod, due)
 
-    def remind(self, pod: WaitingPod, due: float) -> None:
-        """Set the timer of the stage anew, after it has gone off."""
-        heapq.heappush(self._timers, (due, pod.ticket, pod.uid))
+    def set_timer(self, pod: QueuedPod, due: float) -> None:
+        """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
+        heapq.heappush(self._timers, (due, pod.generation, pod.uid))
 
-    def pop(self) -> WaitingPod | None:
-        """The pod whose turn it is; it stays active until it is moved."""
+    def pop(self) -> QueuedPod | None:
+        """The active pod whose turn it is. The caller must move it."""
         while self._active:
-            pod = self._valid(self._active[0][2], self._active[0][3])
-            heapq.heappop(self._active)
+            _, _, generation, uid = heapq.heappop(self._active)
+            pod = self._current(generation, uid)
             if pod is not None:
                 return pod
         return None
 
-    def due(self, now: float) -> Iterator[WaitingPod]:
-        """The pods whose timer has gone off, each to be moved or reminded before the next is asked for."""
+    def pop_due(self, now: float) -> Iterator[QueuedPod]:
+        """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
         while self._timers and self._timers[0][0] <= now:
-            _, ticket, uid = heapq.heappop(self._timers)
-            pod = self._valid(ticket, uid)
+            _, generation, uid = heapq.heappop(self._timers)
+            pod = self._current(generation, uid)
             if pod is not None:
                 yield pod
 
     def next_due(self) -> float | None:
-        """When the next timer goes off."""
-        while self._timers and self._valid(self._timers[0][1], self._timers[0][2]) is None:
+        """When the next timer goes off, in monotonic seconds."""
+        while self._timers and self._current(self._timers[0][1], self._timers[0][2]) is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def helped_by(self, event: ClusterEvent, old: object, new: object) -> list[WaitingPod]:
-        """The unschedulable and gated pods that an event may help."""
-        helped: list[WaitingPod] = []
-        for refusal, pods in self._sleepers.items():
-            if self._interest.listens(refusal, event):
-                helped += [pod for pod in pods.values() if self._interest.may_help(pod, event, old, new)]
-        return helped
+    def _current(self, generation: int, uid: str) -> QueuedPod | None:
+        """The pod of a heap entry; None if the entry is stale."""
+        pod = self._pods.get(uid)
+        return pod if pod is not None and pod.generation == generation else None
 
-    def _note(self, pod: WaitingPod, stage: Stage) -> None:
-        """Keep what metrics tell of the move."""
-        queue = INCOMING.get(stage)
-        if queue is not None and queue != INCOMING.get(pod.stage):
-            self.entered[queue, pod.event] += 1
+    def _leave_stage(self, pod: QueuedPod) -> None:
+        self._stage_sizes[pod.stage] -= 1
+        group = self._group_of.pop(pod.uid, None)
+        if group is None:
+            return
+        del self._groups[group][pod.uid]
+        if not self._groups[group]:
+            del self._groups[group]
+
+    def _update_metrics(self, pod: QueuedPod, stage: Stage) -> None:
+        queue = INCOMING_QUEUES.get(stage)
+        if queue is not None and queue != INCOMING_QUEUES.get(pod.stage):
+            self.incoming[queue, pod.incoming_event] += 1
         if QUEUES.get(stage) != "active":
             pod.active_since = None
         elif pod.active_since is None:
             pod.active_since = self.now
-            pod.entered_at = self.now if pod.entered_at is None else pod.entered_at
-        self._forget_refusal(pod)
-        if pod.blockers and stage in QUEUES:
-            refused = self._refused_by[pod.uid] = (pod.profile, pod.blockers)
-            self._refused[refused] += 1
+            pod.first_active_at = self.now if pod.first_active_at is None else pod.first_active_at
+        self._clear_rejection(pod)
+        if pod.unschedulable_plugins and stage in QUEUES:
+            rejected = self._rejected_as[pod.uid] = (pod.profile, pod.unschedulable_plugins)
+            self._rejected[rejected] += 1
 
-    def _forget_refusal(self, pod: WaitingPod) -> None:
-        refused = self._refused_by.pop(pod.uid, None)
-        if refused is not None:
-            self._refused[refused] -= 1
-            if not self._refused[refused]:
-                del self._refused[refused]
-
-    def _push(self, pod: WaitingPod) -> None:
-        key = self._profiles[pod.profile].sort_key(pod.pod, HEAD if pod.first else pod.since)
-        heapq.heappush(self._active, (key, pod.since, pod.ticket, pod.uid))
-
-    def _valid(self, ticket: int, uid: str) -> WaitingPod | None:
-        pod = self._pods.get(uid)
-        return pod if pod is not None and pod.ticket == ticket else None
-
-    def _leave(self, pod: WaitingPod) -> None:
-        self._counts[pod.stage] -= 1
-        refusal = self._asleep_as.pop(pod.uid, None)
-        if refusal is None:
-            return
-        del self._sleepers[refusal][pod.uid]
-        if not self._sleepers[refusal]:
-            del self._sleepers[refusal]
+    def _clear_rejection(self, pod: QueuedPod) -> None:
+        rejected = self._rejected_as.pop(pod.uid, None)
+        if rejected is not None:
+            self._rejected[rejected] -= 1
+            if not self._rejected[rejected]:
+                del self._rejected[rejected]
 
 
 SHARE_OF_A_SECOND: Final = 4
-"""A quarter of the Decisions of the last second: so an important pod waits for a quarter second of work at most."""
+"""The window holds a quarter of the last second's Decisions, so that an urgent pod waits for at most a quarter second
+of work."""
 
 
 class InFlightWindow:
-    """Places for pods in flight: at least the floor, above it a quarter second of work."""
+    """Slots for pods in flight: as many as the floor, or a quarter second of work if that is more."""
 
     def __init__(self, floor: int) -> None:
         self._floor = floor
-        self._places: set[str] = set()
-        self._decided: deque[tuple[float, int]] = deque()
-        self._rate = 0
+        self._uids: set[str] = set()
+        self._decisions: deque[tuple[float, int]] = deque()
+        self._decisions_in_last_second = 0
 
     @property
-    def taken(self) -> int:
-        """Places taken."""
-        return len(self._places)
+    def used(self) -> int:
+        return len(self._uids)
 
     def size(self, now: float) -> int:
-        """Places that there are."""
-        while self._decided and self._decided[0][0] <= now - 1.0:
-            self._rate -= self._decided.popleft()[1]
-        return max(self._floor, self._rate // SHARE_OF_A_SECOND)
+        while self._decisions and self._decisions[0][0] <= now - 1.0:
+            self._decisions_in_last_second -= self._decisions.popleft()[1]
+        return max(self._floor, self._decisions_in_last_second // SHARE_OF_A_SECOND)
 
-    def room(self, now: float) -> int:
-        """Places that are free; none when a takeover found more in flight than there are places."""
-        return max(0, self.size(now) - len(self._places))
+    def free(self, now: float) -> int:
+        """Never negative, although a takeover may find more pods in flight than there are slots."""
+        return max(0, self.size(now) - len(self._uids))
 
-    def enter(self, uid: str) -> None:
-        """A pod takes a place; it may have it already."""
-        self._places.add(uid)
+    def acquire(self, uid: str) -> None:
+        """Take a slot for a pod, unless it has one."""
+        self._uids.add(uid)
 
-    def leave(self, uid: str) -> None:
-        """A pod gives its place back, if it has one."""
-        self._places.discard(uid)
+    def release(self, uid: str) -> None:
+        """Free the pod's slot, if it has one."""
+        self._uids.discard(uid)
 
-    def decided(self, now: float) -> None:
-        """A final Decision was heard: the pipeline gets through so much work."""
-        if self._decided and self._decided[-1][0] == now:
-            self._decided[-1] = (now, self._decided[-1][1] + 1)
+    def count_decision(self, now: float) -> None:
+        """A final Decision was received. Their rate decides the size of the window."""
+        if self._decisions and self._decisions[-1][0] == now:
+            self._decisions[-1] = (now, self._decisions[-1][1] + 1)
         else:
-            self._decided.append((now, 1))
-        self._rate += 1
+            self._decisions.append((now, 1))
+        self._decisions_in_last_second += 1

@@ -39,11 +39,12 @@ from berth.process.logging import get_logger
 from berth.process.sessions import kube_client, nats_bus, sessions
 from berth.process.tasks import run_until
 from berth_watcher.core import WatcherCore
-from berth_watcher.events import BucketComplete, BucketRead, DecisionReceived, LiveDataReceived, Tick
-from berth_watcher.runner import EffectRunner, Gauges, Inbox, count_decision, count_heard
+from berth_watcher.events import BucketComplete, BucketEntryRead, DecisionReceived, LiveDataReceived, Tick
+from berth_watcher.metrics import Gauges, count_decision, count_received
+from berth_watcher.runner import EffectRunner, Inbox
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
-from berth_watcher.takeover import look_through
+from berth_watcher.takeover import read_streams
 
 Listener = Callable[[Any], None]
 
@@ -156,7 +157,7 @@ class WatcherRunner:
         self._leadership = leadership
         self._now = parts.process.clock.now
         self._inbox = Inbox()
-        self._figures_due = self._now()
+        self._gauges_due = self._now()
         self._gauges = Gauges(parts.process.metrics)
         self._condition = parts.process.health.condition(TAKEOVER)
 
@@ -179,16 +180,16 @@ class WatcherRunner:
         core = self._core()
         self._parts.reading.listen(self._inbox.put)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-            performer = EffectRunner(
+            effects = EffectRunner(
                 session=self._session,
                 client=self._parts.client,
                 leadership=self._leadership,
                 process=self._parts.process,
                 inbox=self._inbox,
                 tasks=tasks,
-                writes_at_once=self._parts.settings.writes_at_once,
+                max_writes=self._parts.settings.max_writes,
             )
-            performer.perform(core.begin(self._now()))
+            effects.run(core.begin(self._now()))
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
             decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
             tasks.create_task(self._follow_cluster(cluster), name="cluster")
@@ -197,7 +198,7 @@ class WatcherRunner:
                 following = await stack.enter_async_context(self._session.read_bucket(bucket))
                 tasks.create_task(self._follow_live(bucket, following), name=bucket)
             tasks.create_task(self._look_through(core, cluster), name="take over")
-            await self._dispatch(core, performer)
+            await self._dispatch(core, effects)
 
     def _core(self) -> WatcherCore:
         return WatcherCore(
@@ -212,14 +213,14 @@ class WatcherRunner:
         """Where every pod stands, once the mirror's differences are on their way; then the queue runs."""
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
-        subjects = {str(waiting.uid): waiting.subject("decision") for waiting in core.held()}
-        found = await look_through(self._session, subjects, at_once=self._parts.settings.look_ups_at_once)
+        subjects = {str(waiting.uid): waiting.subject("decision") for waiting in core.recovering_pods()}
+        found = await read_streams(self._session, subjects, max_look_ups=self._parts.settings.max_look_ups)
         self._inbox.put(found)
         log.info("taken over", term=self._leadership.number, pending=len(subjects), in_flight=len(found.in_flight))
         self._condition.ready()
 
-    async def _dispatch(self, core: WatcherCore, performer: EffectRunner) -> None:
-        """Hand events to the core and its effects to the performer, for ever."""
+    async def _dispatch(self, core: WatcherCore, effects: EffectRunner) -> None:
+        """Hand events to the core and its effects to the runner, for ever."""
         while True:
             due = core.next_wakeup()
             await self._inbox.wait(self._until(due))
@@ -227,15 +228,15 @@ class WatcherRunner:
                 why = self._leadership.reason or "the Lease was not renewed in time"
                 raise NoLongerLeadingError(f"leading as watcher {self._leadership.number}: {why}")
             now = self._now()
-            events = self._inbox.take(self._parts.settings.batch) or [Tick()]
-            performer.perform(core.handle_all(events, now))
-            if now >= self._figures_due:
-                self._figures_due = now + self._parts.settings.figures_every.total_seconds()
-                self._gauges.show(core.figures(now))
+            events = self._inbox.take(self._parts.settings.batch_size) or [Tick()]
+            effects.run(core.handle_all(events, now))
+            if now >= self._gauges_due:
+                self._gauges_due = now + self._parts.settings.gauge_interval.total_seconds()
+                self._gauges.update(core.figures(now))
 
     def _until(self, due: float | None) -> float:
         """Seconds until the next thing that happens by the clock alone, the gauges at the latest."""
-        soonest = self._figures_due if due is None else min(due, self._figures_due)
+        soonest = self._gauges_due if due is None else min(due, self._gauges_due)
         return max(0.0, soonest - self._now())
 
     async def _follow_cluster(self, following: BucketReader) -> None:
@@ -244,7 +245,7 @@ class WatcherRunner:
             complete = True
             self._inbox.put(BucketComplete(position=following.position))
         async for batch in following.batches():
-            self._inbox.put_all(BucketRead(entry=entry) for entry in batch)
+            self._inbox.put_all(BucketEntryRead(entry=entry) for entry in batch)
             if not complete and following.caught_up.is_set():
                 complete = True
                 self._inbox.put(BucketComplete(position=following.position))
@@ -259,7 +260,7 @@ class WatcherRunner:
                     self._inbox.put(event)
                     if is_new:  # what was there before this leadership was counted by the one before it
                         count_decision(metrics, decision, stored)
-            count_heard(metrics, len(batch))
+            count_received(metrics, len(batch))
             is_new = following.caught_up.is_set()
 
     async def _follow_live(self, bucket: LiveBucket, following: BucketReader) -> None:
@@ -274,7 +275,7 @@ def _decision(stored: StoredMessage) -> Decision | None:
     try:
         return decode(stored.data, Decision)
     except DecodeError as error:
-        log.warning("leaving out a decision", subject=stored.subject, cause=str(error))
+        log.warning("leaving out a decision", subject=stored.subject, error=str(error))
         return None
 
 

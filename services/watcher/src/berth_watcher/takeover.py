@@ -1,40 +1,42 @@
-"""What a new leader finds on the bus, looked through in the one order in which nothing is missed (PROTOCOL 3).
+"""What a new leader reads from the bus, and what that says about each pod: never tried, in flight, or decided.
 
-PENDING, then RANKED, then DECISIONS: a message that moves on meanwhile is met later. Whoever calls this has been
-following DECISIONS since before it began.
+PENDING is read first, then RANKED, then DECISIONS (PROTOCOL 3): a message that moves on meanwhile is found at a later
+stage and not missed. The caller must follow DECISIONS before it begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, Pending, Ranked, decode
+from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, all_of
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
-from berth_watcher.events import FoundDecision, FoundInFlight, StagesRead
+from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
 
 
-async def look_through(session: Session, subjects: Mapping[str, PodSubject], *, at_once: int) -> StagesRead:
-    """Where the pods of these uids stand; ``subjects`` are those of their Decisions.
+async def read_streams(session: Session, subjects: Mapping[str, PodSubject], *, max_look_ups: int) -> StreamsRead:
+    """Find the messages of these pods. ``subjects`` are those of their Decisions, by uid.
 
     Raises:
         TemporaryError: the bus does not answer.
     """
     in_flight: dict[str, FoundInFlight] = {}
     async for stored in session.scan(PENDING, all_of("pending")):
-        _keep_newest(in_flight, _found(stored))
+        _keep_newest(in_flight, _decoded(stored))
     async for stored in session.scan(RANKED, all_of("ranked")):
-        _keep_newest(in_flight, _found(stored))
-    decisions = await _last_decisions(session, subjects, at_once)
-    return StagesRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)
+        _keep_newest(in_flight, _decoded(stored))
+    decisions = await _last_decisions(session, subjects, max_look_ups)
+    return StreamsRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)
 
 
 async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision, StoredMessage] | None:
-    """The last Decision of a subject that can be read, and how it is stored."""
+    """The last Decision of a subject, decoded and as stored; ``None`` if there is none or it cannot be decoded."""
     stored = await session.last(DECISIONS, str(subject))
     if stored is None:
         return None
@@ -45,14 +47,51 @@ async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision
 
 
 async def holds(session: Session, stream: str, subject: PodSubject, attempt: Attempt) -> bool:
-    """Whether a work queue has this attempt."""
+    """Whether PENDING or RANKED holds this attempt."""
     stored = await session.last(stream, str(subject))
-    found = _found(stored) if stored else None
+    found = _decoded(stored) if stored else None
     return found is not None and found.attempt == attempt
 
 
-def _found(stored: StoredMessage) -> FoundInFlight | None:
-    """The attempt of a message; ``None`` for what cannot be read: whoever takes it from the queue puts it aside."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerState:
+    """What the former leader left of a pod. If several attempts were found, the highest counts."""
+
+    attempt: Attempt | None = None
+    """The latest one; ``None`` for a pod that was never tried."""
+    in_flight: Pod | None = None
+    """The pod as the message of that attempt carries it; ``None`` without a message or after a final Decision."""
+    has_slot: bool = True
+    """Whether it uses a slot of the window. After ``waiting`` it does not."""
+    final_decision: FoundDecision | None = None
+    """Of that attempt."""
+
+
+def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | None) -> FormerState:
+    """Combine a pod's message in PENDING or RANKED with the last Decision of its subject."""
+    decided = _attempt_of(uid, last)
+    if found is not None and (decided is None or decided.order < found.attempt.order):
+        return FormerState(attempt=found.attempt, in_flight=found.pod)
+    if decided is None or last is None:
+        return FormerState()
+    if last.decision.outcome.final:
+        return FormerState(attempt=decided, final_decision=last)
+    has_message = found is not None and found.attempt == decided
+    return FormerState(attempt=decided, in_flight=found.pod if found and has_message else None, has_slot=False)
+
+
+def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
+    """The attempt of a Decision; ``None`` if it was about another pod of the same name."""
+    if last is None or last.decision.uid != uid:
+        return None
+    try:
+        return Attempt.parse(last.decision.attempt)
+    except DecodeError:
+        return None
+
+
+def _decoded(stored: StoredMessage) -> FoundInFlight | None:
+    """The attempt of a message; ``None`` if it cannot be decoded: its consumer makes a dead letter of it."""
     try:
         is_pending = PodSubject.parse(stored.subject).stage == "pending"
         message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)
@@ -61,32 +100,32 @@ def _found(stored: StoredMessage) -> FoundInFlight | None:
         return None
 
 
-def _keep_newest(found: dict[str, FoundInFlight], each: FoundInFlight | None) -> None:
-    if each is None:
+def _keep_newest(newest: dict[str, FoundInFlight], found: FoundInFlight | None) -> None:
+    if found is None:
         return
-    known = found.get(each.attempt.uid)
-    if known is None or known.attempt.order < each.attempt.order:
-        found[each.attempt.uid] = each
+    known = newest.get(found.attempt.uid)
+    if known is None or known.attempt.order < found.attempt.order:
+        newest[found.attempt.uid] = found
 
 
 async def _last_decisions(
-    session: Session, subjects: Mapping[str, PodSubject], at_once: int
+    session: Session, subjects: Mapping[str, PodSubject], max_look_ups: int
 ) -> dict[str, FoundDecision]:
-    """The last Decision of each pod's subject: asked for one by one, since the stream holds an hour of everybody's."""
-    found: dict[str, FoundDecision] = {}
-    todo = iter(subjects.items())
+    """One Direct Get per pod, since the stream holds the Decisions of all pods of the last hour."""
+    decisions: dict[str, FoundDecision] = {}
+    remaining = iter(subjects.items())
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(at_once):
-            tasks.create_task(_read_decisions(session, todo, found))
-    return found
+        for _ in range(max_look_ups):
+            tasks.create_task(_read_decisions(session, remaining, decisions))
+    return decisions
 
 
 async def _read_decisions(
-    session: Session, todo: Iterable[tuple[str, PodSubject]], found: dict[str, FoundDecision]
+    session: Session, remaining: Iterable[tuple[str, PodSubject]], decisions: dict[str, FoundDecision]
 ) -> None:
-    for uid, subject in todo:
+    for uid, subject in remaining:
         last = await last_decision(session, subject)
         if last is not None:
             decision, stored = last
             age = (datetime.now(UTC) - stored.time).total_seconds()
-            found[uid] = FoundDecision(decision=decision, time=stored.time, age_seconds=max(0.0, age))
+            decisions[uid] = FoundDecision(decision=decision, time=stored.time, age_seconds=max(0.0, age))

@@ -1,0 +1,123 @@
+"""The watcher's metrics: what is counted as it happens, and the gauges that only the leader sets.
+
+Names and meanings are in ``berth.process.metrics``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth.api.messages import Decision
+from berth.bus.interface import StoredMessage
+from berth.bus.topology import DECISIONS, PENDING
+from berth.process.metrics import GaugeName, Meter, result_of
+from berth_watcher.events import CountScheduled, PublishPending
+
+GAUGES: Final[tuple[GaugeName, ...]] = (
+    "scheduler_pending_pods",
+    "scheduler_unschedulable_pods",
+    "berth_mirror_objects",
+    "berth_mirror_unsettled_keys",
+    "berth_in_flight_pods",
+    "berth_window_pods",
+)
+"""Only the leader has values for these."""
+
+MANY_ATTEMPTS: Final = 15
+"""From this number on, all pods have the same ``attempts`` label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The state of the core, for metrics."""
+
+    pending: Mapping[str, int]
+    """Pods by queue, named as in kube-scheduler."""
+    unschedulable: Mapping[tuple[str, str], int]
+    """Pods that were rejected and not tried again since, by plugin and profile. A pod counts for each plugin."""
+    incoming: Mapping[tuple[str, str], int]
+    """Pods that entered a queue in this term, by queue and event, named as in kube-scheduler."""
+    in_flight: int
+    """Slots of the window in use."""
+    window_size: int
+    objects: Mapping[str, int]
+    """Objects known, by kind."""
+    unsettled_keys: int
+    """Keys of ``cluster`` whose latest change is not stored yet."""
+
+
+class Gauges:
+    """The gauges of one term. ``clear`` them when it ends."""
+
+    def __init__(self, metrics: Meter) -> None:
+        self._metrics = metrics
+        self._shown_plugins: set[tuple[str, str]] = set()
+        self._counted: Counter[tuple[str, str]] = Counter()
+
+    def update(self, figures: Figures) -> None:
+        """Set all gauges, and count the pods that entered a queue since the last update."""
+        metrics = self._metrics
+        for queue, pods in figures.pending.items():
+            metrics.set("scheduler_pending_pods", pods, queue=queue)
+        for kind, objects in figures.objects.items():
+            metrics.set("berth_mirror_objects", objects, kind=kind)
+        self._set_unschedulable(figures)
+        self._count_incoming(figures)
+        metrics.set("berth_mirror_unsettled_keys", figures.unsettled_keys)
+        metrics.set("berth_in_flight_pods", figures.in_flight)
+        metrics.set("berth_window_pods", figures.window_size)
+
+    def clear(self) -> None:
+        """Remove the gauges: after the term their values are outdated, and the next leader shows its own."""
+        for name in GAUGES:
+            self._metrics.clear(name)
+
+    def _set_unschedulable(self, figures: Figures) -> None:
+        for plugin, profile in self._shown_plugins - figures.unschedulable.keys():
+            self._metrics.set("scheduler_unschedulable_pods", 0, plugin=plugin, profile=profile)
+        for (plugin, profile), pods in figures.unschedulable.items():
+            self._metrics.set("scheduler_unschedulable_pods", pods, plugin=plugin, profile=profile)
+        self._shown_plugins = set(figures.unschedulable)
+
+    def _count_incoming(self, figures: Figures) -> None:
+        for (queue, event), pods in figures.incoming.items():
+            more = pods - self._counted[queue, event]
+            if more:
+                self._metrics.count("scheduler_queue_incoming_pods_total", more, queue=queue, event=event)
+                self._counted[queue, event] = pods
+
+
+def count_published(metrics: Meter, published: PublishPending) -> None:
+    """Count an attempt that PENDING has stored, and the time that its pod was active."""
+    metrics.count("berth_messages_published_total", stream=PENDING)
+    if published.waited_seconds is not None:
+        metrics.observe("berth_stage_duration_seconds", published.waited_seconds, stage="queue")
+
+
+def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
+    """Count a pod that the watch shows on its node."""
+    attempts = str(scheduled.attempts) if scheduled.attempts < MANY_ATTEMPTS else f"{MANY_ATTEMPTS}+"
+    metrics.observe("scheduler_pod_scheduling_sli_duration_seconds", scheduled.seconds, attempts=attempts)
+    metrics.observe("scheduler_pod_scheduling_attempts", scheduled.attempts)
+
+
+def count_decision(metrics: Meter, decision: Decision, stored: StoredMessage) -> None:
+    """Observe how long an attempt took. All times are those at which NATS stored a message, so one clock is used."""
+    if not decision.outcome.final or decision.asked_at is None:
+        return
+    result = result_of(decision.outcome)
+    if result is not None:
+        seconds, profile = (stored.time - decision.asked_at).total_seconds(), decision.profile
+        metrics.observe("scheduler_scheduling_attempt_duration_seconds", seconds, result=result, profile=profile)
+    if decision.ranked_at is not None:
+        ranking, committing = decision.ranked_at - decision.asked_at, stored.time - decision.ranked_at
+        metrics.observe("berth_stage_duration_seconds", ranking.total_seconds(), stage="rank")
+        metrics.observe("berth_stage_duration_seconds", committing.total_seconds(), stage="commit")
+
+
+def count_received(metrics: Meter, decisions: int) -> None:
+    """Count messages read from DECISIONS."""
+    metrics.count("berth_messages_received_total", decisions, stream=DECISIONS)
