@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -12,12 +13,14 @@ from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.leader.term import claim_cluster, read_cluster_id
 from berth.process.lifecycle import Process
+from berth.process.sessions import cluster_informers
 from berth.sim.faults import Clear, CutWatches, Delay, Fail
 from berth_binder.cache import Cache, fence_epoch
-from berth_binder.informers import BinderInformers
+from berth_binder.service import observe
 from berth_binder.takeover import FENCED_KEY, Takeover
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -43,8 +46,10 @@ async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -
 
 
 @pytest.fixture
-async def reading(world: BinderWorld) -> AsyncIterator[BinderInformers]:
-    reading = BinderInformers(world.cluster.client, Cache(), Process(name="binder"))
+async def reading(world: BinderWorld) -> AsyncIterator[Informers]:
+    cache = Cache()
+    reading = cluster_informers(world.cluster.client, partial(observe, cache), Process(name="binder"))
+    reading.cache = cache
     task = asyncio.create_task(reading.run())
     await reading.listed()
     yield reading
@@ -53,13 +58,13 @@ async def reading(world: BinderWorld) -> AsyncIterator[BinderInformers]:
         await task
 
 
-def takeover(world: BinderWorld, reading: BinderInformers, epoch: int) -> Takeover:
+def takeover(world: BinderWorld, reading: Informers, epoch: int) -> Takeover:
     return Takeover(
         session=world.session,
         leadership=Epoch(epoch),
         client=world.cluster.client,
-        cache=reading._cache,
-        reading=reading,
+        cache=reading.cache,
+        informers=reading,
         schedulers=["berth"],
     )
 
@@ -126,7 +131,7 @@ async def test_a_former_leader_that_makes_its_consumer_again_late_is_deleted_and
 async def test_the_consumer_is_made_only_when_the_own_watch_has_read_the_fence(world, reading):
     pod = await world.add_pod("web")
     await world.rank(pod, "n1")
-    await world.until(lambda: reading._cache.pod(pod.uid) is not None)
+    await world.until(lambda: reading.cache.pod(pod.uid) is not None)
     faults = world.cluster.simulated.faults
     faults.inject(Delay(verb="watch", resource="pods", seconds=60), CutWatches(resource="pods"))
     await asyncio.sleep(0.1)
@@ -134,7 +139,7 @@ async def test_the_consumer_is_made_only_when_the_own_watch_has_read_the_fence(w
     await world.until(lambda: _is_fenced(world, pod))
     await asyncio.sleep(0.3)
     assert await world.session.consumers("RANKED") == []
-    reading._tasks["pod"].cancel()
+    reading._running["pod"].cancel()
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
 
@@ -145,7 +150,7 @@ async def _is_fenced(world: BinderWorld, pod: Pod) -> bool:
 
 async def test_what_the_own_process_left_open_is_fenced_and_its_room_free_again(world, reading):
     pod = await world.add_pod("web")
-    cache = reading._cache
+    cache = reading.cache
     await world.until(lambda: cache.pod(pod.uid) is not None)
     cache.assume(pod, "n1")
     await world.session.put("control", FENCED_KEY, b"1")
@@ -167,7 +172,7 @@ async def test_a_fence_of_a_higher_epoch_is_reported(world, reading):
     fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
     path = f"{world.cluster.api.pods}/web/status"
     await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")
-    await world.until(lambda: reading._cache.highest_fence == 50)
+    await world.until(lambda: reading.cache.highest_fence == 50)
     await world.rank(pod, "n1")
     taking = takeover(world, reading, 3)
     await taking.run()

@@ -19,9 +19,7 @@ async def test_terms_follow_each_other_with_and_without_election(cluster):
         process = Process(name="watcher", settings=Settings(identity="host_1", leader_election=election))
         session = await bus.connect(name="watcher")
         async with asyncio.timeout(30):
-            async with lead(
-                role="watcher", session=session, client=cluster.client, settings=process.settings, process=process
-            ) as leadership:
+            async with lead(role="watcher", session=session, client=cluster.client, process=process) as leadership:
                 lease = (await cluster.api.get(LEASE)).body
                 assert leadership.number == term
                 assert lease["metadata"]["annotations"] == {"berth/term": str(term), "bus.id": bus.bus_id()}

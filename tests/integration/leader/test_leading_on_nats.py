@@ -27,7 +27,7 @@ class Watcher:
         self._bus, self._client = bus, client
 
     async def run(self) -> None:
-        how = {"client": self._client, "settings": self.process.settings, "process": self.process}
+        how = {"client": self._client, "process": self.process}
         async for session in sessions(self._bus, name="w", process=self.process, apply_when_missing=True):
             try:
                 async with lead(role="watcher", session=session, **how) as leadership:

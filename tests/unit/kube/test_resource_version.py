@@ -3,16 +3,15 @@
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.api.meta import compare_resource_versions, parse_resource_version
+from berth.api.meta import parse_resource_version, version_number
 
 
-def test_versions_compare_as_numbers_not_as_text():
-    assert compare_resource_versions("999", "1000") < 0
-    assert compare_resource_versions("1000", "999") > 0
-    assert compare_resource_versions("1000", "1000") == 0
+def test_versions_compare_as_numbers():
+    assert version_number("999") < version_number("1000") == parse_resource_version("1000")
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "0x10", "٣", "1 "])
 def test_version_that_is_no_decimal_number_is_refused_with_its_value(text: str):
+    assert version_number(text) == 0
     with pytest.raises(DecodeError, match="decoding resourceVersion"):
         parse_resource_version(text)

@@ -48,7 +48,6 @@ class Contender:
                 role=self.role,
                 session=self.session,
                 client=client,
-                settings=self.process.settings,
                 process=self.process,
             ) as self.leadership:
                 await self.leave.wait()

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import ObjectMeta
+from berth.api.meta import ObjectMeta, version_number
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.framework.interface import KeepVolume
 from berth.framework.interface import Write as Request
@@ -33,7 +33,6 @@ from berth.kube.pods import (
     unmark_victim,
 )
 from berth.kube.volumes import keep_volume, select_node
-from berth_binder.cache import version_number
 from berth_binder.effects import (
     NO_ANSWER,
     Answer,

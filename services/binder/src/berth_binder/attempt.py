@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from berth.api.messages import Decision, Ranked
+from berth.api.meta import version_number
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
-from berth_binder.cache import version_number
 from berth_binder.conflictcheck import EvictionPlan
 from berth_binder.effects import RankedMessage
 from berth_binder.pluginsteps import PluginSteps

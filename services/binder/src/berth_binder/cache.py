@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from berth.api.kinds import PLUGIN_KINDS
+from berth.api.meta import version_number
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
 from berth.api.workloads import Namespace
@@ -374,11 +375,6 @@ class _OwnNomination:
     """The pod's resourceVersion from which on its status has the node; 0 as long as the API server has not answered."""
     is_shown: bool = False
     """Whether the watch has reached that version."""
-
-
-def version_number(resource_version: str) -> int:
-    """A resourceVersion as a number: the API server documents that they may be compared so. Empty or odd is 0."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
 
 
 def fence_epoch(pod: Pod) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.api.messages import Candidate, Outcome, Preemption, Ranked, Reason, Rejection, Victim
+from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
 from berth.api.subjects import Attempt
 from berth.framework.cycle import check, company_by_name, nodes_with_less_company
@@ -27,7 +28,7 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
-from berth_binder.cache import PODS, Cache, version_number
+from berth_binder.cache import PODS, Cache
 from berth_binder.effects import CHANGED, GONE, Verdict, bound, bound_somewhere, failed
 
 STALE_ATTEMPTS: Final = 3

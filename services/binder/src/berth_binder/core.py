@@ -18,6 +18,7 @@ from itertools import count
 from typing import Final
 
 from berth.api.messages import Decision, Ranked
+from berth.api.meta import version_number
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.framework.interface import SNAPSHOT
@@ -25,7 +26,7 @@ from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
 from berth_binder.attempt import AttemptPhase, BindingAttempt, RankedDelivery
-from berth_binder.cache import Cache, version_number
+from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck, EvictionPlan, Placement, PreemptionCheck, Recheck
 from berth_binder.effects import (
     Ack,

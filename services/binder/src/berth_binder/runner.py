@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth.api.errors import DecodeError, TemporaryError
+from berth.api.errors import DecodeError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import Epoch
@@ -17,6 +17,7 @@ from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
+from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
@@ -43,7 +44,6 @@ from berth_binder.effects import (
     WriteVolumes,
 )
 from berth_binder.eventrecorder import EventRecorder
-from berth_binder.informers import BinderInformers
 from berth_binder.progress import ViewState
 from berth_binder.settings import BinderSettings
 from berth_binder.takeover import Takeover
@@ -54,10 +54,6 @@ GAUGES_SECONDS: Final = 1.0
 """Between two settings of gauges; nobody scrapes more often."""
 
 
-class NoLongerLeadingError(TemporaryError):
-    """Something only a leader may do was about to be done by one that leads no longer."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderParts:
     """What lives as long as the process and serves each leadership."""
@@ -65,7 +61,7 @@ class BinderParts:
     process: Process
     client: KubeClient
     cache: Cache
-    reading: BinderInformers
+    informers: Informers
     recorder: EventRecorder
     profiles: dict[str, Profile]
     config: str
@@ -114,7 +110,7 @@ class BinderRunner:
             leadership=self._leadership,
             client=parts.client,
             cache=parts.cache,
-            reading=parts.reading,
+            informers=parts.informers,
             schedulers=parts.profiles.keys(),
         )
 
@@ -288,9 +284,7 @@ class BinderRunner:
     def _see_that_we_lead(self) -> None:
         """By the clock, and by what the watch has shown; asked right before each POST."""
         self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
-        if self._leadership.expired():
-            why = self._leadership.reason or "not renewed in time"
-            raise NoLongerLeadingError(f"binding as epoch {self._leadership.number}: {why}")
+        self._leadership.check()
 
 
 def _read(delivery: Delivery) -> Ranked:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from importlib.metadata import version
+from functools import partial
+from typing import Any
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.errors import BerthError
-from berth.bus.interface import Bus, Session
+from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
-from berth.leader.session import NotLeadingError, lead
+from berth.kube.watch import ReflectorEvent, Undecodable
+from berth.leader.loop import lead_until_stopped
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
-from berth.process.sessions import kube_client, nats_bus, sessions
+from berth.process.sessions import cluster_informers, kube_client, nats_bus
 from berth_binder.cache import Cache
 from berth_binder.eventrecorder import EventBudget, EventRecorder
-from berth_binder.informers import BinderInformers
 from berth_binder.runner import BinderParts, BinderRunner
 from berth_binder.settings import BinderSettings, binder_settings
 
 log = get_logger()
 
-AGAIN_SECONDS = 1.0
-"""Between a leadership that ended in an error and the next try."""
 LAST_WORDS_SECONDS = 1.0
 """How long Events that still wait may take on stopping; they are the first thing to do without."""
 
@@ -60,48 +58,35 @@ async def serve_on(
         process=process,
         client=client,
         cache=cache,
-        reading=BinderInformers(client, cache, process),
+        informers=cluster_informers(client, partial(observe, cache), process),
         recorder=EventRecorder(clients.voice, process, EventBudget(settings.events)),
         profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
         config=configuration.digest,
         settings=settings,
     )
     async with asyncio.TaskGroup() as tasks:
-        background = [tasks.create_task(parts.reading.run()), tasks.create_task(parts.recorder.run())]
-        await _lead_again_and_again(clients.bus, parts)
+        background = [
+            tasks.create_task(parts.informers.run(), name="informers"),
+            tasks.create_task(parts.recorder.run()),
+        ]
+        await lead_until_stopped(
+            clients.bus,
+            client,
+            process,
+            role="binder",
+            serve=lambda session, leadership: BinderRunner(parts, session, leadership).run(),
+            stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods)},
+        )
         await parts.recorder.finish(LAST_WORDS_SECONDS)
         for task in background:
             task.cancel()
 
 
-async def _lead_again_and_again(bus: Bus, parts: BinderParts) -> None:
-    process = parts.process
-    async for session in sessions(bus, name="binder", process=process):
-        try:
-            await _lead_once(session, parts)
-        except* NotLeadingError as errors:
-            log.info("not leading", cause=_causes(errors))
-        except* BerthError as errors:
-            log.warning("starting anew", cause=_causes(errors))
-            await process.sleep(AGAIN_SECONDS)
-
-
-def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
-    """The texts of all errors, however deep they lie in the group."""
-    parts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
-    return "; ".join(dict.fromkeys(parts))
-
-
-async def _lead_once(session: Session, parts: BinderParts) -> None:
-    process = parts.process
-    cache = parts.cache
-    await session.register(
-        "berth-binder",
-        identity=process.identity,
-        version=version("berth-binder"),
-        stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods)},
-    )
-    async with lead(
-        role="binder", session=session, client=parts.client, settings=process.settings, process=process
-    ) as leadership:
-        await BinderRunner(parts, session, leadership).run()
+def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
+    """Hand an informer's event to the cache, and log what cannot be read or does not add up."""
+    cache.observe(event)
+    oddities = cache.snapshot.oddities
+    while oddities:
+        log.warning("counted otherwise than it is written", problem=oddities.popleft())
+    if isinstance(event, Undecodable):
+        log.warning("an object that cannot be read", kind=event.kind, object=event.name, reason=event.reason)

@@ -19,18 +19,19 @@ from typing import Final
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
 from berth.api.messages import Ranked, decode
+from berth.api.meta import version_number
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
+from berth.kube.informers import Informers
 from berth.kube.pods import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
-from berth_binder.cache import PODS, Cache, fence_epoch, version_number
+from berth_binder.cache import PODS, Cache, fence_epoch
 from berth_binder.effects import Answer
-from berth_binder.informers import BinderInformers
 
 log = get_logger()
 
@@ -51,7 +52,7 @@ class Takeover:
     leadership: LeaderSession
     client: KubeClient
     cache: Cache
-    reading: BinderInformers
+    informers: Informers
     schedulers: Collection[str]
     """The profiles' names."""
 
@@ -67,7 +68,7 @@ class Takeover:
             BusLostError: the session is lost.
             ApiRefusedError: berth's account lacks a right; the text names the rule to add.
         """
-        await self.reading.listed()
+        await self.informers.listed()
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
@@ -104,7 +105,7 @@ class Takeover:
             patches = [tasks.create_task(self._fence_pod(pod, limit)) for pod in pods]
         highest = max((patch.result() for patch in patches), default=0)
         if highest:
-            await self.reading.reached(POD, str(highest))
+            await self.informers.reached(POD, str(highest))
         else:
             await self._become_current()
         self.cache.forget_former_epochs()
@@ -115,7 +116,7 @@ class Takeover:
         return pods_to_fence(islice(self.cache.unbound_pods(self.schedulers), 1), self.epoch)
 
     async def _become_current(self) -> None:
-        await self.reading.become_current(POD, self.cache.pod_count)
+        await self.informers.become_current(POD, self.cache.pod_count)
 
     async def _pods_in_ranked(self) -> list[Pod]:
         """The unbound pods of messages in RANKED, each in its newest known state."""

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions, Reason
-from berth.api.meta import parse_resource_version
+from berth.api.meta import version_number
 from berth.framework.events import ClusterEvent, LiveNews
 from berth_watcher.hints import QueueingHints, label_of
 from berth_watcher.mirror import Mirror
@@ -206,13 +205,8 @@ class Requeue:
 
 def _versions(decision: Decision) -> dict[str, int]:
     """The resourceVersions that a conflict names. One that is not a number is not waited for."""
-    versions = {}
-    for kind, text in decision.resource_versions.items():
-        try:
-            versions[kind] = parse_resource_version(text)
-        except DecodeError:
-            continue
-    return versions
+    versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
+    return {kind: version for kind, version in versions.items() if version}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,10 +1,4 @@
-"""The watcher's eyes on the API server: a reflector for each kind, all the time, also in standby.
-
-One reflector shows all pods, bound and pending: with two of opposite field selectors a pod that moves from one to the
-other would be in neither or in both for a moment, and each needs its own LIST to be consistent.
-
-
-One leadership of the watcher: takes over, then feeds the core and does what it asks, until it has to stop.
+"""One leadership of the watcher: takes over, then feeds the core and does what it asks, until it has to stop.
 
 The watcher: reads the cluster all the time; while it leads, mirrors it and releases pending pods.
 """
@@ -12,17 +6,15 @@ The watcher: reads the cluster all the time; while it leads, mirrors it and rele
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.api.kinds import WATCHED_KINDS, Kind
+from berth.api.errors import DecodeError
+from berth.api.kinds import WATCHED_KINDS
 from berth.api.livedata import LiveBucket
 from berth.api.messages import Decision, decode
 from berth.api.subjects import Term
@@ -30,13 +22,13 @@ from berth.bus.interface import BucketReader, Bus, Session, StoredMessage, Strea
 from berth.bus.topology import CLUSTER, DECISIONS
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
-from berth.kube.reflector import Reflector
-from berth.kube.watch import Listed, ReflectorEvent
-from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.kube.informers import Informers
+from berth.leader.loop import lead_until_stopped
+from berth.leader.session import LeaderSession
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
-from berth.process.sessions import kube_client, nats_bus, sessions
+from berth.process.sessions import cluster_informers, kube_client, nats_bus
 from berth.process.tasks import run_until
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, BucketEntryRead, DecisionReceived, LiveDataReceived, Tick
@@ -45,81 +37,6 @@ from berth_watcher.runner import EffectRunner, Inbox
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import read_streams
-
-Listener = Callable[[Any], None]
-
-
-class _Round:
-    """One LIST of every kind and what follows it."""
-
-    def __init__(self) -> None:
-        self.listed = {kind.name: asyncio.Event() for kind in WATCHED_KINDS}
-        self.over = asyncio.Event()
-
-    async def complete(self) -> None:
-        for listed in self.listed.values():
-            await listed.wait()
-
-
-class WatcherInformers:
-    """Keeps the store, or hands what the reflectors show to whoever leads. ``run`` it in a task of its own."""
-
-    def __init__(self, client: KubeClient, process: Process) -> None:
-        self._client = client
-        self._metrics = process.metrics
-        for kind in WATCHED_KINDS:
-            self._metrics.count("berth_relists_total", 0, kind=kind.name)
-        self._condition = process.health.condition("cluster", "listing the cluster")
-        self._listener: Listener | None = None
-        self._round = _Round()
-        self.store = ObjectStore(kind.name for kind in WATCHED_KINDS)
-        """Right while nobody listens, and for the one who has just begun to."""
-
-    async def run(self) -> None:
-        """Read until cancelled; from the beginning each time that it is asked for."""
-        while True:
-            this = self._round
-            async with asyncio.TaskGroup() as tasks:
-                reading = [
-                    tasks.create_task(self._reflect(kind, this), name=f"reflect {kind.name}") for kind in WATCHED_KINDS
-                ]
-                await self._see_through(this)
-                for task in reading:
-                    task.cancel()
-
-    async def list_anew(self) -> None:
-        """Wait until every kind has been listed anew: what a standby has seen may be half a minute old."""
-        former, self._round = self._round, _Round()
-        self._listener = None
-        former.over.set()
-        await self._round.complete()
-
-    def listen(self, listener: Listener | None) -> None:
-        """From now on everything goes to the listener, who keeps the store from then on; ``None``: nobody leads."""
-        self._listener = listener
-
-    async def _see_through(self, this: _Round) -> None:
-        """Say when a round is complete; it may be over before that."""
-        await run_until(this.complete(), this.over)
-        if not this.over.is_set():
-            self._condition.ready()
-        await this.over.wait()
-
-    async def _reflect(self, kind: Kind[Any], this: _Round) -> None:
-        await Reflector(self._client, kind, partial(self._take, this)).run()
-
-    def _take(self, this: _Round, event: ReflectorEvent[Any]) -> None:
-        if this is not self._round:
-            return
-        if self._listener is not None:
-            self._listener(event)
-        else:
-            self.store.apply(event)
-        if isinstance(event, Listed):
-            if this.listed[event.kind].is_set():
-                self._metrics.count("berth_relists_total", kind=event.kind)
-            this.listed[event.kind].set()
-
 
 log = get_logger()
 
@@ -133,17 +50,15 @@ TAKEOVER: Final = "takeover"
 wait for its Lease is not working."""
 
 
-class NoLongerLeadingError(TemporaryError):
-    """The Lease was not renewed in time: somebody else may be leading."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherParts:
     """What lives as long as the process and serves each leadership."""
 
     process: Process
     client: KubeClient
-    reading: WatcherInformers
+    informers: Informers
+    store: ObjectStore
+    """Kept by the informers while this process does not lead, by the core while it does."""
     profiles: Mapping[str, Profile]
     settings: WatcherSettings
 
@@ -170,15 +85,15 @@ class WatcherRunner:
         try:
             await run_until(self._lead(), self._leadership.lost, self._session.lost, self._parts.process.stopping)
         finally:
-            self._parts.reading.listen(None)
+            self._parts.informers.listen(self._parts.store.apply)
             self._condition.standby("not leading")
             self._gauges.clear()
 
     async def _lead(self) -> None:
         self._condition.waiting("taking over: listing the cluster")
-        await self._parts.reading.list_anew()
+        await self._parts.informers.list_anew()
         core = self._core()
-        self._parts.reading.listen(self._inbox.put)
+        self._parts.informers.listen(self._inbox.put)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             effects = EffectRunner(
                 session=self._session,
@@ -203,7 +118,7 @@ class WatcherRunner:
     def _core(self) -> WatcherCore:
         return WatcherCore(
             term=Term(self._leadership.number),
-            store=self._parts.reading.store,
+            store=self._parts.store,
             profiles=self._parts.profiles,
             settings=self._parts.settings.attempts,
             started=(self._now(), datetime.now(UTC)),
@@ -224,9 +139,7 @@ class WatcherRunner:
         while True:
             due = core.next_wakeup()
             await self._inbox.wait(self._until(due))
-            if self._leadership.expired():
-                why = self._leadership.reason or "the Lease was not renewed in time"
-                raise NoLongerLeadingError(f"leading as watcher {self._leadership.number}: {why}")
+            self._leadership.check()
             now = self._now()
             events = self._inbox.take(self._parts.settings.batch_size) or [Tick()]
             effects.run(core.handle_all(events, now))
@@ -279,10 +192,6 @@ def _decision(stored: StoredMessage) -> Decision | None:
         return None
 
 
-AGAIN_SECONDS: Final = 1.0
-"""Between a leadership that ended in an error and the next try."""
-
-
 async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     """Run the watcher on the clients that the settings name, until the process stops."""
     settings = watcher_settings(process.settings, configuration)
@@ -296,41 +205,23 @@ async def serve_on(
     """The same on given clients."""
     process.health.condition("leadership", "waiting to lead as watcher")
     process.health.condition(TAKEOVER).standby("not leading")
+    store = ObjectStore(kind.name for kind in WATCHED_KINDS)
     parts = WatcherParts(
         process=process,
         client=client,
-        reading=WatcherInformers(client, process),
+        informers=cluster_informers(client, store.apply, process),
+        store=store,
         profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
         settings=settings,
     )
     async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(parts.reading.run(), name="reading")
-        await _lead_again_and_again(bus, parts)
+        reading = tasks.create_task(parts.informers.run(), name="informers")
+        await lead_until_stopped(
+            bus,
+            client,
+            process,
+            role="watcher",
+            serve=lambda session, leadership: WatcherRunner(parts, session, leadership).run(),
+            apply_when_missing=True,
+        )
         reading.cancel()
-
-
-async def _lead_again_and_again(bus: Bus, parts: WatcherParts) -> None:
-    process = parts.process
-    async for session in sessions(bus, name="watcher", process=process, apply_when_missing=True):
-        try:
-            await _lead_once(session, parts)
-        except* NotLeadingError as errors:
-            log.info("not leading", cause=_causes(errors))
-        except* BerthError as errors:
-            log.warning("starting anew", cause=_causes(errors))
-            await process.sleep(AGAIN_SECONDS)
-
-
-async def _lead_once(session: Session, parts: WatcherParts) -> None:
-    process = parts.process
-    await session.register("berth-watcher", identity=process.identity, version=version("berth-watcher"), stats=dict)
-    async with lead(
-        role="watcher", session=session, client=parts.client, settings=process.settings, process=process
-    ) as leadership:
-        await WatcherRunner(parts, session, leadership).run()
-
-
-def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
-    """The texts of all errors, however deep they lie in the group."""
-    parts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
-    return "; ".join(dict.fromkeys(parts))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from berth.api.errors import DecodeError
 from berth.api.kinds import WATCHED_KINDS
-from berth.api.meta import KubernetesObject, parse_resource_version
+from berth.api.meta import KubernetesObject, version_number
 from berth.api.pod import Pod, is_finished
 from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 
@@ -101,10 +100,7 @@ def _key(kind: str, thing: KubernetesObject) -> str:
 def version_of(event: ReflectorNews) -> int:
     """The resourceVersion that the event brings its kind to; 0 if it is not a number."""
     thing = event.object.metadata if isinstance(event, Upserted | Deleted) else event
-    try:
-        return parse_resource_version(thing.resource_version)
-    except DecodeError:
-        return 0
+    return version_number(thing.resource_version)
 
 
 def without_version(thing: KubernetesObject) -> KubernetesObject:

@@ -19,6 +19,7 @@ from berth.api.errors import DecodeError
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """A number as wide as the API has it there; a wider one is no object of Kubernetes and is not decoded."""
 
+
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """The same, of twice the width."""
 
@@ -107,17 +108,18 @@ def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
     )
 
 
-def parse_resource_version(text: str) -> int:
-    """Read a resourceVersion.
+def version_number(resource_version: str) -> int:
+    """A resourceVersion as a number, which may be compared within a kind; 0 for one that is absent or no number."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
+def parse_resource_version(resource_version: str) -> int:
+    """The same where one must be there.
 
     Raises:
         DecodeError: it is no decimal number; such an API server is older than 1.35, or not Kubernetes.
     """
-    if not (text.isascii() and text.isdigit()):
-        raise DecodeError(f"decoding resourceVersion {text!r}: want a decimal number")
-    return int(text)
-
-
-def compare_resource_versions(one: str, other: str) -> int:
-    """Below, at or above 0 as ``one`` is older than, the same as or newer than ``other``. Raises as :func:`parse`."""
-    return parse_resource_version(one) - parse_resource_version(other)
+    number = version_number(resource_version)
+    if not number and resource_version != "0":
+        raise DecodeError(f"decoding resourceVersion {resource_version!r}: want a decimal number")
+    return number

@@ -221,6 +221,15 @@ async def list_objects(
         return await _in_pages(client, kind, decoder, params)
 
 
+async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
+    """The resourceVersion up to which the API server holds objects of this kind now: that of a LIST of one object.
+
+    Raises:
+        ApiUnreachableError, ApiRefusedError, DecodeError: as :func:`list_objects`.
+    """
+    return (await _page(client, kind, ObjectDecoder(kind), {"limit": "1"})).resource_version
+
+
 async def _in_pages(client: KubeClient, kind: Kind[T], decoder: ObjectDecoder[T], params: Mapping[str, str]) -> Page[T]:
     objects: list[T] = []
     undecodable: list[Undecodable] = []

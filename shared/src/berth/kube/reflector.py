@@ -18,9 +18,9 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Generic
 
-from berth.api import meta
 from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.kinds import Kind
+from berth.api.meta import parse_resource_version, version_number
 from berth.kube.client import KubeClient, ResponseStream
 from berth.kube.clock import Backoff, Clock, SteadyClock
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, StatusObject, explain, refusal
@@ -45,19 +45,19 @@ class ReflectorPositions:
 
     def listed(self, version: str, newest_object: int) -> None:
         """A LIST has been handed on. It may go back: then the API server has another store, and its numbers count."""
-        self.reached = number(version)
+        self.reached = version_number(version)
         self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
 
     def event(self, version: str) -> None:
         """An object's event has been handed on."""
-        position = number(version)
+        position = version_number(version)
         self.newest_object = max(self.newest_object, position)
         self._reach(position)
 
     def bookmark(self, version: str) -> None:
         """A bookmark has been handed on."""
-        self._reach(number(version))
+        self._reach(version_number(version))
 
     async def wait(self, version: str) -> None:
         """Wait until everything up to this version has been handed on.
@@ -65,7 +65,7 @@ class ReflectorPositions:
         Raises:
             DecodeError: that is no resourceVersion.
         """
-        wanted = meta.parse_resource_version(version)
+        wanted = parse_resource_version(version)
         if wanted <= self.reached:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -82,14 +82,6 @@ class ReflectorPositions:
             waiter = heapq.heappop(self._waiting)[2]
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def number(version: str) -> int:
-    """The version as a number; 0 for what is none, which moves no position."""
-    try:
-        return meta.parse_resource_version(version)
-    except DecodeError:
-        return 0
 
 
 logger = logging.getLogger(__name__)
@@ -241,7 +233,7 @@ class Reflector(Generic[T]):
         versions = [thing.metadata.resource_version for thing in page.objects]
         versions += [thing.resource_version for thing in page.undecodable]
         self._version = page.resource_version
-        self._positions.listed(page.resource_version, max(map(number, versions), default=0))
+        self._positions.listed(page.resource_version, max(map(version_number, versions), default=0))
         self._status = replace(self._status, listed=True)
         self._contact()
 

@@ -271,7 +271,11 @@ log = get_logger()
 
 
 class NotLeadingError(TemporaryError):
-    """Nobody leads here: the session was lost or the process told to stop before leading began."""
+    """Leading has not begun: the session was lost or the process is stopping."""
+
+
+class NoLongerLeadingError(TemporaryError):
+    """Leading is over: somebody else may lead by now."""
 
 
 class LeaderSession:
@@ -291,6 +295,16 @@ class LeaderSession:
         """Whether leading is over, by this process's own clock. Ask before each thing that only a leader does."""
         return self.lost.is_set() or self._lease.expired()
 
+    def check(self) -> None:
+        """Call right before each thing that only a leader may do.
+
+        Raises:
+            NoLongerLeadingError: leading is over, by this process's own clock or for another reason.
+        """
+        if self.expired():
+            why = self.reason or "the Lease was not renewed in time"
+            raise NoLongerLeadingError(f"leading as {self.role} {self.number}: {why}")
+
     def report_higher(self, number: int, *, seen_in: str = "a message") -> None:
         """A number of this role was seen, in a ``cluster`` write or a fence; a higher one ends this leadership."""
         if number > self.number:
@@ -305,9 +319,7 @@ class LeaderSession:
 
 
 @asynccontextmanager
-async def lead(
-    *, role: Role, session: Session, client: KubeClient, settings: Settings, process: Process
-) -> AsyncIterator[LeaderSession]:
+async def lead(*, role: Role, session: Session, client: KubeClient, process: Process) -> AsyncIterator[LeaderSession]:
     """Wait until this process leads, lead inside the block, give the Lease back at its end.
 
     Waiting can take for ever: for another leader, for the API server, for a wrong bus to be exchanged. The log and
@@ -317,8 +329,8 @@ async def lead(
         NotLeadingError: before leading began the session was lost, the bus was no longer what it was when the session
             was verified, or the process was told to stop.
     """
-    candidacy = Candidacy(role=role, session=session, client=client, settings=settings, process=process)
-    _show(process, role, lease_name(settings.leader_election, role), 0)
+    candidacy = Candidacy(role=role, session=session, client=client, settings=process.settings, process=process)
+    _show(process, role, lease_name(process.settings.leader_election, role), 0)
     try:
         taken = await _taken(candidacy, role, session, process)
         async with _begun(taken, role, session, process) as leadership:

@@ -22,11 +22,13 @@ from typing import Final
 import stamina
 
 from berth.api.errors import DecodeError
+from berth.api.kinds import WATCHED_KINDS
 from berth.bus.interface import BucketReader, Bus, BusLostError, BusRefusedError, Entry, MissingError, Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings, TopologySettings
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.client import Exchange, KubeClient, Listener
+from berth.kube.informers import EventListener, Informers
 from berth.process.health import ONCE, WaitReporter
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
@@ -242,6 +244,20 @@ async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIt
         kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=counting(meter)
     ) as client:
         yield client
+
+
+def cluster_informers(client: KubeClient, listener: EventListener, process: Process) -> Informers:
+    """Informers of what scheduling reads, shown in /readyz and the metrics. Whoever calls this runs them."""
+    metrics = process.metrics
+    for kind in WATCHED_KINDS:
+        metrics.count("berth_relists_total", 0, kind=kind.name)
+    return Informers(
+        client,
+        WATCHED_KINDS,
+        listener,
+        on_complete=process.health.condition("cluster", "listing the cluster").ready,
+        on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
+    )
 
 
 def counting(meter: Meter) -> Listener:

@@ -1,0 +1,57 @@
+"""The loop in which watcher and binder lead: a NATS session, a leadership on it, and both anew when either ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Final
+
+from berth.api.errors import BerthError
+from berth.bus.interface import Bus, Session
+from berth.kube.client import KubeClient
+from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.leader.term import Role
+from berth.process.lifecycle import Process
+from berth.process.logging import get_logger
+from berth.process.sessions import sessions
+
+log = get_logger()
+
+PAUSE_SECONDS: Final = 1.0
+"""Between a leadership that ended in an error and the next try."""
+
+ServeLeadership = Callable[[Session, LeaderSession], Awaitable[None]]
+"""What a service does while it leads; it returns or raises once the leadership or the session is lost."""
+
+
+async def lead_until_stopped(  # noqa: PLR0913 - whom it talks to, as what, and what it then does
+    bus: Bus,
+    client: KubeClient,
+    process: Process,
+    *,
+    role: Role,
+    serve: ServeLeadership,
+    stats: Callable[[], dict[str, object]] = dict,
+    apply_when_missing: bool = False,
+) -> None:
+    """Lead as ``role`` again and again until the process stops.
+
+    ``stats`` is what the service reports of itself on NATS. ``apply_when_missing``: create missing streams and buckets.
+    """
+    name = f"berth-{role}"
+    async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
+        try:
+            await session.register(name, identity=process.identity, version=version(name), stats=stats)
+            async with lead(role=role, session=session, client=client, process=process) as leadership:
+                await serve(session, leadership)
+        except* NotLeadingError as errors:
+            log.info("not leading", cause=_causes(errors))
+        except* BerthError as errors:
+            log.warning("starting anew", cause=_causes(errors))
+            await process.sleep(PAUSE_SECONDS)
+
+
+def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
+    """The texts of all errors, however deep they lie in the group."""
+    texts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
+    return "; ".join(dict.fromkeys(texts))

@@ -1,0 +1,74 @@
+"""The loop in which a service leads: again after each end, with its errors in the log."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from berth.api.errors import TemporaryError
+from berth.leader import loop
+from berth.leader.loop import lead_until_stopped
+from berth.leader.session import NotLeadingError
+from berth.process.lifecycle import Process
+from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.ticking_clock import TickingClock
+
+
+@pytest.fixture
+async def bus() -> MemoryBus:
+    made = MemoryBus()
+    made.apply()
+    return made
+
+
+@pytest.fixture
+def lines(monkeypatch) -> list[tuple]:
+    logged = []
+
+    class Log:
+        def info(self, text: str, *, cause: str) -> None:
+            logged.append(("info", text, cause))
+
+        def warning(self, text: str, *, cause: str) -> None:
+            logged.append(("warning", text, cause))
+
+    monkeypatch.setattr(loop, "log", Log())
+    return logged
+
+
+async def run(bus: MemoryBus, monkeypatch, *ends: BaseException | None) -> int:
+    """Lead once for each of `ends`, each leadership ending in it; how many there were."""
+    process, left = Process(name="binder", clock=TickingClock()), list(ends)
+
+    @asynccontextmanager
+    async def lead(**_: object):
+        yield
+
+    async def serve(session, leadership) -> None:
+        error = left.pop(0)
+        if not left:
+            process.stopping.set()
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(loop, "lead", lead)
+    running = asyncio.create_task(lead_until_stopped(bus, None, process, role="binder", serve=serve))
+    await process.clock.run_until(running.done)
+    await running
+    return len(ends) - len(left)
+
+
+async def test_an_error_ends_one_leadership_and_the_next_begins(bus, lines, monkeypatch):
+    group = ExceptionGroup("two tasks", [TemporaryError("no answer"), ExceptionGroup("one", [TemporaryError("lost")])])
+    assert await run(bus, monkeypatch, TemporaryError("refused"), group, None) == 3
+    assert lines == [("warning", "starting anew", "refused"), ("warning", "starting anew", "no answer; lost")]
+
+
+async def test_not_getting_to_lead_is_no_warning(bus, lines, monkeypatch):
+    assert await run(bus, monkeypatch, NotLeadingError("the process is stopping"), None) == 2
+    assert lines == [("info", "not leading", "the process is stopping")]
+
+
+async def test_a_bug_ends_the_service(bus, lines, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        await run(bus, monkeypatch, ZeroDivisionError("a bug"))
