@@ -45,6 +45,16 @@ async def test_a_kill_of_the_server_is_known_within_a_second(session, own_nats_s
         await session.lost.wait()
 
 
+async def test_a_write_to_a_socket_that_the_loop_has_closed_is_a_lost_connection(session, monkeypatch):
+    async def closed(*_args: object, **_options: object) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    monkeypatch.setattr(Client, "publish", closed)
+    with pytest.raises(BusLostError, match="the handler is closed"):
+        await session.publish(PENDING, b"{}")
+    assert session.lost.is_set()
+
+
 async def test_publishes_under_way_when_the_server_dies_all_end(session, own_nats_server):
     own_nats_server.pause()
     publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 1000)) for n in range(2000)]

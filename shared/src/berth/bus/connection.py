@@ -103,6 +103,8 @@ STATUS: Final = "Status"
 
 DESCRIPTION: Final = "Description"
 
+WRITE_ERRORS = (nats.errors.Error, OSError, RuntimeError)
+"""What a write to a lost connection raises; uvloop raises a RuntimeError when it has closed the socket already."""
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 
 
@@ -224,7 +226,7 @@ class Connection:
             ) from exc
         except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as exc:
             raise BusRefusedError(f"publishing to {subject!r}: {exc}") from exc
-        except (nats.errors.Error, OSError) as exc:
+        except WRITE_ERRORS as exc:
             self.lose(f"publishing to {subject!r}: {exc}")
             raise self.loss() from exc
 
@@ -244,7 +246,7 @@ class Connection:
             raise self.loss()
         try:
             subscription = await self._client.subscribe(subject, cb=listener)
-        except (nats.errors.Error, OSError) as exc:
+        except WRITE_ERRORS as exc:
             self.lose(f"subscribing to {subject!r}: {exc}")
             raise self.loss() from exc
         await self.settle(self.settings.answer_timeout)
@@ -256,7 +258,7 @@ class Connection:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Hear no more. On a lost connection there is nothing to do."""
-        with contextlib.suppress(nats.errors.Error, OSError):
+        with contextlib.suppress(*WRITE_ERRORS):
             await subscription.unsubscribe()
 
     async def settle(self, within: timedelta) -> None:
@@ -325,7 +327,7 @@ class Connection:
 
     async def _abandon(self) -> None:
         """Close the socket, also when the other side does not take what is buffered."""
-        with contextlib.suppress(TimeoutError, OSError, nats.errors.Error, RuntimeError):
+        with contextlib.suppress(TimeoutError, *WRITE_ERRORS):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._client.close()
         self._client.abort()
