@@ -10,7 +10,7 @@ from berth.api.pod import ClaimSource, Pod, Volume
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.watch import Upserted
-from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
+from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from berth_binder.effects import NO_ANSWER, Post, WriteVolumes, Written
 from harness.builders.volumes import a_claim, a_class, a_volume, kind_of
 from harness.worlds.binder_bench import Bench, make_pod, ranked

@@ -18,7 +18,7 @@ from berth.cluster.hostports import EVERY_ADDRESS, HostPort
 from berth.cluster.pods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import HoldersOf, PodKind
-from berth.plugins.networktraffic.traffic import Estimates
+from berth.plugins.networktraffic.traffic import TrafficEstimates
 from harness.builders.objects import a_node, asking
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
@@ -165,7 +165,9 @@ def live_on(snapshot: Snapshot, row: int) -> object:
     pods = snapshot.live.derived(PlacedPods, lambda: PlacedPods(snapshot))
     pods.refresh()
     times = sorted(pods.since[pods.rows == row].tolist())
-    estimates = snapshot.live.derived(QUERY, lambda: Estimates(snapshot, known, range_seconds=300, amount=lambda _: 1))
+    estimates = snapshot.live.derived(
+        QUERY, lambda: TrafficEstimates(snapshot, known, range_seconds=300, amount=lambda _: 1)
+    )
     columns = (known.receive, known.transmit, known.capacity, known.sampled_at, estimates.column())
     return [str(column[row]) for column in columns], times, snapshot.live.fact(SOURCE, snapshot.rows.names[row])
 
@@ -222,7 +224,7 @@ def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
     snapshot.set_node(a_node("n0"))
     sampled_at = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     snapshot.live.set_bandwidth("q", "n0", Bandwidth(receive=1.0, sampled_at=sampled_at))
-    estimates = Estimates(snapshot, snapshot.live.bandwidth("q"), range_seconds=300, amount=lambda _: 1)
+    estimates = TrafficEstimates(snapshot, snapshot.live.bandwidth("q"), range_seconds=300, amount=lambda _: 1)
     snapshot.place(pod, "n0")
     assert estimates.column()[0] == 1
     snapshot.place(pod, "n0", bound_at=sampled_at.timestamp() - 240)

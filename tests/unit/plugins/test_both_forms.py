@@ -21,17 +21,12 @@ from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
 from berth.plugins.noderesources.balancedallocation import BalancedAllocationArgs
-from berth.plugins.noderesources.scoringstrategy import (
-    NodeResourcesFitArgs,
-    ResourceWeight,
-    ScoringStrategy,
-    Shape,
-    ShapePoint,
-)
+from berth.plugins.noderesources.fit import NodeResourcesFitArgs
+from berth.plugins.noderesources.scoringstrategy import ResourceWeight, ScoringStrategy, Shape, ShapePoint
 from berth.plugins.podtopologyspread.plugin import PodTopologySpreadArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from berth.plugins.v1_18.spreading import SpreadArgs
+from berth.plugins.v1_18.scores import PodTopologySpreadArgsV118
 from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
 
@@ -76,7 +71,9 @@ ARGUMENTS: dict[str, dict[str, Args]] = {
     },
     "InterPodAffinity": {"heavy": InterPodAffinityArgs(hard_pod_affinity_weight=50)},
     "PodTopologySpread": {"by the system": PodTopologySpreadArgs(), "by a list": DEFAULTS},
-    "1.18 PodTopologySpread": {"by a list": SpreadArgs(default_constraints=DEFAULTS.default_constraints)},
+    "1.18 PodTopologySpread": {
+        "by a list": PodTopologySpreadArgsV118(default_constraints=DEFAULTS.default_constraints)
+    },
     "NodeScoreLabel": {"disk": NodeScoreLabelArgs(key="disk", value="a")},
     "NodeFilterLabel": {"zone": NodeFilterLabelArgs(key="zone", value="b")},
     "TenantSpread": {"tier": TenantSpreadArgs(key="tier")},

@@ -350,7 +350,7 @@ def test_no_node_is_better_than_the_one_that_is_found(seed):
         assert ranking.nomination is None
         return
     chosen = next(each for each in every if snapshot.rows.names[each.row] == ranking.nomination.node)
-    assert chosen.worth == min(each.worth for each in every)
+    assert chosen.cost == min(each.worth for each in every)
     assert ranking.nomination.victims == tuple(placed.pod.uid for placed in chosen.pods)
 
 

@@ -16,9 +16,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.interpodaffinity.plugin import (
-    NOT_APART,
-    NOT_LET_IN,
-    NOT_TOGETHER,
+    AFFINITY_NOT_MATCHED,
+    ANTI_AFFINITY_NOT_MATCHED,
+    EXISTING_ANTI_AFFINITY_NOT_MATCHED,
     InterPodAffinity,
     InterPodAffinityArgs,
     validate,
@@ -88,37 +88,37 @@ WEB, DB = wanting("web", "web"), wanting("db", "db")
         pytest.param(
             wanting("p", together=requiring(term("web"))),
             cluster(n0=[WEB]),
-            {"n2": NOT_TOGETHER, "n3": NOT_TOGETHER},
+            {"n2": AFFINITY_NOT_MATCHED, "n3": AFFINITY_NOT_MATCHED},
             id="only the zone of the pod that is asked for, and no node outside all zones",
         ),
         pytest.param(
             wanting("p", together=requiring(term("web"), term("db"))),
             cluster(n0=[WEB], n1=[DB]),
-            dict.fromkeys(ZONES, NOT_TOGETHER),
+            dict.fromkeys(ZONES, AFFINITY_NOT_MATCHED),
             id="one pod has to satisfy all terms",
         ),
         pytest.param(
             wanting("p", "web", together=requiring(term("web"))),
             cluster(n0=[DB]),
-            {"n3": NOT_TOGETHER},
+            {"n3": AFFINITY_NOT_MATCHED},
             id="the first of a group may go anywhere in the topology",
         ),
         pytest.param(
             wanting("p", "db", together=requiring(term("web"))),
             cluster(),
-            dict.fromkeys(ZONES, NOT_TOGETHER),
+            dict.fromkeys(ZONES, AFFINITY_NOT_MATCHED),
             id="who asks for others is not the first of them",
         ),
         pytest.param(
             wanting("p", apart=requiring(term("web"))),
             cluster(n0=[WEB]),
-            {"n0": NOT_APART, "n1": NOT_APART},
+            {"n0": ANTI_AFFINITY_NOT_MATCHED, "n1": ANTI_AFFINITY_NOT_MATCHED},
             id="apart from a pod is outside its zone",
         ),
         pytest.param(
             WEB,
             cluster(n2=[wanting("single", apart=requiring(term("web")))]),
-            {"n2": NOT_LET_IN},
+            {"n2": EXISTING_ANTI_AFFINITY_NOT_MATCHED},
             id="a placed pod keeps others out",
         ),
         pytest.param(

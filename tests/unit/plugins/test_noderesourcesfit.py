@@ -8,15 +8,13 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from berth.plugins.noderesources.fit import NodeResourcesFit
+from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs, validate
 from berth.plugins.noderesources.scoringstrategy import (
-    NodeResourcesFitArgs,
     RequestedToCapacityRatio,
     ResourceWeight,
     ScoringStrategy,
     Shape,
     ShapePoint,
-    validate,
 )
 from harness.builders.objects import a_container, a_node, a_pod, asking
 

@@ -10,7 +10,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS
-from berth.plugins.volumes.nodevolumelimits import TOO_MANY, NodeVolumeLimits
+from berth.plugins.volumes.nodevolumelimits import MAX_VOLUME_COUNT_EXCEEDED, NodeVolumeLimits
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import (
@@ -60,7 +60,7 @@ def test_what_the_pod_brings_and_what_is_there_must_fit():
     limit = a_csi_node(disks_example_com=2)
     snapshot = cluster(limit, *bound("a", "b", "c"), pods=[using("o", "a")])
     assert answer(using("web", "b"), snapshot) == SUCCESS  # 1 + 1 = 2
-    assert answer(using("web", "b", "c"), snapshot) == TOO_MANY  # 1 + 2 = 3
+    assert answer(using("web", "b", "c"), snapshot) == MAX_VOLUME_COUNT_EXCEEDED  # 1 + 2 = 3
 
 
 def test_a_volume_that_is_there_already_is_counted_once():
@@ -76,7 +76,9 @@ def test_a_node_that_names_no_limit_has_none():
 
 def test_what_is_attached_counts_though_no_pod_uses_it():
     limit = a_csi_node(disks_example_com=1)
-    assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0"))) == TOO_MANY
+    assert (
+        answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0"))) == MAX_VOLUME_COUNT_EXCEEDED
+    )
     assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n9"))) == SUCCESS
 
 
@@ -90,12 +92,12 @@ def test_an_attachment_that_ends_frees_its_place():
     for change in (attached("v-b", "n0"), attached("v-b", "n9")):
         snapshot.objects(type(change)).set("it", change)
         said.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("n0")))
-    assert said == [TOO_MANY, SUCCESS]
+    assert said == [MAX_VOLUME_COUNT_EXCEEDED, SUCCESS]
 
 
 def test_a_volume_that_is_still_to_be_made_counts_for_its_classs_driver():
     full = a_csi_node(disks_example_com=0)
-    assert answer(using(), cluster(full, a_class(), a_claim())) == TOO_MANY
+    assert answer(using(), cluster(full, a_class(), a_claim())) == MAX_VOLUME_COUNT_EXCEEDED
     assert answer(using(), cluster(full, a_class("other.example.com"), a_claim())) == SUCCESS
     assert answer(using(), cluster(full, a_claim())) == SUCCESS
 
@@ -113,7 +115,7 @@ def test_a_volume_that_is_still_to_be_made_counts_for_its_classs_driver():
 )
 def test_an_in_tree_disk_counts_for_the_driver_that_took_it_over(volume, driver):
     snapshot = cluster(a_csi_node(**{driver.replace(".", "_"): 0}))
-    assert answer(a_pod(volumes=[volume]), snapshot) == TOO_MANY
+    assert answer(a_pod(volumes=[volume]), snapshot) == MAX_VOLUME_COUNT_EXCEEDED
 
 
 def test_a_disk_is_one_whether_a_pod_names_it_or_claims_it():

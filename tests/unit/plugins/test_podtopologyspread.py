@@ -16,9 +16,9 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.podtopologyspread.plugin import (
+    CONSTRAINTS_NOT_MATCHED,
     LIST,
-    NO_LABEL,
-    TOO_MANY,
+    NODE_LABEL_NOT_MATCHED,
     PodTopologySpread,
     PodTopologySpreadArgs,
     validate,
@@ -74,8 +74,8 @@ def points(pod: Pod, snapshot: Snapshot, args: PodTopologySpreadArgs | None = No
     return raw.tolist(), plugin.normalize(state, pod, raw, nodes).tolist()
 
 
-OUTSIDE = {"n3": NO_LABEL}
-ZONE_A = {"n0": TOO_MANY, "n1": TOO_MANY, **OUTSIDE}
+OUTSIDE = {"n3": NODE_LABEL_NOT_MATCHED}
+ZONE_A = {"n0": CONSTRAINTS_NOT_MATCHED, "n1": CONSTRAINTS_NOT_MATCHED, **OUTSIDE}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ ZONE_A = {"n0": TOO_MANY, "n1": TOO_MANY, **OUTSIDE}
         pytest.param(
             web("p", constraint(min_domains=3)),
             {"n0": 1, "n2": 1},
-            {**ZONE_A, "n2": TOO_MANY},
+            {**ZONE_A, "n2": CONSTRAINTS_NOT_MATCHED},
             id="fewer domains than there are to be",
         ),
         # an empty selector means the pod and counts nobody: 0 + 1 - 0

@@ -19,7 +19,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, rank
 from berth.framework.interface import Nomination
 from berth.framework.preemption import confirm
-from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, Worth
+from berth.plugins.defaultpreemption.victims import Cost, DisruptionBudgets, Victims
 from harness.builders.objects import first_attempt
 from harness.builders.profiles import default_profile
 
@@ -113,11 +113,11 @@ def is_tie(case: Case, nomination: Nomination) -> bool:
     return other and worth_of(case, nomination.node) == worth_of(case, case.answer["nominated"])
 
 
-def worth_of(case: Case, node: str) -> Worth:
+def worth_of(case: Case, node: str) -> Cost:
     uids = confirm(case.pod, node, case.snapshot, default_profile()).victims
     placed = tuple(case.snapshot.placed(uid) for uid in uids)
     violating, _ = DisruptionBudgets(case.snapshot).split(placed)
-    return Victims(placed[0].row, placed, len(violating)).worth
+    return Victims(placed[0].row, placed, len(violating)).cost
 
 
 def test_the_words_are_those_of_kube_scheduler():

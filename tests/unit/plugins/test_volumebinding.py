@@ -11,7 +11,7 @@ from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolume
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.plugins.volumes.volumebinding.search import SELECTED_NODE
+from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import (

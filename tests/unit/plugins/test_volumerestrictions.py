@@ -10,7 +10,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.volumes.volumerestrictions import CLAIM_TAKEN, DISK_TAKEN, VolumeRestrictions
+from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import a_claim, a_volume, known, using
@@ -65,7 +65,7 @@ def reasons(pod, other) -> tuple[str, ...]:
     ],
 )
 def test_a_disk_has_one_user_on_a_node_unless_all_only_read_it(wanted, there, refused):
-    assert reasons(wanted, there) == (DISK_TAKEN.reasons if refused else ())
+    assert reasons(wanted, there) == (DISK_CONFLICT.reasons if refused else ())
 
 
 def exclusive(*used_by):
@@ -81,7 +81,9 @@ def exclusive(*used_by):
 def test_a_claim_for_one_pod_keeps_a_second_one_from_every_node():
     snapshot = exclusive(using("first"))
     second = using("second")
-    assert [check(second, n, snapshot, default_profile()).reasons for n in ("n0", "n1")] == [CLAIM_TAKEN.reasons] * 2
+    assert [check(second, n, snapshot, default_profile()).reasons for n in ("n0", "n1")] == [
+        READ_WRITE_ONCE_POD_CONFLICT.reasons
+    ] * 2
     snapshot.remove_pod("uid-first")
     assert check(second, "n0", snapshot, default_profile()).is_success
 
@@ -104,8 +106,8 @@ def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it()
     plugin.remove_pod(supposed, pod, using("first"), node)
     assert plugin.filter(supposed, pod, node).is_success
     plugin.add_pod(supposed, pod, using("third"), node)
-    assert plugin.filter(supposed, pod, node) == CLAIM_TAKEN
-    assert plugin.filter(state, pod, node) == CLAIM_TAKEN
+    assert plugin.filter(supposed, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
+    assert plugin.filter(state, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
 
 
 @pytest.mark.parametrize(

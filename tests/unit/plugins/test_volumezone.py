@@ -8,7 +8,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
-from berth.plugins.volumes.volumezone import ELSEWHERE, VolumeZone
+from berth.plugins.volumes.volumezone import ZONE_CONFLICT, VolumeZone
 from harness.builders.objects import a_node
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import ZONE, a_claim, a_class, a_volume, known, using
@@ -27,7 +27,7 @@ def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
     verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
     status = verdicts.statuses[verdicts.codes[0]]
     assert status == plugin.filter(state, pod, snapshot.node_info("n0"))
-    return status == ELSEWHERE
+    return status == ZONE_CONFLICT
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""DefaultBinder: a pod is bound by a Binding of its own. As kube-scheduler's plugin of that name."""
+"""DefaultBinder: binds a pod by creating a Binding. As kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DefaultBinder(BindPlugin):
     reads = Reads.SPEC
 
     def bind(self, state: CycleState, pod: Pod, node: str) -> Binding | None:
-        """A Binding of this pod, and no namesake, to the node."""
+        """With the uid, so that a new pod of the same name is not bound."""
         meta = pod.metadata
         return Binding(namespace=meta.namespace, name=meta.name, uid=meta.uid, node=node)
 

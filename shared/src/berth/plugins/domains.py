@@ -1,4 +1,7 @@
-"""Numbers by domain: nodes that have the same value of a label are one domain, and what is on them is added up."""
+"""Sums by topology domain: nodes with the same value of a label form one domain.
+
+PodTopologySpread and InterPodAffinity count pods by domain; kube-scheduler has maps from topology pair to count there.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ Numbers = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int32]
 
 
-class Domains:
-    """The domains of one label key on one Snapshot, each with a number.
+class DomainSums:
+    """The domains of one topology key in one Snapshot, each with a number, such as a count of pods.
 
-    ``numbers``: float64, by code + 1; the first is that of nodes without the label, which are no domain: always 0.
+    ``numbers``: float64, by code + 1. The first is for nodes without the label, which are in no domain: always 0.
     """
 
     __slots__ = ("codes", "numbers")
@@ -27,14 +30,16 @@ class Domains:
         self.numbers = numbers
 
     @classmethod
-    def adding(cls, snapshot: Snapshot, key: str, column: npt.NDArray[np.generic], among: Mask | None = None) -> Self:
-        """A column of numbers, one a row, added up by domain; ``among``: bool[rows], rows that count."""
+    def of_column(
+        cls, snapshot: Snapshot, key: str, column: npt.NDArray[np.generic], among: Mask | None = None
+    ) -> Self:
+        """Adds up a column, one number a row, by domain; ``among``: bool[rows], the rows that count."""
         label = snapshot.label_column(key)
         codes, weights = label.codes[: snapshot.size], column[: snapshot.size]
-        places = codes + 1
+        indices = codes + 1
         if among is not None:
-            places, weights = places[among], weights[among]
-        numbers = np.bincount(places, weights=weights, minlength=len(label.values) + 1).astype(np.float64, copy=False)
+            indices, weights = indices[among], weights[among]
+        numbers = np.bincount(indices, weights=weights, minlength=len(label.values) + 1).astype(np.float64, copy=False)
         numbers[0] = 0
         return cls(codes, numbers)
 
@@ -43,11 +48,11 @@ class Domains:
         return bool(self.codes[row] >= 0)
 
     def at(self, row: int) -> float:
-        """The number of the row's domain; 0 for a row that is in none."""
+        """The number of the row's domain; 0 for a row in no domain."""
         return float(self.numbers[self.codes[row] + 1])
 
-    def on(self, nodes: Nodes) -> Numbers:
-        """The same for many nodes."""
+    def of_nodes(self, nodes: Nodes) -> Numbers:
+        """float64[nodes]: the number of each node's domain."""
         numbers: Numbers = self.numbers[nodes.take(self.codes) + 1]
         return numbers
 
@@ -56,14 +61,13 @@ class Domains:
         return np.greater_equal(nodes.take(self.codes), 0)
 
     def add(self, row: int, by: float) -> None:
-        """More, or less, in the row's domain."""
+        """Adds to the number of the row's domain; nothing for a row in no domain."""
         if self.has(row):
             self.numbers[self.codes[row] + 1] += by
 
     def any(self) -> bool:
-        """Whether some domain's number is not 0."""
+        """Whether the number of any domain is not 0."""
         return bool(self.numbers.any())
 
     def clone(self) -> Self:
-        """A copy that may be changed."""
         return type(self)(self.codes, self.numbers.copy())

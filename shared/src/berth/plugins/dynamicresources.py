@@ -1,7 +1,7 @@
-"""DynamicResources: berth does not hand out claimed devices, so a pod that claims some is refused and told so.
+"""DynamicResources: rejects pods with resource claims, since berth does not allocate devices.
 
-In kube-scheduler the plugin of this name allocates them. Its PostFilter fails where PreFilter ended before its turn,
-and that failure is the last word there; the same is said here, so that refusals read alike.
+kube-scheduler's plugin of this name allocates them. Its PostFilter fails when another plugin's PreFilter ended the
+cycle first, and that failure is the last message; the same is returned here, so that events read alike.
 """
 
 from __future__ import annotations
@@ -27,36 +27,35 @@ from berth.framework.status import SKIP, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"
-NOT_ASKED: Final = "not found"
-"""What kube-scheduler's plugin says when it looks for what its PreFilter would have left."""
-ASKED: Final = StateKey[bool]("DynamicResources.asked")
+STATE_MISSING: Final = "not found"
+"""kube-scheduler's error for reading the state that its PreFilter did not write."""
+PRE_FILTER_RAN: Final = StateKey[bool]("DynamicResources.pre_filter_ran")
 
 
 class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
-    """Refuses pods with claims."""
+    """Rejects pods with claims."""
 
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without claims; a rejection that names the claims otherwise."""
-        state.write(ASKED, True)
-        return PreFilterResult(refusal(pod) if pod.spec.resource_claims else SKIP)
+        state.write(PRE_FILTER_RAN, True)
+        return PreFilterResult(_rejection(pod) if pod.spec.resource_claims else SKIP)
 
     def post_filter(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
-        """Nothing; the last word when another plugin's PreFilter has refused the pod, and for a pod with claims."""
-        if state.find(ASKED) is None:
-            return PostFilterResult(message=NOT_ASKED, is_last_word=True)
+        """No nomination. Ends PostFilter for a pod with claims, or when another plugin's PreFilter rejected the pod."""
+        if state.find(PRE_FILTER_RAN) is None:
+            return PostFilterResult(message=STATE_MISSING, is_last_word=True)
         return PostFilterResult(is_last_word=bool(pod.spec.resource_claims))
 
     def events(self) -> Sequence[EventHint]:
-        """Nothing that happens to others helps a pod with claims."""
+        """No event helps a pod with claims."""
         return ()
 
 
-def refusal(pod: Pod) -> Status:
-    """Which claims, and what to do."""
+def _rejection(pod: Pod) -> Status:
     names = ", ".join(claim.name for claim in pod.spec.resource_claims or ())
     return Status.unresolvable(
         f"berth does not allocate resource claims (spec.resourceClaims: {names}): "

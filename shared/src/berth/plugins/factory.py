@@ -1,6 +1,6 @@
-"""How the registry knows a plugin: its name, its points, its arguments and how it is made.
+"""How the registry describes a plugin: its name, its extension points, its arguments and how it is built.
 
-A label in the arguments of a plugin: its key and its value, and what is wrong with them.
+The checks of labels are here because the arguments of several plugins contain labels.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from berth.framework.interface import Plugin
 
 
 class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Arguments of a plugin as the file has them; every field has its default."""
+    """Arguments of a plugin as written in the configuration file; every field has a default."""
 
 
-def nothing_to_check(_args: Any, _path: str) -> list[str]:
+def no_problems(_args: Any, _path: str) -> list[str]:
     """Validation of a plugin that takes no arguments."""
     return []
 
@@ -30,47 +30,34 @@ class PluginFactory:
     """A plugin that a configuration can name.
 
     Attributes:
-        name: as the configuration has it.
-        points: the extension points that the plugin has.
+        name: the name in the configuration.
+        points: the extension points that the plugin implements.
         build: makes an instance for one profile, from valid arguments (None when it takes none).
-        args_type: the type of its arguments, each field with its default; None when it takes none.
+        args_type: the type of its arguments, each field with a default; None when it takes none.
         validate: (arguments, path) -> every problem as ``path: want expectation, got value``.
-        only_in_presets: whether it is gone from v1, and in the lists of an older release: a file may name it only
-            in a list that it writes out whole, as the preset has it.
+        only_in_presets: whether only the presets of an older release have the plugin. A file may name it only in
+            a list that it writes out whole, as the preset has it.
     """
 
     name: str
     points: tuple[Point, ...]
     build: Callable[[Any], Plugin]
     args_type: type[msgspec.Struct] | None = None
-    validate: Callable[[Any, str], list[str]] = nothing_to_check
+    validate: Callable[[Any, str], list[str]] = no_problems
     only_in_presets: bool = False
 
 
 def no_args(plugin: Callable[[], Plugin]) -> Callable[[Any], Plugin]:
-    """What builds a plugin that takes no arguments."""
+    """A ``build`` for a plugin that takes no arguments."""
     return lambda _args: plugin()
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
-class LabelArgs(Args, frozen=True, kw_only=True):
-    """One label."""
-
-    key: str
-    value: str
-
-
-def validate(args: LabelArgs, path: str) -> list[str]:
-    """What no label can have would silently match nothing."""
-    return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
-
-
 def key_problems(key: str, path: str, wanted: str = "a label key such as disk or example.com/disk") -> list[str]:
-    """Problems of what must be written as a label key, ``name`` or ``prefix/name``; ``wanted`` says what it is."""
+    """Problems of a label key, ``name`` or ``prefix/name``; ``wanted`` is the expectation in the message."""
     prefix, slash, name = key.rpartition("/")
     if _NAME.fullmatch(name) and (not slash or _PREFIX.fullmatch(prefix)):
         return []
@@ -78,7 +65,7 @@ def key_problems(key: str, path: str, wanted: str = "a label key such as disk or
 
 
 def value_problems(value: str, path: str) -> list[str]:
-    """Problems of a label value; an empty one is a value too."""
+    """Problems of a label value; the empty value is valid."""
     if not value or _NAME.fullmatch(value):
         return []
     return [f"{path}: want a label value of at most 63 letters, digits, '-', '_' and '.', got {value!r}"]

@@ -1,8 +1,8 @@
-"""ImageLocality: prefers nodes that have the pod's images already, large ones above all.
+"""ImageLocality: prefers nodes that already have the pod's images, large images above all.
 
-Score: each image on the node counts with ``size * nodes that have it / all nodes`` bytes, so that an image on one node
-only does not draw every pod there. The sum, held between 23 MiB and 1000 MiB for each container, is where the node
-stands between these two, in percent. As kube-scheduler 1.36's plugin of that name.
+Score: each image on the node counts ``size * nodes with the image / all nodes`` bytes, so that an image on one node
+does not draw every pod there. The sum is clamped to 23 MiB..1000 MiB for each container; the score is its position
+between these two in percent. As kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from berth.plugins.factory import PluginFactory, no_args
 NAME: Final = "ImageLocality"
 MIB: Final = 1024 * 1024
 LEAST: Final = 23 * MIB
-"""Fetching less than this is no reason to prefer a node."""
+"""Pulling less than this is no reason to prefer a node (kube-scheduler's minThreshold)."""
 MOST: Final = 1000 * MIB
-"""More than this, for each container, makes no node better."""
+"""For each container; more makes no node better (kube-scheduler's maxContainerThreshold)."""
 
 
 class ImageLocality(VectorScorePlugin):
-    """Scores by images; how widely one is spread is known only by looking at all nodes."""
+    """Scores by images. Reads all nodes, since an image counts by the share of nodes that have it."""
 
     name: ClassVar[str] = NAME
 
@@ -54,20 +54,20 @@ class ImageLocality(VectorScorePlugin):
         return scores
 
     def images(self, pod: Pod) -> list[str]:
-        """Of init containers, containers and volumes that are images, as nodes write them: with a tag."""
+        """The images of init containers, containers and image volumes, with a tag as in a node's status."""
         spec = pod.spec
-        given = [container.image for container in (*(spec.init_containers or ()), *(spec.containers or ()))]
-        given += [str(volume.image.get("reference", "")) for volume in spec.volumes or () if volume.image is not None]
-        return [tagged(image) for image in given]
+        names = [container.image for container in (*(spec.init_containers or ()), *(spec.containers or ()))]
+        names += [str(volume.image.get("reference", "")) for volume in spec.volumes or () if volume.image is not None]
+        return [tagged(image) for image in names]
 
     def most(self, pod: Pod) -> int:
-        """Bytes from which on a node is as good as can be."""
+        """From so many bytes on the score is 100."""
         spec = pod.spec
         return MOST * max(1, len(spec.init_containers or ()) + len(spec.containers or ()))
 
 
 class _Shares:
-    """Which part of all nodes has an image."""
+    """The share of nodes that have an image."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._images = snapshot.images
@@ -79,7 +79,7 @@ class _Shares:
 
 
 def tagged(image: str) -> str:
-    """No tag is the tag latest; a colon before the last slash is a registry's port."""
+    """The image with its tag, ``latest`` if it has none; a colon before the last slash is a registry's port."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"
 
 

@@ -1,9 +1,7 @@
-"""The arguments of NodeAffinity and what is wrong with them.
-
-NodeAffinity: nodeSelector and required terms decide where a pod may run, preferred terms where it would rather.
+"""NodeAffinity: nodeSelector and required node affinity filter, preferred node affinity scores.
 
 Score: the sum of the weights of the preferred terms that a node satisfies, normalized so that the largest is 100.
-``addedAffinity`` of the arguments holds for every pod beside its own. As kube-scheduler's plugin of that name.
+``addedAffinity`` of the arguments applies to every pod in addition to its own. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -40,39 +38,115 @@ from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
 from berth.plugins.matching import required_mask, term_mask, terms_mask
 
-_EXPRESSION: Final = (
-    "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
-)
-
-_OF_VALUES: Final = ("In", "NotIn")
-
-_KINDS: Final = ("required", "preferred")
-
-_MAX_WEIGHT: Final = 100
-
-_FIELD: Final = "metadata.name with In or NotIn and one value"
+NAME: Final = "NodeAffinity"
+NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
+NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
+CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
 
 
 class NodeAffinityArgs(Args, frozen=True, kw_only=True):
-    """``addedAffinity``: a node affinity that every pod of the profile has beside its own."""
+    """``addedAffinity``: a node affinity that applies to every pod of the profile in addition to its own."""
 
     added_affinity: Affinity | None = None
 
 
+class NodeAffinityPlugin(
+    PreFilterPlugin, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+):
+    """Filters by required terms, scores by preferred ones."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE
+
+    def __init__(self, args: NodeAffinityArgs) -> None:
+        added = args.added_affinity or Affinity()
+        required = added.required_during_scheduling_ignored_during_execution
+        self._required = compile_node_selector(required) if required is not None else None
+        self._preferred = compile_preferred(added.preferred_during_scheduling_ignored_during_execution)
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip without any requirement; the node names where the terms select by name."""
+        wanted = state.pod_class
+        if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
+            return PreFilterResult(SKIP)
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        nodes = named_nodes(affinity.required_during_scheduling_ignored_during_execution if affinity else None)
+        return PreFilterResult(CONFLICT) if nodes is not None and not nodes else PreFilterResult(SUCCESS, nodes)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """The added affinity first, then the pod's own."""
+        if self._required is not None and not self._required.matches(node.name, node.labels):
+            return NO_ADDED_MATCH
+        return SUCCESS if state.pod_class.allows(node.name, node.labels) else NO_MATCH
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        fits = required_mask(state.pod_class, nodes)
+        added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
+        codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
+        return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip without preferred terms."""
+        return SUCCESS if self._preferred or state.pod_class.preferred_nodes else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """The sum of the weights of the matching preferred terms."""
+        return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        for weighted in self.preferred(state):
+            scores += weighted.weight * term_mask(weighted.term, nodes)
+        return scores
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        return default_normalize(scores)
+
+    def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
+        """The preferred terms: the added ones and the pod's own."""
+        return (*self._preferred, *state.pod_class.preferred_nodes)
+
+    def events(self) -> Sequence[EventHint]:
+        """A node that matches is added, or its labels change so that it matches."""
+        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._matches_now),)
+
+    def _matches_now(self, pod: Pod, old: object, new: object) -> bool:
+        pod_class = EquivalenceClass(b"", pod.spec)
+        if not isinstance(new, Node) or not self._allows(pod_class, new):
+            return False
+        return not (isinstance(old, Node) and self._allows(pod_class, old))
+
+    def _allows(self, pod_class: EquivalenceClass, node: Node) -> bool:
+        added = self._required
+        name, labels = node.metadata.name, node.metadata.labels or {}
+        return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
+
+
+_EXPRESSION: Final = (
+    "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
+)
+_FIELD: Final = "metadata.name with In or NotIn and one value"
+_OF_VALUES: Final = ("In", "NotIn")
+_KINDS: Final = ("required", "preferred")
+_MAX_WEIGHT: Final = 100
+
+
 def validate(args: NodeAffinityArgs, path: str) -> list[str]:
-    """Every expression of addedAffinity must be one that can hold, every weight 1..100."""
+    """Every expression of addedAffinity must be valid, every weight 1..100."""
     added = args.added_affinity or Affinity()
     required = added.required_during_scheduling_ignored_during_execution
     preferred = added.preferred_during_scheduling_ignored_during_execution or []
-    must, would = (f"{path}.addedAffinity.{kind}DuringSchedulingIgnoredDuringExecution" for kind in _KINDS)
+    hard, soft = (f"{path}.addedAffinity.{kind}DuringSchedulingIgnoredDuringExecution" for kind in _KINDS)
     terms = [
-        (f"{must}.nodeSelectorTerms[{i}]", term)
+        (f"{hard}.nodeSelectorTerms[{i}]", term)
         for i, term in enumerate((required.node_selector_terms if required else None) or [])
     ]
-    terms += [(f"{would}[{i}].preference", term.preference) for i, term in enumerate(preferred)]
+    terms += [(f"{soft}[{i}].preference", term.preference) for i, term in enumerate(preferred)]
     problems = [problem for place, term in terms for problem in _problems_of(term, place)]
     return problems + [
-        f"{would}[{i}].weight: want 1..100, got {term.weight}"
+        f"{soft}[{i}].weight: want 1..100, got {term.weight}"
         for i, term in enumerate(preferred)
         if not 1 <= term.weight <= _MAX_WEIGHT
     ]
@@ -97,90 +171,6 @@ def _problems_of(term: NodeSelectorTerm, path: str) -> list[str]:
 
 def _written(expression: SelectorRequirement) -> str:
     return f"{expression.operator!r} with {expression.values or []}"
-
-
-NAME: Final = "NodeAffinity"
-
-NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
-
-NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
-
-CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
-
-
-class NodeAffinityPlugin(
-    PreFilterPlugin, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
-):
-    """Filters by required terms, scores by preferred ones."""
-
-    name: ClassVar[str] = NAME
-    reads = Reads.NODE
-
-    def __init__(self, args: NodeAffinityArgs) -> None:
-        added = args.added_affinity or Affinity()
-        required = added.required_during_scheduling_ignored_during_execution
-        self._required = compile_node_selector(required) if required is not None else None
-        self._preferred = compile_preferred(added.preferred_during_scheduling_ignored_during_execution)
-
-    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without any requirement; the nodes themselves where the terms name them."""
-        wanted = state.pod_class
-        if wanted.node_labels is None and wanted.required_nodes is None and self._required is None:
-            return PreFilterResult(SKIP)
-        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        nodes = named_nodes(affinity.required_during_scheduling_ignored_during_execution if affinity else None)
-        return PreFilterResult(CONFLICT) if nodes is not None and not nodes else PreFilterResult(SUCCESS, nodes)
-
-    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """First what the profile adds, then what the pod asks for."""
-        if self._required is not None and not self._required.matches(node.name, node.labels):
-            return NO_ADDED_MATCH
-        return SUCCESS if state.pod_class.allows(node.name, node.labels) else NO_MATCH
-
-    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        fits = required_mask(state.pod_class, nodes)
-        added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
-        codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
-        return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))
-
-    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip when nothing is preferred."""
-        return SUCCESS if self._preferred or state.pod_class.preferred_nodes else SKIP
-
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The weights of the preferred terms that hold."""
-        return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
-
-    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
-        scores = np.zeros(len(nodes), dtype=np.int64)
-        for weighted in self.preferred(state):
-            scores += weighted.weight * term_mask(weighted.term, nodes)
-        return scores
-
-    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Most weight first."""
-        return default_normalize(scores)
-
-    def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """What counts in scores: what the profile adds and what the pod asks for."""
-        return (*self._preferred, *state.pod_class.preferred_nodes)
-
-    def events(self) -> Sequence[EventHint]:
-        """A node is added, or its labels change so that it matches."""
-        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._matches_now),)
-
-    def _matches_now(self, pod: Pod, old: object, new: object) -> bool:
-        pod_class = EquivalenceClass(b"", pod.spec)
-        if not isinstance(new, Node) or not self._allows(pod_class, new):
-            return False
-        return not (isinstance(old, Node) and self._allows(pod_class, old))
-
-    def _allows(self, pod_class: EquivalenceClass, node: Node) -> bool:
-        added = self._required
-        name, labels = node.metadata.name, node.metadata.labels or {}
-        return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
 
 
 def _build(args: Any) -> NodeAffinityPlugin:

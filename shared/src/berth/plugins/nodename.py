@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node goes nowhere else. As kube-scheduler's plugin of that name."""
+"""NodeName: a pod with ``spec.nodeName`` goes to that node only. As kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
     reads = Reads.SPEC
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether it is the node, or any will do."""
         return SUCCESS if pod.spec.node_name in ("", node.name) else ANOTHER_NODE
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
@@ -36,7 +35,7 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)
 
     def events(self) -> Sequence[EventHint]:
-        """The node is added."""
+        """The named node is added."""
         return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node),)
 
 

@@ -1,4 +1,4 @@
-"""NodePorts: ports of the node that the pod asks for must be free there. As kube-scheduler's plugin of that name."""
+"""NodePorts: the host ports of the pod must be free on the node. As kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     reads = Reads.PODS
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod that asks for none."""
+        """Skip for a pod without host ports."""
         return PreFilterResult(SUCCESS if state.pod_class.host_ports else SKIP)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether all of them are free."""
         return SUCCESS if node.snapshot.host_ports.are_free(state.pod_class.host_ports, node.row) else TAKEN
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
@@ -41,7 +40,7 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(taken, TAKEN)
 
     def events(self) -> Sequence[EventHint]:
-        """A pod goes that has one of the ports; a node is added."""
+        """A pod with one of the ports is deleted; a node is added."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),

@@ -1,4 +1,4 @@
-"""NodeUnschedulable: no new pods on a cordoned node, but for those that tolerate it. As in kube-scheduler."""
+"""NodeUnschedulable: no new pods on a cordoned node, except pods that tolerate it. As in kube-scheduler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ UNSCHEDULABLE_NODE: Final = Status.unresolvable("node(s) were unschedulable")
 
 
 class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
-    """Refuses nodes with ``spec.unschedulable``."""
+    """Filters out nodes with ``spec.unschedulable``."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node takes new pods, or the pod does not mind."""
         if not node.unschedulable or is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):
             return SUCCESS
         return UNSCHEDULABLE_NODE
@@ -38,16 +37,16 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
         return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added or uncordoned; the pod comes to tolerate it."""
+        """A node is added or uncordoned; the pod gets the toleration."""
         return (
-            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _takes_pods_now),
+            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_schedulable_now),
             EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _tolerates_now),
         )
 
 
-def _takes_pods_now(_: Pod, old: object, new: object) -> bool:
-    took_before = isinstance(old, Node) and not old.spec.unschedulable
-    return isinstance(new, Node) and not new.spec.unschedulable and not took_before
+def _is_schedulable_now(_: Pod, old: object, new: object) -> bool:
+    was = isinstance(old, Node) and not old.spec.unschedulable
+    return isinstance(new, Node) and not new.spec.unschedulable and not was
 
 
 def _tolerates_now(pod: Pod, _: object, new: object) -> bool:

@@ -1,7 +1,4 @@
-"""Feature gates of presets: switches of a release that add plugins to its lists; flag ``--feature-gates``.
-
-Lists of plugins by name: what a profile runs unless its file says otherwise; flag ``--algorithm-provider``.
-"""
+"""Presets: named lists of plugins that a profile runs unless its file changes them; flag ``--algorithm-provider``."""
 
 from __future__ import annotations
 
@@ -25,25 +22,25 @@ from berth.plugins import (
 )
 from berth.plugins.additional import freecapacity, nodeready, tenantspread
 from berth.plugins.defaultpreemption import plugin as defaultpreemption
-from berth.plugins.featuregates import NO_GATES, Gate, GateError, GateValues, appended, read_gates, through_gates
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
 from berth.plugins.noderesources import balancedallocation, fit
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.v1_18.providers import (
-    BESIDE,
+    APPENDED,
     CLUSTER_AUTOSCALER_PROVIDER,
     DEFAULT_PROVIDER,
     GATES,
+    NO_GATES,
     RELEASE,
+    Gate,
+    GateError,
+    GateValues,
+    append_plugins,
+    apply_gates,
+    read_gates,
 )
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
-
-"""Gate to on or off, of those that were named."""
-
-
-"""Every gate as its release had it."""
-
 
 DEFAULT: Final = Plugins(
     multi_point=PluginSet(
@@ -93,15 +90,15 @@ FROM_SCRATCH: Final = Plugins(
     score=PluginSet(enabled=[PluginRef(name=freecapacity.NAME, weight=1)]),
     bind=PluginSet(enabled=[PluginRef(name=defaultbinder.NAME)]),
 )
-"""The article's scheduler written from scratch: ready nodes with room that the pod's affinity allows, the freest first.
+"""The article's scheduler written from scratch: ready nodes that fit and match the pod's affinity, the freest first.
 
-Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are not looked at, as
-there; a pod with scheduling gates waits, since the API server would refuse its Binding.
+Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are ignored, as in the
+article; a pod with scheduling gates waits, since the API server would reject its Binding.
 """
 
 
 TENANTS_FIRST: Final = 101
-"""One pod of the tenant more or less outweighs all that FreeCapacity can say (0..100): it only breaks ties."""
+"""One pod of the tenant outweighs any score of FreeCapacity (0..100), which only breaks ties."""
 
 
 FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
@@ -117,43 +114,43 @@ FROM_SCRATCH_MULTI_TENANT: Final = Plugins(
     ),
     bind=FROM_SCRATCH.bind,
 )
-"""The same for several tenants: the node with the fewest pods of the pod's tenant, of these the freest."""
+"""The same for several tenants: the nodes with the fewest pods of the pod's tenant first, of these the freest."""
 
 
-CURRENT: Final = "1.36"
-"""The release of Kubernetes whose formulas plugins have unless their preset says otherwise."""
+CURRENT_RELEASE: Final = "1.36"
+"""The release of Kubernetes whose formulas the plugins have by default."""
 
 
-NOTHING_BESIDE: Final = Plugins()
+NO_PLUGINS: Final = Plugins()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A list of plugins that has a name.
+    """A named list of plugins.
 
     Attributes:
-        plugins: the list, before any gate.
-        release: the release of Kubernetes whose plugins are meant.
-        gates: what can be switched on and off in it.
-        beside: what is appended in the end, after the gates.
+        plugins: the list without gates.
+        release: the release of Kubernetes whose versions of the plugins are used.
+        gates: the feature gates that add plugins.
+        appended: plugins appended at the end, after those of the gates.
     """
 
     plugins: Plugins
-    release: str = CURRENT
+    release: str = CURRENT_RELEASE
     gates: tuple[Gate, ...] = ()
-    beside: Plugins = NOTHING_BESIDE
+    appended: Plugins = NO_PLUGINS
 
     def gated(self, values: GateValues = NO_GATES) -> Plugins:
-        """The list after its gates."""
-        return through_gates(self.plugins, self.gates, values)
+        """The plugins with those of the gates."""
+        return apply_gates(self.plugins, self.gates, values)
 
     def whole(self, values: GateValues = NO_GATES) -> Plugins:
-        """What runs."""
-        return appended(self.gated(values), {point: self.beside.at(point) for point in Point})
+        """All plugins that run."""
+        return append_plugins(self.gated(values), {point: self.appended.at(point) for point in Point})
 
 
 def _provider(plugins: Plugins) -> Preset:
-    return Preset(plugins=plugins, release=RELEASE, gates=GATES, beside=BESIDE)
+    return Preset(plugins=plugins, release=RELEASE, gates=GATES, appended=APPENDED)
 
 
 DEFAULT_NAME: Final = "default"
@@ -176,7 +173,7 @@ DEPRECATION: Final = (
     "--algorithm-provider: DEPRECATED: the scheduling algorithm provider to use, "
     "one of: ClusterAutoscalerProvider | DefaultProvider"
 )
-"""What kube-scheduler 1.18 said of the flag, in its own words behind the flag's name."""
+"""kube-scheduler 1.18's help text of the flag."""
 
 
 class UnknownPresetError(PermanentError):
@@ -184,10 +181,10 @@ class UnknownPresetError(PermanentError):
 
 
 def preset(name: str) -> Preset:
-    """The preset of this name.
+    """Finds the preset of this name.
 
     Raises:
-        UnknownPresetError: there is none; the text names those that there are.
+        UnknownPresetError: there is none; the message lists all presets.
     """
     if name not in PRESETS:
         raise UnknownPresetError(f"algorithmProvider: want one of {', '.join(PRESETS)}, got {name!r}")
@@ -195,10 +192,10 @@ def preset(name: str) -> Preset:
 
 
 def gates_for(name: str, text: str) -> GateValues:
-    """What ``--feature-gates`` says to the preset of this name.
+    """Parses ``--feature-gates`` for the preset of this name.
 
     Raises:
-        GateError: nothing has such a gate, its value is neither true nor false, or the preset has none.
+        GateError: no preset has such a gate, its value is neither true nor false, or this preset has no gates.
     """
     values = read_gates(text, EVERY_GATE)
     if values and not preset(name).gates:
@@ -207,6 +204,6 @@ def gates_for(name: str, text: str) -> GateValues:
     return values
 
 
-def deprecation_of(name: str) -> str | None:
-    """What is to be said to whoever chooses this preset."""
+def deprecation_warning(name: str) -> str | None:
+    """The warning for a preset of an older release."""
     return DEPRECATION if preset(name).release == RELEASE else None

@@ -30,7 +30,7 @@ from berth.plugins.v1_18.registry import as_of_1_18
 from berth.plugins.volumes import nodevolumelimits, volumerestrictions, volumezone
 from berth.plugins.volumes.volumebinding import plugin as volumebinding
 
-# A second name of a plugin is an alias: whatever is said under it is said of the plugin (berth.api.config.profiles).
+# A second name of a plugin is an alias: its settings are those of the plugin (berth.api.config.profiles).
 BUILT_IN: Final[Mapping[str, PluginFactory]] = {
     "SchedulingGates": schedulinggates.FACTORY,
     "PrioritySort": prioritysort.FACTORY,
@@ -61,18 +61,18 @@ BUILT_IN: Final[Mapping[str, PluginFactory]] = {
 }
 
 
-def of_release(
+def plugins_of_release(
     release: str, known: Mapping[str, PluginFactory], *, most_disks: int | None = None
 ) -> Mapping[str, PluginFactory]:
-    """The plugins that are known, as the release of Kubernetes that a preset names had them.
+    """The known plugins in the form that the given release of Kubernetes had them.
 
-    ``most_disks``: how many disks of a cloud a node may have that does not say; None: the cloud's own limit.
+    ``most_disks``: the limit of disks for nodes that report none; None: the default of each cloud.
     """
     return as_of_1_18(known, most_disks=most_disks) if release == RELEASE else known
 
 
 class RegistryError(PermanentError):
-    """Two plugins want one name."""
+    """Two plugins have the same name."""
 
 
 def with_third_party(found: Iterable[PluginFactory]) -> Mapping[str, PluginFactory]:

@@ -1,4 +1,4 @@
-"""SchedulingGates: a pod with gates is left alone until they are gone. As kube-scheduler's plugin of that name."""
+"""SchedulingGates: keeps a pod with gates out of the queue until they are removed. As in kube-scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
         return Status.unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]")
 
     def events(self) -> Sequence[EventHint]:
-        """The pod itself loses its gates."""
+        """The pod's own gates are removed."""
         gone = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
         return (EventHint(gone, _is_free_now),)
 

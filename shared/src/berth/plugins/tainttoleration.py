@@ -1,7 +1,7 @@
-"""TaintToleration: keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer mild ones.
+"""TaintToleration: filters out nodes with untolerated taints, and prefers nodes with fewer untolerated mild ones.
 
-Score: the number of PreferNoSchedule taints that the pod does not tolerate, normalized to 0..100 and reversed: none of
-them is 100, the node with the most has 0. As kube-scheduler's plugin of that name.
+Score: the number of PreferNoSchedule taints that the pod does not tolerate, normalized to 0..100 and reversed: a node
+without any has 100, the node with the most has 0. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
     reads = Reads.NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the pod tolerates every taint that keeps pods away."""
         return SUCCESS if first_untolerated(node.taints, state.pod_class.tolerations) is None else UNTOLERATED
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes, decided once for each different list of taints."""
+        """Evaluated once for each different list of taints."""
         return Verdicts.refusing(untolerated_mask(state.pod_class.tolerations, nodes), UNTOLERATED)
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """How many mild taints the pod does not tolerate."""
+        """The number of untolerated PreferNoSchedule taints."""
         return count_untolerated_prefer_no_schedule(node.taints, state.pod_class.tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
@@ -60,7 +59,7 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
         return default_normalize(scores, reverse=True)
 
     def events(self) -> Sequence[EventHint]:
-        """A node is added or its taints change; the pod comes to tolerate more."""
+        """A node is added or its taints change; the pod gets tolerations."""
         return (
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_tolerable_now),
             EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself),

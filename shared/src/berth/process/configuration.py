@@ -33,8 +33,8 @@ from berth.framework.interface import CallLimit, Plugin
 from berth.framework.plugincalls import OutOfTime
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.factory import PluginFactory
-from berth.plugins.presets import CURRENT, DEFAULT_NAME, gates_for, preset
-from berth.plugins.registry import RegistryError, of_release, with_third_party
+from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, gates_for, preset
+from berth.plugins.registry import RegistryError, plugins_of_release, with_third_party
 from berth.process.settings import PLUGIN_DEADLINE
 
 R = TypeVar("R")
@@ -150,7 +150,7 @@ MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
 there. The same in all services."""
 
 
-def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT) -> Mapping[str, PluginFactory]:
+def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT_RELEASE) -> Mapping[str, PluginFactory]:
     """The plugins of a release, and those of other distributions, whose calls may take so long.
 
     Raises:
@@ -199,7 +199,7 @@ def profiles_of(
 
 
 def _of_release(release: str, known: Mapping[str, PluginFactory]) -> Mapping[str, PluginFactory]:
-    return of_release(release, known, most_disks=_most_disks() if release != CURRENT else None)
+    return plugins_of_release(release, known, most_disks=_most_disks() if release != CURRENT_RELEASE else None)
 
 
 def _most_disks() -> int | None:

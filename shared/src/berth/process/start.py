@@ -12,8 +12,8 @@ from pathlib import Path
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
-from berth.plugins.featuregates import GateError
-from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError, deprecation_of
+from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError, deprecation_warning
+from berth.plugins.v1_18.providers import GateError
 from berth.process.configuration import read_configuration
 from berth.process.exits import Exit
 from berth.process.flags import Flags
@@ -44,7 +44,7 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
     """What was said in a way that is an old one, and how it was read."""
-    deprecation = deprecation_of(settings.algorithm_provider)
+    deprecation = deprecation_warning(settings.algorithm_provider)
     converted = [f"{settings.config}: {sentence}" for sentence in configuration.converted]
     return [*([deprecation] if deprecation else []), *converted]
 

@@ -9,7 +9,7 @@ from berth.api.config.encode import as_document
 from berth.api.config.load import load
 from berth.api.config.types import Point
 from berth.framework.profile import build_profiles
-from berth.plugins.presets import CURRENT, PRESETS, UnknownPresetError, preset
+from berth.plugins.presets import CURRENT_RELEASE, PRESETS, UnknownPresetError, preset
 from berth.plugins.registry import BUILT_IN
 from berth.process.configuration import read_configuration
 from berth.process.sources import SettingsError
@@ -101,7 +101,7 @@ def test_configurations_of_different_presets_have_different_digests():
     assert article("from-scratch").digest != article("from-scratch", "FromScratch").digest
 
 
-@pytest.mark.parametrize("provider", [name for name, each in PRESETS.items() if each.release == CURRENT])
+@pytest.mark.parametrize("provider", [name for name, each in PRESETS.items() if each.release == CURRENT_RELEASE])
 @pytest.mark.parametrize("path", sorted(ARTICLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_what_is_shown_reads_as_the_same_configuration_whatever_it_starts_from(path, provider):
     configuration = read_configuration(path, provider=provider)

@@ -17,8 +17,8 @@ from berth.api.pod import (
 from berth.api.workloads import LabelsSpec, ReplicaSet, ReplicationController, SelectorSpec, Service, StatefulSet
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
-from berth.plugins.v1_18.scores import InterPodAffinityV118
-from berth.plugins.v1_18.spreading import DefaultPodTopologySpread, PodTopologySpreadV118, SpreadArgs
+from berth.plugins.v1_18.scores import InterPodAffinityV118, PodTopologySpreadArgsV118, PodTopologySpreadV118
+from berth.plugins.v1_18.selectorspread import DefaultPodTopologySpread
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import points
 
@@ -129,7 +129,7 @@ IN_ZONES = {"a": {"zone": "x", "host": "a"}, "b": {"zone": "y", "host": "b"}}
     ],
 )
 def test_constraints_are_scored_by_the_plain_number_of_pods(pod, nodes, counts, expected):
-    assert points(PodTopologySpreadV118(SpreadArgs()), pod, cluster(nodes, counts)) == expected
+    assert points(PodTopologySpreadV118(PodTopologySpreadArgsV118()), pod, cluster(nodes, counts)) == expected
 
 
 def selected_by(snapshot: Snapshot, *things) -> Snapshot:

@@ -8,8 +8,8 @@ import pytest
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import ConfigurationError
 from berth.api.config.types import Plugins, Point
-from berth.plugins.featuregates import GateError
 from berth.plugins.presets import PRESETS, gates_for
+from berth.plugins.v1_18.providers import GateError
 from berth.process.configuration import MOST_DISKS_VARIABLE, known_plugins, profiles_of, read_configuration
 from berth.process.sources import SettingsError
 from berth.process.start import read_all

@@ -15,8 +15,8 @@ from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
 from berth.cli.rendering import note, say
-from berth.plugins.featuregates import GateError
-from berth.plugins.presets import CURRENT, DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_of
+from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
+from berth.plugins.v1_18.providers import GateError
 from berth.process.configuration import read_configuration
 from berth.process.exits import Exit
 from berth.process.start import problems_in_services
@@ -87,7 +87,7 @@ def show(
     """Print what a file becomes with every default, presets expanded: a file that means the same."""
     configuration = configured(file, algorithm_provider, feature_gates)
     document = as_document(configuration)
-    hint = "" if configuration.release == CURRENT else _read_again_with(algorithm_provider, feature_gates)
+    hint = "" if configuration.release == CURRENT_RELEASE else _read_again_with(algorithm_provider, feature_gates)
     if hint:
         note(hint)
     if form is ConfigFormat.JSON:
@@ -126,7 +126,7 @@ def configured(file: Path | None, provider: str | None, gates: str | None = None
     except (UnknownPresetError, GateError) as error:
         note(str(error))
         raise typer.Exit(Exit.USAGE) from error
-    deprecation = deprecation_of(provider or DEFAULT_NAME)
+    deprecation = deprecation_warning(provider or DEFAULT_NAME)
     if deprecation:
         note(deprecation)
     return configuration

@@ -20,7 +20,7 @@ from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
 from berth.plugins.factory import PluginFactory
-from berth.plugins.presets import CURRENT
+from berth.plugins.presets import CURRENT_RELEASE
 from berth.plugins.v1_18.providers import RELEASE as OLDER
 from berth.process.configuration import PluginBuildError, known_plugins
 from berth.process.exits import Exit
@@ -52,7 +52,7 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
     table = columns("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
     for one in listed:
         services = dict.fromkeys(service for services in one.points.values() for service in services)
-        release = "" if one.release == CURRENT else one.release
+        release = "" if one.release == CURRENT_RELEASE else one.release
         table.add_row(*map(plain, (one.name, release, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
     show(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
 
@@ -65,7 +65,7 @@ def _every() -> Iterator[PluginListing]:
     yield from (listed_as(factory, OLDER) for name, factory in before.items() if today.get(name) is not factory)
 
 
-def listed_as(factory: PluginFactory, release: str = CURRENT) -> PluginListing:
+def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginListing:
     """What there is to say of a plugin without a configuration."""
     plugin = _made(factory)
     points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}

@@ -13,9 +13,9 @@ from berth.api.config.types import PluginRef, Plugins, Point
 from berth.cli.commands.config import Gates
 from berth.cli.lookup import Output, OutputFormat
 from berth.cli.rendering import below, columns, note, plain, say_json, show
-from berth.plugins.featuregates import GateError, GateValues, read_gates
 from berth.plugins.presets import EVERY_GATE, PRESETS, Preset, UnknownPresetError, preset
-from berth.plugins.registry import of_release
+from berth.plugins.registry import plugins_of_release
+from berth.plugins.v1_18.providers import GateError, GateValues, read_gates
 from berth.process.configuration import known_plugins
 from berth.process.exits import Exit
 
@@ -46,13 +46,13 @@ def described(of: Preset, values: GateValues) -> Mapping[str, Any]:
         "gates": _gates_of(of, values),
         "beforeGates": _by_point(lists_of(of.plugins, of.release)),
         "afterGates": _by_point(lists_of(of.gated(values), of.release)),
-        "beside": _by_point(lists_of(of.beside, of.release)),
+        "beside": _by_point(lists_of(of.appended, of.release)),
     }
 
 
 def lists_of(plugins: Plugins, release: str) -> PluginLists:
     """The list of each extension point; what is listed for many points stands at each that the plugin has."""
-    known = of_release(release, known_plugins())
+    known = plugins_of_release(release, known_plugins())
     return expand(plugins, Plugins(), {name: plugin.points for name, plugin in known.items()})
 
 
@@ -71,7 +71,7 @@ def _described(ref: PluginRef, point: Point) -> dict[str, Any]:
 def _show(name: str, of: Preset, values: GateValues) -> None:
     before = lists_of(of.plugins, of.release)
     after = lists_of(of.gated(values), of.release)
-    beside = lists_of(of.beside, of.release)
+    beside = lists_of(of.appended, of.release)
     table = columns("POINT", "BEFORE GATES", "BY GATES", "BESIDE")
     for point in Point:
         added = after[point][len(before[point]) :]

@@ -1,9 +1,10 @@
-"""FreeCapacity: the node with the most to spare first, in cpu and memory added up as the article does.
+"""FreeCapacity: prefers the node with the most free cpu and memory, added up as in the article.
 
-Raw: ``free millicores + free memory / 1,000,000``, free being allocatable less what this pod and those there ask for.
-(The article forgets the pods that are there; they are counted here.) One millicore weighs as much as one megabyte.
-Normalized by place: the largest is 100, the next smaller number 99, and so on down to 0. So the order of the best 101
-different numbers is the article's to the last unit, which points in proportion could not keep within 0..100.
+Raw: ``free millicores + free memory / 1,000,000``, where free is allocatable minus the requests of this pod and
+of the pods on the node.
+(The article leaves out the pods on the node.) One millicore weighs as much as one megabyte.
+Normalized by rank: the largest is 100, the next smaller number 99, and so on down to 0. So the best 101 different
+numbers keep the article's exact order, which a proportional score within 0..100 could not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from berth.plugins.factory import PluginFactory, no_args
 NAME: Final = "FreeCapacity"
 MEGABYTE: Final = 1_000_000
 _EXACT: Final = 1 << 53
-"""Amounts are exact up to here; what is beyond it counts as this much."""
+"""Amounts are exact in float64 up to here; larger ones count as this much."""
 
 
 class FreeCapacity(VectorScorePlugin, NormalizePlugin):

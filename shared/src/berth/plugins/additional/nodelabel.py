@@ -1,13 +1,8 @@
-"""NodeFilterLabel: pods go to nodes with a certain label only, whatever the pods ask for.
+"""Two plugins that look at one label of the node, as the article writes them.
 
-Filter: the node has the label ``key=value``, ``cpu=true`` by default as in the article. Unschedulable otherwise, and
-evicting pods does not help.
-
-
-NodeScoreLabel: nodes with a certain label are the last choice.
-
-Score: 0 with the label ``key=value``, 1 without, normalized so that the largest is 100. As the article's plugin of that
-name; there the label is ``node=hello``, which is the default here.
+NodeFilterLabel: pods go only to nodes that have the label ``key=value``, ``cpu=true`` by default. Evictions do not
+help. NodeScoreLabel: the score is 0 with the label ``key=value`` and 1 without, normalized so that the largest is 100:
+nodes with the label (``node=hello`` by default) are the last choice.
 """
 
 from __future__ import annotations
@@ -33,12 +28,19 @@ from berth.framework.interface import (
 from berth.framework.scoring import default_normalize
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status, Verdicts
-from berth.plugins.factory import LabelArgs, PluginFactory, validate
+from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
 from berth.plugins.matching import has_label
 
 NODE_FILTER_LABEL: Final = "NodeFilterLabel"
-
 NO_LABEL: Final = "node(s) didn't have label {}={}"
+NODE_SCORE_LABEL: Final = "NodeScoreLabel"
+
+
+class LabelArgs(Args, frozen=True, kw_only=True):
+    """One label."""
+
+    key: str
+    value: str
 
 
 class NodeFilterLabelArgs(LabelArgs, frozen=True, kw_only=True):
@@ -78,24 +80,8 @@ class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
         return isinstance(new, Node) and self._is_labelled(new) and not was
 
 
-def _build_node_filter_label(args: Any) -> NodeFilterLabel:
-    return NodeFilterLabel(args or NodeFilterLabelArgs())
-
-
-NODE_FILTER_LABEL_FACTORY: Final = PluginFactory(
-    name=NODE_FILTER_LABEL,
-    points=(Point.FILTER,),
-    build=_build_node_filter_label,
-    args_type=NodeFilterLabelArgs,
-    validate=validate,
-)
-
-
-NODE_SCORE_LABEL: Final = "NodeScoreLabel"
-
-
 class NodeScoreLabelArgs(LabelArgs, frozen=True, kw_only=True):
-    """The label that costs a node its point."""
+    """The label that makes a node the last choice."""
 
     key: str = "node"
     value: str = "hello"
@@ -120,14 +106,30 @@ class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """1 becomes 100; 0 stays, also when no node has more."""
+        """1 becomes 100; 0 stays 0, also when every node has 0."""
         return default_normalize(scores)
+
+
+def validate(args: LabelArgs, path: str) -> list[str]:
+    """A key or value that no label can have would match nothing silently."""
+    return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
+
+
+def _build_node_filter_label(args: Any) -> NodeFilterLabel:
+    return NodeFilterLabel(args or NodeFilterLabelArgs())
 
 
 def _build_node_score_label(args: Any) -> NodeScoreLabel:
     return NodeScoreLabel(args or NodeScoreLabelArgs())
 
 
+NODE_FILTER_LABEL_FACTORY: Final = PluginFactory(
+    name=NODE_FILTER_LABEL,
+    points=(Point.FILTER,),
+    build=_build_node_filter_label,
+    args_type=NodeFilterLabelArgs,
+    validate=validate,
+)
 NODE_SCORE_LABEL_FACTORY: Final = PluginFactory(
     name=NODE_SCORE_LABEL,
     points=(Point.SCORE,),

@@ -1,6 +1,6 @@
-"""NodeReady: pods stay off nodes whose kubelet does not say that they are ready. For who runs without taints.
+"""NodeReady: filters out nodes that are not ready, for clusters that do not use the taints of the node controller.
 
-Filter: the condition Ready must be True where there is one; a node that has none is taken as ready, as in the article.
+Filter: the condition Ready must be True; a node without that condition counts as ready, as in the article.
 Opt-in: kube-scheduler leaves this to the taints ``node.kubernetes.io/not-ready`` and ``unreachable``.
 """
 
@@ -30,7 +30,7 @@ class NodeReady(VectorFilterPlugin, EnqueueExtensions):
     reads = Reads.NODE
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node is ready, or does not say."""
+        """Whether the node is ready, or has no condition Ready."""
         return SUCCESS if is_ready(node.node) else NOT_READY
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:

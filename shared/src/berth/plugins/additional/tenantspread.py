@@ -1,4 +1,4 @@
-"""TenantSpread: the pods of each tenant lie evenly over the nodes. A tenant is the value of the pods' label ``tenant``.
+"""TenantSpread: spreads the pods of each tenant evenly over the nodes. The label ``tenant`` of a pod names its tenant.
 
 PreFilter: a pod without the label is unschedulable. Score: how many pods of the tenant the node has, over all
 namespaces, those that are being deleted not counted; normalized by place and reversed: the fewest are 100, the next
@@ -51,7 +51,7 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         self._refusal = PreFilterResult(Status.unresolvable(NO_TENANT.format(args.key)))
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """The pod must say whose it is."""
+        """The pod must have the label."""
         return PreFilterResult() if self._tenant(pod) else self._refusal
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
@@ -80,7 +80,7 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         return nodes.take(counts)
 
     def events(self) -> Sequence[EventHint]:
-        """The pod gets the label: nothing else helps one that has none."""
+        """The pod gets the label: nothing else helps a pod without it."""
         return (EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL), self._is_labelled_now),)
 
     def _tenant(self, pod: Pod) -> str:
@@ -94,7 +94,7 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
 
 
 def validate(args: TenantSpreadArgs, path: str) -> list[str]:
-    """The key must be one that a label can have."""
+    """The key must be a valid label key."""
     return key_problems(args.key, f"{path}.key")
 
 

@@ -1,6 +1,6 @@
-"""Which evictions a PodDisruptionBudget forbids.
+"""The victims on one node: as few and as unimportant pods as possible, and the cost of evicting them.
 
-Whom a pod needs gone from one node: as few and as unimportant pods as it takes, and how good that is.
+PodDisruptionBudgets decide which evictions count as violations.
 """
 
 from __future__ import annotations
@@ -20,22 +20,89 @@ from berth.cluster.topologycounts import PodGroup
 from berth.framework.preemption import DryRun, Vacated
 from berth.framework.status import Status
 
+NO_VICTIMS: Final = Status.unresolvable("No preemption victims found for incoming pod")
+PRIORITY_OFFSET: Final = 2**31
+"""Added to every priority in a sum, so that each is positive: more pods always cost more."""
+Cost = tuple[int, int, int, int, float]
+"""How nodes are compared, smaller is better: violated budgets, highest priority, sum of priorities, number of victims,
+and the earliest start among the victims of the highest priority, as Unix seconds times -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods to evict from a node, most important first; ``violations``: how many of them violate a budget."""
+
+    row: int
+    pods: tuple[Placed, ...]
+    violations: int
+
+    @property
+    def cost(self) -> Cost:
+        priorities = [priority_of(placed.pod) for placed in self.pods]
+        highest = max(priorities)
+        since = min(started_at(placed.pod) for placed in self.pods if priority_of(placed.pod) == highest)
+        return (self.violations, highest, sum(priorities) + PRIORITY_OFFSET * len(priorities), len(priorities), -since)
+
+
+def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> Victims | Status:
+    """Removes all pods of lower priority, then reprieves as many as possible: those protected by budgets first.
+
+    Returns a Status with the reason when the pod does not fit even without all of them.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    potential = most_important_first(lower_priority_pods_on(node, dry_run.pod))
+    if not potential:
+        return NO_VICTIMS
+    violating, others = budgets.split(potential)
+    with dry_run.vacating(node, potential) as vacated:
+        status = vacated.status()
+        if not status.is_success:
+            return status
+        violating_victims = _not_reprieved(violating, vacated)
+        victims = violating_victims + _not_reprieved(others, vacated)
+    if not victims:
+        return Status.unresolvable(f'expected at least one victim pod on node "{node.name}"')
+    return Victims(node.row, tuple(most_important_first(victims)), len(violating_victims))
+
+
+def _not_reprieved(pods: Iterable[Placed], vacated: Vacated) -> list[Placed]:
+    """The pods that must be evicted for the pod to fit; the others are put back (reprieved)."""
+    victims = []
+    for placed in pods:
+        vacated.put_back(placed)
+        if not vacated.status().is_success:
+            vacated.take_away(placed)
+            victims.append(placed)
+    return victims
+
+
+def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[Placed]:
+    """The pods on the node that the pod may preempt."""
+    return [placed for placed in node.placed() if priority_of(placed.pod) < priority_of(pod)]
+
+
+def most_important_first(pods: Iterable[Placed]) -> list[Placed]:
+    """By priority, then by start time; the uid makes the order the same in every process."""
+    return sorted(pods, key=lambda placed: (-priority_of(placed.pod), started_at(placed.pod), placed.pod.uid))
+
 
 @dataclass(frozen=True, slots=True)
 class DisruptionBudget:
-    """``disrupted``: names of pods whose eviction is under way already and counted in ``allowed``."""
+    """``disrupted``: names of pods whose eviction is in progress and already counted in ``allowed``."""
 
     pods: LabelMatcher
     allowed: int
     disrupted: frozenset[str]
 
-    def means(self, pod: Pod) -> bool:
-        """Whether evicting the pod takes something from the budget."""
+    def covers(self, pod: Pod) -> bool:
+        """Whether evicting the pod uses up some of the budget."""
         return self.pods.matches(pod.metadata.labels or {}) and pod.metadata.name not in self.disrupted
 
 
 class DisruptionBudgets:
-    """The budgets of one Snapshot, by namespace, compiled when they are first asked for after a change."""
+    """The PodDisruptionBudgets of one Snapshot by namespace; compiled on first use after a change."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._objects = snapshot.objects(PodDisruptionBudget)
@@ -43,7 +110,7 @@ class DisruptionBudgets:
         self._by_namespace: dict[str, list[DisruptionBudget]] = {}
 
     def split(self, pods: Iterable[Placed]) -> tuple[list[Placed], list[Placed]]:
-        """Those whose eviction would violate a budget if all were evicted in this order, and the others."""
+        """Pods whose eviction would violate a budget if all were evicted in this order, and the others."""
         violating: list[Placed] = []
         others: list[Placed] = []
         left: dict[int, int] = {}
@@ -51,25 +118,25 @@ class DisruptionBudgets:
             (violating if self._violates(placed.pod, left) else others).append(placed)
         return violating, others
 
-    def forbid(self, group: PodGroup) -> bool:
-        """Whether evicting any pod of the group violates a budget, whoever else is evicted."""
+    def forbids(self, group: PodGroup) -> bool:
+        """Whether evicting any pod of the group violates a budget, whatever else is evicted."""
         return bool(group.labels) and any(
             budget.allowed <= 0 and not budget.disrupted and budget.pods.matches(group.labels)
-            for budget in self._of(group.namespace)
+            for budget in self._in_namespace(group.namespace)
         )
 
     def _violates(self, pod: Pod, left: dict[int, int]) -> bool:
-        """Take the pod from all its budgets; ``left``: by budget, what was left of it before."""
+        """Counts the pod against all its budgets; ``left``: evictions still allowed, by budget."""
         if not pod.metadata.labels:
             return False
         violates = False
-        for budget in self._of(pod.metadata.namespace):
-            if budget.means(pod):
+        for budget in self._in_namespace(pod.metadata.namespace):
+            if budget.covers(pod):
                 left[id(budget)] = left.get(id(budget), budget.allowed) - 1
                 violates = violates or left[id(budget)] < 0
         return violates
 
-    def _of(self, namespace: str) -> list[DisruptionBudget]:
+    def _in_namespace(self, namespace: str) -> list[DisruptionBudget]:
         if self._version != self._objects.version:
             self._version, self._by_namespace = self._objects.version, {}
         known = self._by_namespace.get(namespace)
@@ -80,79 +147,8 @@ class DisruptionBudgets:
 
 
 def _compiled(budget: PodDisruptionBudget) -> DisruptionBudget | None:
-    """None for one that means no pods: its selector is absent or empty."""
+    """None for a budget that selects no pods: its selector is absent or empty."""
     pods = compile_label_selector(budget.spec.selector)
     if not pods.requirements:
         return None
     return DisruptionBudget(pods, budget.status.disruptions_allowed, frozenset(budget.status.disrupted_pods or ()))
-
-
-NO_VICTIMS: Final = Status.unresolvable("No preemption victims found for incoming pod")
-
-ABOVE_ALL: Final = 2**31
-"""Added to every priority in a sum, so that none is below 0: more pods are always more."""
-
-Worth = tuple[int, int, int, int, float]
-"""What nodes are compared by, the smaller the better: violated budgets, highest priority, sum of priorities, number of
-victims, and how long ago the first of the most important ones started, as Unix seconds times -1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """Pods to evict from a node, the most important one first; of ``violations`` a budget forbids it."""
-
-    row: int
-    pods: tuple[Placed, ...]
-    violations: int
-
-    @property
-    def worth(self) -> Worth:
-        """What this node is compared with others by."""
-        priorities = [priority_of(placed.pod) for placed in self.pods]
-        highest = max(priorities)
-        since = min(started_at(placed.pod) for placed in self.pods if priority_of(placed.pod) == highest)
-        return (self.violations, highest, sum(priorities) + ABOVE_ALL * len(priorities), len(priorities), -since)
-
-
-def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> Victims | Status:
-    """Let every less important pod go, then take back whom one can: those that budgets protect first.
-
-    A Status says why the pod does not fit even without them.
-
-    Raises:
-        PluginFailure: a plugin failed.
-    """
-    potential = by_importance(less_important_on(node, dry_run.pod))
-    if not potential:
-        return NO_VICTIMS
-    violating, others = budgets.split(potential)
-    with dry_run.vacating(node, potential) as vacated:
-        status = vacated.status()
-        if not status.is_success:
-            return status
-        stay_out = _not_taken_back(violating, vacated)
-        victims = stay_out + _not_taken_back(others, vacated)
-    if not victims:
-        return Status.unresolvable(f'expected at least one victim pod on node "{node.name}"')
-    return Victims(node.row, tuple(by_importance(victims)), len(stay_out))
-
-
-def less_important_on(node: NodeInfo, pod: Pod) -> list[Placed]:
-    """The pods on the node that the pod may preempt."""
-    return [placed for placed in node.placed() if priority_of(placed.pod) < priority_of(pod)]
-
-
-def by_importance(pods: Iterable[Placed]) -> list[Placed]:
-    """Higher priority first, of equal ones the one that has run longer; the uid only keeps every process in step."""
-    return sorted(pods, key=lambda placed: (-priority_of(placed.pod), started_at(placed.pod), placed.pod.uid))
-
-
-def _not_taken_back(pods: Iterable[Placed], vacated: Vacated) -> list[Placed]:
-    """Those with whom the pod would not fit; the others are back."""
-    victims = []
-    for placed in pods:
-        vacated.put_back(placed)
-        if not vacated.status().is_success:
-            vacated.take_away(placed)
-            victims.append(placed)
-    return victims

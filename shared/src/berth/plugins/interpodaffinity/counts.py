@@ -1,10 +1,9 @@
-"""What InterPodAffinity's filter knows in one cycle: how many pods that matter are in which domain.
+"""Pod counts by topology domain for InterPodAffinity: for Filter, and weighted for Score.
 
-What InterPodAffinity's score adds up: weights of preferences, the pod's own and those of placed pods, by domain.
-
-For each placed pod, in its node's domain: +weight for each preferred term of the pod that means it and -weight for each
-preferred term of anti-affinity; ``hardPodAffinityWeight`` for each of its required terms that means the pod, and its
-own preferences about the pod likewise. A node has the sum over its domains.
+Score: for each placed pod, in its node's domains: +weight for each preferred affinity term of the incoming pod that
+matches it, -weight for each preferred anti-affinity term; the same for the placed pod's preferred terms that match the
+incoming pod; and ``hardPodAffinityWeight`` for each of its required affinity terms that match. A node's score is the
+sum over its domains.
 """
 
 from __future__ import annotations
@@ -21,174 +20,164 @@ from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, c
 from berth.cluster.nodes import Gone, Mask, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import HoldersOf, Kind, PodGroup, PodKind, label_items
-from berth.plugins.domains import Domains
+from berth.plugins.domains import DomainSums
 
 
 @dataclass(slots=True)
-class Meetings:
-    """Domains of a pod's own terms, and of other pods' terms against it.
+class AffinityCounts:
+    """Counts of pods that match the incoming pod's required terms, and of pods whose anti-affinity matches it.
 
     Attributes:
-        required: for each required term, pods that satisfy all of them, by the term's topology.
-        apart: for each term of anti-affinity, the pods that it means.
-        refusing: by topology key, pods that are to be kept apart from this one.
-        matches_itself: whether the pod satisfies its own required terms: the first of a group may go anywhere.
+        affinity: for each required affinity term, the pods that match all of these terms, by the term's topology.
+        anti_affinity: for each required anti-affinity term, the pods that match it.
+        existing_anti_affinity: by topology key, the existing pods whose required anti-affinity matches this pod.
+        matches_itself: whether the pod matches its own affinity terms: the first pod of a group may go anywhere.
     """
 
     terms: AffinityTerms
-    required: list[Domains] = field(default_factory=list)
-    apart: list[Domains] = field(default_factory=list)
-    refusing: dict[str, Domains] = field(default_factory=dict)
+    affinity: list[DomainSums] = field(default_factory=list)
+    anti_affinity: list[DomainSums] = field(default_factory=list)
+    existing_anti_affinity: dict[str, DomainSums] = field(default_factory=dict)
     matches_itself: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to filter by."""
-        return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.refusing)
+        return not (self.terms.required_affinity or self.terms.required_anti_affinity or self.existing_anti_affinity)
 
     def clone(self) -> Self:
-        """A copy that may be changed."""
         return type(self)(
             self.terms,
-            [domains.clone() for domains in self.required],
-            [domains.clone() for domains in self.apart],
-            {key: domains.clone() for key, domains in self.refusing.items()},
+            [domains.clone() for domains in self.affinity],
+            [domains.clone() for domains in self.anti_affinity],
+            {key: domains.clone() for key, domains in self.existing_anti_affinity.items()},
             self.matches_itself,
         )
 
-    def change(self, pod: Pod, other: Pod, row: int, by: int, snapshot: Snapshot) -> None:
-        """Another pod is supposed to come to a row, or to leave it."""
-        if self.terms.required_affinity and all(_means(term, other, snapshot) for term in self.terms.required_affinity):
-            for domains in self.required:
+    def update(self, pod: Pod, other: Pod, row: int, by: int, snapshot: Snapshot) -> None:
+        """Adds (``by`` 1) or removes (-1) another pod on a row."""
+        if self.terms.required_affinity and all(
+            _matches(term, other, snapshot) for term in self.terms.required_affinity
+        ):
+            for domains in self.affinity:
                 domains.add(row, by)
-        for term, domains in zip(self.terms.required_anti_affinity, self.apart, strict=True):
-            if _means(term, other, snapshot):
+        for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
+            if _matches(term, other, snapshot):
                 domains.add(row, by)
         for term in compile_affinity_terms(other.spec.affinity, other.metadata.namespace).required_anti_affinity:
-            if _means(term, pod, snapshot):
-                self._refusing(term.topology_key, snapshot).add(row, by)
+            if _matches(term, pod, snapshot):
+                self._existing_anti_affinity(term.topology_key, snapshot).add(row, by)
 
-    def _refusing(self, key: str, snapshot: Snapshot) -> Domains:
-        known = self.refusing.get(key)
+    def _existing_anti_affinity(self, key: str, snapshot: Snapshot) -> DomainSums:
+        known = self.existing_anti_affinity.get(key)
         if known is None:
-            known = self.refusing[key] = Domains.adding(snapshot, key, snapshot.columns.nothing)
+            known = self.existing_anti_affinity[key] = DomainSums.of_column(snapshot, key, snapshot.columns.nothing)
         return known
 
     # One row.
 
-    def is_together(self, row: int) -> bool:
-        """Whether every required term is satisfied there."""
-        if not all(domains.has(row) for domains in self.required):
+    def satisfies_affinity(self, row: int) -> bool:
+        """Whether every required affinity term has a matching pod in the row's domain."""
+        if not all(domains.has(row) for domains in self.affinity):
             return False
-        return all(domains.at(row) > 0 for domains in self.required) or self._is_first()
+        return all(domains.at(row) > 0 for domains in self.affinity) or self._is_first()
 
-    def is_apart(self, row: int) -> bool:
-        """Whether nobody is there from whom the pod keeps apart."""
-        return not any(domains.at(row) > 0 for domains in self.apart)
+    def satisfies_anti_affinity(self, row: int) -> bool:
+        """Whether no required anti-affinity term has a matching pod in the row's domain."""
+        return not any(domains.at(row) > 0 for domains in self.anti_affinity)
 
-    def is_let_in(self, row: int) -> bool:
-        """Whether nobody is there who keeps apart from the pod."""
-        return not any(domains.at(row) > 0 for domains in self.refusing.values())
+    def satisfies_existing_anti_affinity(self, row: int) -> bool:
+        """Whether no existing pod in the row's domains has anti-affinity to this pod."""
+        return not any(domains.at(row) > 0 for domains in self.existing_anti_affinity.values())
 
     # The same for many nodes.
 
-    def together(self, nodes: Nodes) -> Mask:
-        """Where every required term is satisfied."""
-        met = _everywhere(nodes, *(domains.present(nodes) for domains in self.required))
-        return (
-            met if self._is_first() else _everywhere(nodes, met, *(domains.on(nodes) > 0 for domains in self.required))
-        )
+    def affinity_mask(self, nodes: Nodes) -> Mask:
+        has_keys = _all_of(nodes, *(domains.present(nodes) for domains in self.affinity))
+        if self._is_first():
+            return has_keys
+        return _all_of(nodes, has_keys, *(domains.of_nodes(nodes) > 0 for domains in self.affinity))
 
-    def kept_apart(self, nodes: Nodes) -> Mask:
-        """Where nobody is from whom the pod keeps apart."""
-        return _everywhere(nodes, *(domains.on(nodes) <= 0 for domains in self.apart))
+    def anti_affinity_mask(self, nodes: Nodes) -> Mask:
+        return _all_of(nodes, *(domains.of_nodes(nodes) <= 0 for domains in self.anti_affinity))
 
-    def let_in(self, nodes: Nodes) -> Mask:
-        """Where nobody is who keeps apart from the pod."""
-        return _everywhere(nodes, *(domains.on(nodes) <= 0 for domains in self.refusing.values()))
+    def existing_anti_affinity_mask(self, nodes: Nodes) -> Mask:
+        return _all_of(nodes, *(domains.of_nodes(nodes) <= 0 for domains in self.existing_anti_affinity.values()))
 
-    # The same as if pods were gone.
+    # For preemption: with pods removed.
 
-    def still_apart(self, nodes: Nodes, gone: Gone) -> Mask:
-        """Where somebody is left from whom the pod keeps apart."""
+    def anti_affinity_violated_without(self, nodes: Nodes, gone: Gone) -> Mask:
+        """Which nodes still have a pod that matches an anti-affinity term when the ``gone`` pods are removed."""
         labels_of = nodes.snapshot.labels_of_namespace
-        refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
-        for term, domains in zip(self.terms.required_anti_affinity, self.apart, strict=True):
-            meant = partial(PodKind((term.selector,)).times, labels_of=labels_of)
-            refused |= domains.on(nodes) - gone.count(meant) > 0
-        return refused
+        violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
+        for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
+            matching = partial(PodKind((term.selector,)).times, labels_of=labels_of)
+            violated |= domains.of_nodes(nodes) - gone.count(matching) > 0
+        return violated
 
-    def still_refusing(self, pod: Pod, nodes: Nodes, gone: Gone) -> Mask:
-        """Where somebody is left who keeps apart from the pod."""
+    def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, gone: Gone) -> Mask:
+        """Which nodes still have a pod with anti-affinity to this pod when the ``gone`` pods are removed."""
         snapshot = nodes.snapshot
 
         def times(group: PodGroup, key: str) -> int:
             terms = (term for term in group.terms.required_anti_affinity if term.topology_key == key)
-            return sum(_means(term, pod, snapshot) for term in terms)
+            return sum(_matches(term, pod, snapshot) for term in terms)
 
-        refused: Mask = np.zeros(len(nodes), dtype=np.bool_)
-        for key, domains in self.refusing.items():
-            refused |= domains.on(nodes) - gone.count(partial(times, key=key)) > 0
-        return refused
+        violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
+        for key, domains in self.existing_anti_affinity.items():
+            violated |= domains.of_nodes(nodes) - gone.count(partial(times, key=key)) > 0
+        return violated
 
     def _is_first(self) -> bool:
-        return self.matches_itself and not any(domains.any() for domains in self.required)
+        return self.matches_itself and not any(domains.any() for domains in self.affinity)
 
 
-def meetings_of(pod: Pod, snapshot: Snapshot) -> Meetings:
-    """What there is to know before any node is looked at."""
+def count_affinity(pod: Pod, snapshot: Snapshot) -> AffinityCounts:
+    """The counts that Filter needs; computed once in PreFilter."""
     terms, namespace = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace), pod.metadata.namespace
-    found = Meetings(terms)
+    found = AffinityCounts(terms)
     if terms.required_affinity:
         everyone = snapshot.groups.tally(PodKind(tuple(term.selector for term in terms.required_affinity))).counts
-        found.required = [Domains.adding(snapshot, term.topology_key, everyone) for term in terms.required_affinity]
-        found.matches_itself = all(_means(term, pod, snapshot) for term in terms.required_affinity)
-    found.apart = [_domains_of(term, PodKind((term.selector,)), snapshot) for term in terms.required_anti_affinity]
-    refusing = snapshot.groups.terms_about(
+        found.affinity = [
+            DomainSums.of_column(snapshot, term.topology_key, everyone) for term in terms.required_affinity
+        ]
+        found.matches_itself = all(_matches(term, pod, snapshot) for term in terms.required_affinity)
+    found.anti_affinity = [
+        _count_domains(term, PodKind((term.selector,)), snapshot) for term in terms.required_anti_affinity
+    ]
+    existing = snapshot.groups.terms_about(
         AffinityTermKind.REQUIRED_ANTI_AFFINITY, namespace, label_items(pod.metadata.labels)
     )
-    for key in dict.fromkeys(term.topology_key for term in refusing):
+    for key in dict.fromkeys(term.topology_key for term in existing):
         holders = (
-            HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, term) for term in refusing if term.topology_key == key
+            HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, term) for term in existing if term.topology_key == key
         )
         counts = sum((snapshot.groups.tally(kind).counts for kind in holders), np.zeros_like(snapshot.columns.pods))
-        domains = Domains.adding(snapshot, key, counts)
+        domains = DomainSums.of_column(snapshot, key, counts)
         if domains.any():
-            found.refusing[key] = domains
+            found.existing_anti_affinity[key] = domains
     return found
 
 
-def _domains_of(term: AffinityTerm, kind: PodKind, snapshot: Snapshot) -> Domains:
-    return Domains.adding(snapshot, term.topology_key, snapshot.groups.tally(kind).counts)
-
-
-def _means(term: AffinityTerm, pod: Pod, snapshot: Snapshot) -> bool:
-    meta = pod.metadata
-    return term.selector.matches(meta.namespace, meta.labels or {}, snapshot.labels_of_namespace)
-
-
-def _everywhere(nodes: Nodes, *masks: Mask) -> Mask:
-    everywhere: Mask = np.ones(len(nodes), dtype=np.bool_)
-    for mask in masks:
-        everywhere &= mask
-    return everywhere
+def _count_domains(term: AffinityTerm, kind: PodKind, snapshot: Snapshot) -> DomainSums:
+    return DomainSums.of_column(snapshot, term.topology_key, snapshot.groups.tally(kind).counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """In the domains of this key, each pod of the kind counts with this weight."""
+class ScoredTerm:
+    """Each pod of the kind adds the weight to its domain of this topology key."""
 
     key: str
     kind: Kind
     weight: int
 
 
-def wishes_of(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[Wish]:
-    """Everything that counts for a pod."""
+def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[ScoredTerm]:
+    """All terms that contribute to the score of a pod: its own, and those of placed pods that match it."""
     for term in terms.preferred_affinity:
-        yield Wish(term.topology_key, PodKind((term.selector,)), term.weight)
+        yield ScoredTerm(term.topology_key, PodKind((term.selector,)), term.weight)
     for term in terms.preferred_anti_affinity:
-        yield Wish(term.topology_key, PodKind((term.selector,)), -term.weight)
+        yield ScoredTerm(term.topology_key, PodKind((term.selector,)), -term.weight)
     namespace, labels = pod.metadata.namespace, label_items(pod.metadata.labels)
     for point, sign in (
         (AffinityTermKind.REQUIRED_AFFINITY, hard_weight),
@@ -196,25 +185,37 @@ def wishes_of(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight
         (AffinityTermKind.PREFERRED_ANTI_AFFINITY, -1),
     ):
         for term in snapshot.groups.terms_about(point, namespace, labels) if sign else ():
-            yield Wish(term.topology_key, HoldersOf(point, term), sign * (term.weight or 1))
+            yield ScoredTerm(term.topology_key, HoldersOf(point, term), sign * (term.weight or 1))
 
 
-def added_up(wishes: Iterable[Wish], snapshot: Snapshot) -> list[Domains]:
-    """One for each topology key; none at all when no pod is in any domain: then there is nothing to score by."""
-    by_key: dict[str, list[Wish]] = {}
-    for wish in wishes:
-        by_key.setdefault(wish.key, []).append(wish)
-    sums = [_sum(key, wanted, snapshot) for key, wanted in by_key.items()]
+def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[DomainSums]:
+    """The sums for each topology key; empty when no pod that counts is in any domain: then Score is skipped."""
+    by_key: dict[str, list[ScoredTerm]] = {}
+    for term in terms:
+        by_key.setdefault(term.key, []).append(term)
+    sums = [_topology_score(key, of_key, snapshot) for key, of_key in by_key.items()]
     return [domains for domains in sums if domains is not None]
 
 
-def _sum(key: str, wishes: Iterable[Wish], snapshot: Snapshot) -> Domains | None:
+def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -> DomainSums | None:
     """None when no pod that counts is in a domain; a sum of 0 is a sum."""
     total = np.zeros(snapshot.columns.capacity, dtype=np.float64)
     touched = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
-    for wish in wishes:
-        counts = snapshot.groups.tally(wish.kind).counts
-        total += wish.weight * counts
+    for term in terms:
+        counts = snapshot.groups.tally(term.kind).counts
+        total += term.weight * counts
         touched |= counts > 0
-    domains = Domains.adding(snapshot, key, total)
+    domains = DomainSums.of_column(snapshot, key, total)
     return domains if bool(np.any(touched[: snapshot.size] & (domains.codes >= 0))) else None
+
+
+def _matches(term: AffinityTerm, pod: Pod, snapshot: Snapshot) -> bool:
+    meta = pod.metadata
+    return term.selector.matches(meta.namespace, meta.labels or {}, snapshot.labels_of_namespace)
+
+
+def _all_of(nodes: Nodes, *masks: Mask) -> Mask:
+    everywhere: Mask = np.ones(len(nodes), dtype=np.bool_)
+    for mask in masks:
+        everywhere &= mask
+    return everywhere

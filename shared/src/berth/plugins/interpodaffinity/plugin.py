@@ -1,12 +1,9 @@
-"""The arguments of InterPodAffinity and what is wrong with them.
+"""InterPodAffinity: required and preferred pod affinity and anti-affinity, by topology.
 
-Which events may help a pod that InterPodAffinity refused.
-
-InterPodAffinity: pods that must, or would rather, be together with other pods or apart from them, by topology.
-
-Filter: every required term must have a pod that satisfies them all in the node's domain (the first of a group that
-satisfies its own terms may go anywhere), no term of anti-affinity may, and no pod there may keep apart from this one.
-Score: see interpodaffinityscore; normalized so that the least is 0 and the most 100. As kube-scheduler 1.36's plugin.
+Filter: in the node's domain, every required affinity term has a pod that matches all of them (the first pod of a group
+that matches its own terms may go anywhere), no required anti-affinity term has a matching pod, and no existing pod has
+required anti-affinity to this one. Score: see ``counts``; normalized so that the least is 0 and the most 100. As
+kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -36,118 +33,34 @@ from berth.framework.interface import (
 )
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
-from berth.plugins.domains import Domains
+from berth.plugins.domains import DomainSums
 from berth.plugins.factory import Args, PluginFactory
-from berth.plugins.interpodaffinity.counts import Meetings, added_up, meetings_of, wishes_of
+from berth.plugins.interpodaffinity.counts import AffinityCounts, count_affinity, scored_terms, topology_scores
 
-_MAX_WEIGHT: Final = 100
+NAME: Final = "InterPodAffinity"
+AFFINITY_NOT_MATCHED: Final = Status.unresolvable("node(s) didn't match pod affinity rules")
+ANTI_AFFINITY_NOT_MATCHED: Final = Status.unschedulable("node(s) didn't match pod anti-affinity rules")
+EXISTING_ANTI_AFFINITY_NOT_MATCHED: Final = Status.unschedulable(
+    "node(s) didn't satisfy existing pods anti-affinity rules"
+)
+AFFINITY_COUNTS: Final = StateKey[AffinityCounts]("InterPodAffinity.affinity_counts")
+TOPOLOGY_SCORES: Final = StateKey[list[DomainSums]]("InterPodAffinity.topology_scores")
 
 
 class InterPodAffinityArgs(Args, frozen=True, kw_only=True):
-    """``hardPodAffinityWeight``: what a required term of a placed pod counts with in scores, 0..100.
+    """``hardPodAffinityWeight``: the weight of a placed pod's required affinity terms in Score, 0..100.
 
-    ``ignorePreferredTermsOfExistingPods``: pods without preferences of their own are not scored.
+    ``ignorePreferredTermsOfExistingPods``: skips Score for pods without preferred terms of their own.
     """
 
     hard_pod_affinity_weight: int = 1
     ignore_preferred_terms_of_existing_pods: bool = False
 
 
-def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
-    """The weight must be one that a preference can have, or 0."""
-    weight = args.hard_pod_affinity_weight
-    return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
-
-
-def _pod_helps(pod: Pod, old: object, new: object) -> bool:
-    """It comes and satisfies the affinity; it goes, or is not meant any more, and stood against the anti-affinity."""
-    was, now = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
-    if now is not None and now.uid == pod.uid:
-        return True
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
-    if (
-        now is not None
-        and _all_mean(terms.required_affinity, now)
-        and not (was and _all_mean(terms.required_affinity, was))
-    ):
-        return True
-    if was is None:
-        return False
-    freed = any(_means(term, was) and not (now and _means(term, now)) for term in terms.required_anti_affinity)
-    return freed or (now is None and _kept_apart_from(was, pod))
-
-
-def _kept_apart_from(gone: Pod, pod: Pod) -> bool:
-    terms = compile_affinity_terms(gone.spec.affinity, gone.metadata.namespace)
-    return any(_means(term, pod) for term in terms.required_anti_affinity)
-
-
-def _node_helps(pod: Pod, old: object, new: object) -> bool:
-    """It is new and in the domains that are asked for, or it comes to one, or it leaves one that was to be avoided.
-
-    A pod that asks for nothing was refused by terms of placed pods, whose labels are not known here.
-    """
-    if not isinstance(new, Node):
-        return False
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
-    now = new.metadata.labels or {}
-    if not isinstance(old, Node):
-        return all(term.topology_key in now for term in terms.required_affinity)
-    was = old.metadata.labels or {}
-    if not terms.required_affinity and not terms.required_anti_affinity:
-        return was != now
-    comes = any(term.topology_key in now and _moves(term, was, now) for term in terms.required_affinity)
-    return comes or any(term.topology_key in was and _moves(term, was, now) for term in terms.required_anti_affinity)
-
-
-def _moves(term: AffinityTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return was.get(term.topology_key) != now.get(term.topology_key)
-
-
-def _namespace_helps(pod: Pod, _: object, __: object) -> bool:
-    """A namespace that other terms select now: only terms of the pod itself are known here."""
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
-    return any(
-        term.selector.uses_namespace_labels for term in (*terms.required_affinity, *terms.required_anti_affinity)
-    )
-
-
-def _all_mean(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
-    return bool(terms) and all(_means(term, pod) for term in terms)
-
-
-def _means(term: AffinityTerm, pod: Pod) -> bool:
-    """What selects namespaces by labels is taken to select all of them: better one try too many."""
-    selector, meta = term.selector, pod.metadata
-    covered = selector.uses_namespace_labels or meta.namespace in selector.namespaces
-    return covered and selector.labels.matches(meta.labels or {})
-
-
-EVENTS: Final[Sequence[EventHint]] = (
-    EventHint(ClusterEvent(Resource.POD, Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL), _pod_helps),
-    EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _node_helps),
-    EventHint(ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _namespace_helps),
-    EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _pod_helps),
-)
-
-
-NAME: Final = "InterPodAffinity"
-
-NOT_TOGETHER: Final = Status.unresolvable("node(s) didn't match pod affinity rules")
-
-NOT_APART: Final = Status.unschedulable("node(s) didn't match pod anti-affinity rules")
-
-NOT_LET_IN: Final = Status.unschedulable("node(s) didn't satisfy existing pods anti-affinity rules")
-
-MEETINGS: Final = StateKey[Meetings]("InterPodAffinity.meetings")
-
-SUMS: Final = StateKey[list[Domains]]("InterPodAffinity.sums")
-
-
 class InterPodAffinity(
     PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
 ):
-    """Filters and scores by who is where."""
+    """Filters by required terms, scores by preferred ones."""
 
     name: ClassVar[str] = NAME
 
@@ -156,67 +69,67 @@ class InterPodAffinity(
         self._own_only = args.ignore_preferred_terms_of_existing_pods
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod that requires nothing and that nobody keeps apart from."""
-        found = meetings_of(pod, snapshot)
+        """Skip for a pod without required terms to which no existing pod has anti-affinity."""
+        found = count_affinity(pod, snapshot)
         if found.is_empty:
             return PreFilterResult(SKIP)
-        state.write(MEETINGS, found)
+        state.write(AFFINITY_COUNTS, found)
         return PreFilterResult()
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
-        """One more in the domains of the node."""
-        state.read(MEETINGS).change(pod, added, node.row, 1, node.snapshot)
+        state.read(AFFINITY_COUNTS).update(pod, added, node.row, 1, node.snapshot)
         return SUCCESS
 
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
-        """One less."""
-        state.read(MEETINGS).change(pod, removed, node.row, -1, node.snapshot)
+        state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
     def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
-        """Where somebody is left to be apart from. A pod that must be with others has to be tried: they may go."""
-        meetings = state.read(MEETINGS)
-        if meetings.terms.required_affinity:
+        """By the remaining anti-affinity. With affinity terms each node must be tried: matching pods may be victims."""
+        counts = state.read(AFFINITY_COUNTS)
+        if counts.terms.required_affinity:
             return None
-        codes = np.where(meetings.still_refusing(pod, nodes, gone), 2, 0)
-        codes = np.where(meetings.still_apart(nodes, gone), 1, codes).astype(np.int32)
-        return Verdicts(codes, (SUCCESS, NOT_APART, NOT_LET_IN))
+        codes = np.where(counts.existing_anti_affinity_violated_without(pod, nodes, gone), 2, 0)
+        codes = np.where(counts.anti_affinity_violated_without(nodes, gone), 1, codes).astype(np.int32)
+        return Verdicts(codes, (SUCCESS, ANTI_AFFINITY_NOT_MATCHED, EXISTING_ANTI_AFFINITY_NOT_MATCHED))
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Affinity first, since no eviction helps there."""
-        meetings = state.read(MEETINGS)
-        if not meetings.is_together(node.row):
-            return NOT_TOGETHER
-        if not meetings.is_apart(node.row):
-            return NOT_APART
-        return SUCCESS if meetings.is_let_in(node.row) else NOT_LET_IN
+        """Affinity first, since evictions cannot help there."""
+        counts = state.read(AFFINITY_COUNTS)
+        if not counts.satisfies_affinity(node.row):
+            return AFFINITY_NOT_MATCHED
+        if not counts.satisfies_anti_affinity(node.row):
+            return ANTI_AFFINITY_NOT_MATCHED
+        return SUCCESS if counts.satisfies_existing_anti_affinity(node.row) else EXISTING_ANTI_AFFINITY_NOT_MATCHED
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
-        meetings = state.read(MEETINGS)
-        codes = np.where(meetings.let_in(nodes), 0, 3)
-        codes = np.where(meetings.kept_apart(nodes), codes, 2)
-        codes = np.where(meetings.together(nodes), codes, 1).astype(np.int32)
-        return Verdicts(codes, (SUCCESS, NOT_TOGETHER, NOT_APART, NOT_LET_IN))
+        counts = state.read(AFFINITY_COUNTS)
+        codes = np.where(counts.existing_anti_affinity_mask(nodes), 0, 3)
+        codes = np.where(counts.anti_affinity_mask(nodes), codes, 2)
+        codes = np.where(counts.affinity_mask(nodes), codes, 1).astype(np.int32)
+        return Verdicts(
+            codes, (SUCCESS, AFFINITY_NOT_MATCHED, ANTI_AFFINITY_NOT_MATCHED, EXISTING_ANTI_AFFINITY_NOT_MATCHED)
+        )
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip when no placed pod counts for or against any node."""
+        """Skip when no term adds to the score of any node."""
         terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
         if self._own_only and not terms.preferred_affinity and not terms.preferred_anti_affinity:
             return SKIP
-        wishes = wishes_of(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
-        state.write(SUMS, added_up(wishes, nodes.snapshot))
-        return SUCCESS if state.read(SUMS) else SKIP
+        scored = scored_terms(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
+        state.write(TOPOLOGY_SCORES, topology_scores(scored, nodes.snapshot))
+        return SUCCESS if state.read(TOPOLOGY_SCORES) else SKIP
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """What is wished for in the node's domains, less what is not."""
-        return int(sum(domains.at(node.row) for domains in state.read(SUMS)))
+        """The sum over the node's domains."""
+        return int(sum(domains.at(node.row) for domains in state.read(TOPOLOGY_SCORES)))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
         total = np.zeros(len(nodes), dtype=np.float64)
-        for domains in state.read(SUMS):
-            total += domains.on(nodes)
+        for domains in state.read(TOPOLOGY_SCORES):
+            total += domains.of_nodes(nodes)
         return total.astype(np.int64)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
@@ -228,8 +141,88 @@ class InterPodAffinity(
         return normalized
 
     def events(self) -> Sequence[EventHint]:
-        """Pods that come, go or change their labels; nodes that are added or change theirs."""
+        """Pods are added, deleted or relabelled; nodes or namespaces are added or relabelled."""
         return EVENTS
+
+
+def _after_pod_change(pod: Pod, old: object, new: object) -> bool:
+    """A pod now matches the affinity terms; or one that violated anti-affinity is deleted or no longer matches."""
+    was, now = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
+    if now is not None and now.uid == pod.uid:
+        return True
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    if (
+        now is not None
+        and _all_match(terms.required_affinity, now)
+        and not (was and _all_match(terms.required_affinity, was))
+    ):
+        return True
+    if was is None:
+        return False
+    freed = any(_matches(term, was) and not (now and _matches(term, now)) for term in terms.required_anti_affinity)
+    return freed or (now is None and _has_anti_affinity_to(was, pod))
+
+
+def _has_anti_affinity_to(gone: Pod, pod: Pod) -> bool:
+    terms = compile_affinity_terms(gone.spec.affinity, gone.metadata.namespace)
+    return any(_matches(term, pod) for term in terms.required_anti_affinity)
+
+
+def _after_node_change(pod: Pod, old: object, new: object) -> bool:
+    """A new node has the topology keys of the affinity terms; or a changed one enters or leaves a term's domain.
+
+    A pod without terms was rejected by terms of existing pods, whose topology keys are not known here.
+    """
+    if not isinstance(new, Node):
+        return False
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    now = new.metadata.labels or {}
+    if not isinstance(old, Node):
+        return all(term.topology_key in now for term in terms.required_affinity)
+    was = old.metadata.labels or {}
+    if not terms.required_affinity and not terms.required_anti_affinity:
+        return was != now
+    enters = any(term.topology_key in now and _changes_domain(term, was, now) for term in terms.required_affinity)
+    return enters or any(
+        term.topology_key in was and _changes_domain(term, was, now) for term in terms.required_anti_affinity
+    )
+
+
+def _changes_domain(term: AffinityTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    return was.get(term.topology_key) != now.get(term.topology_key)
+
+
+def _after_namespace_change(pod: Pod, _: object, __: object) -> bool:
+    """Another namespace may match a namespaceSelector of the pod; terms of existing pods are not known here."""
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    return any(
+        term.selector.uses_namespace_labels for term in (*terms.required_affinity, *terms.required_anti_affinity)
+    )
+
+
+def _all_match(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
+    return bool(terms) and all(_matches(term, pod) for term in terms)
+
+
+def _matches(term: AffinityTerm, pod: Pod) -> bool:
+    """A namespaceSelector is taken to match every namespace: an attempt in vain is better than none."""
+    selector, meta = term.selector, pod.metadata
+    covered = selector.uses_namespace_labels or meta.namespace in selector.namespaces
+    return covered and selector.labels.matches(meta.labels or {})
+
+
+EVENTS: Final[Sequence[EventHint]] = (
+    EventHint(ClusterEvent(Resource.POD, Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL), _after_pod_change),
+    EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _after_node_change),
+    EventHint(ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _after_namespace_change),
+    EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _after_pod_change),
+)
+_MAX_WEIGHT: Final = 100
+
+
+def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
+    weight = args.hard_pod_affinity_weight
+    return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
 
 
 def _build(args: Any) -> InterPodAffinity:

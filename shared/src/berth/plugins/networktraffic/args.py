@@ -24,23 +24,23 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
-    """Where the bandwidth comes from and what becomes of it. Rates are written in bits per second (``1G``).
+    """Where the bandwidth comes from and how it is scored. Rates are bits per second (``1G``).
 
     Attributes:
-        ip: short form of ``url``: host and port, without a scheme it is http.
-        device_name: short form of ``devices``: the name of one.
-        time_range: minutes that are averaged over.
+        ip: short form of ``url``: host and port; http unless it has a scheme.
+        device_name: short form of ``devices``: the name of one device.
+        time_range: minutes to average over.
         url: of the Prometheus server.
-        devices: names, each a regular expression for the whole name; unset is eth.*, en.* and bond.*, slaves left out.
-        range: in the place of ``timeRange``: a duration such as 90s; at least two scrapes long.
+        devices: regular expressions for whole device names; unset is eth.*, en.* and bond.*, without bond slaves.
+        range: replaces ``timeRange``: a duration such as 90s; at least two scrape intervals.
         direction: receive, transmit or both.
         scoring: Relative (to the busiest node) or Capacity (of the node's own link).
-        capacity: of links that do not tell theirs; unset: such a node counts as unknown under Capacity.
-        unknown_score: 0..100, what a node gets of which there is no sample, or none that is recent enough.
-        maximum_age: beyond which a sample is not believed; unset is the range, and 5 minutes at least.
-        pod_bandwidth: estimate for a placed pod that is not annotated, in each direction.
-        saturation_percent: 1..100, from which share of its link's capacity on a node is refused; 0 refuses none.
-        node_label: the label of the metrics that carries the node's name, where there is one.
+        capacity: of links that report none; unset: such a node counts as unknown under Capacity.
+        unknown_score: 0..100, the score of a node without a recent sample.
+        maximum_age: older samples are ignored; unset is the range, and 5 minutes at least.
+        pod_bandwidth: the estimate for a placed pod without annotation, in each direction.
+        saturation_percent: 1..100, the share of its link's capacity from which a node is filtered out; 0: no filter.
+        node_label: the label of the metrics with the node's name, if there is one.
     """
 
     ip: str = ""
@@ -60,7 +60,7 @@ class NetworkTrafficArgs(Args, frozen=True, kw_only=True):
 
 
 def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
-    """The question that valid arguments ask."""
+    """The query for valid arguments."""
     return BandwidthQuery(
         url=_url(args).rstrip("/"),
         devices=tuple(args.devices or ((re.escape(args.device_name),) if args.device_name else DEFAULT_DEVICES)),
@@ -70,19 +70,18 @@ def query_of(args: NetworkTrafficArgs) -> BandwidthQuery:
 
 
 def time_range_of(args: NetworkTrafficArgs) -> timedelta:
-    """What is averaged over; 5 minutes unless something is said."""
+    """The range to average over; 5 minutes by default."""
     return args.range or timedelta(minutes=args.time_range if args.time_range is not None else 5)
 
 
 def maximum_age_of(args: NetworkTrafficArgs) -> timedelta:
-    """Beyond which a sample is not believed."""
+    """The age from which samples are ignored."""
     return args.maximum_age or max(time_range_of(args), _SHORTEST_AGE)
 
 
 def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
-    """Every problem, with its path."""
     return [
-        *_two_forms(args, path),
+        *_form_problems(args, path),
         *_url_problems(args, path),
         *_device_problems(args, path),
         *_range_problems(args, path),
@@ -92,11 +91,11 @@ def validate(args: NetworkTrafficArgs, path: str) -> list[str]:
 
 
 def _url(args: NetworkTrafficArgs) -> str:
-    given = args.url or args.ip
-    return given if "://" in given else f"http://{given}"
+    address = args.url or args.ip
+    return address if "://" in address else f"http://{address}"
 
 
-def _two_forms(args: NetworkTrafficArgs, path: str) -> list[str]:
+def _form_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     pairs = (("ip", args.ip, "url", args.url), ("deviceName", args.device_name, "devices", args.devices))
     problems = [f"{path}.{long}: want {short} or {long}, got both" for short, a, long, b in pairs if a and b]
     if args.time_range is not None and args.range is not None:
@@ -110,12 +109,12 @@ def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     where, given = ("url", args.url) if args.url else ("ip", args.ip)
     try:
         parts = urlsplit(_url(args))
-        sound = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
-        sound, parts = False, urlsplit("")
+        is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
         return [f"{path}.{where}: want no user and password in it (addresses are logged)"]
-    return [] if sound else [f"{path}.{where}: want http://HOST[:PORT] or https://HOST[:PORT], got {given!r}"]
+    return [] if is_valid else [f"{path}.{where}: want http://HOST[:PORT] or https://HOST[:PORT], got {given!r}"]
 
 
 def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:

@@ -1,10 +1,10 @@
-"""NetworkTraffic: prefers nodes whose network carries little, by live data from Prometheus.
+"""NetworkTraffic: prefers nodes with little network traffic, by live data from Prometheus.
 
-Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when every node carries nothing. Capacity:
-``100 - bandwidth * 100 / capacity`` of the node's own link, 0 from a full link on. A node without a usable sample gets
-``unknownScore``. ``bandwidth`` is the sample and, so that not every pod follows the one quiet node until the next one,
-what pods placed lately are estimated to add (DESIGN 3.10). The plugin of the article "Kubernetes scheduler, live
-traffic", which asks a meaningful question in the place of the sum of a counter's readings.
+Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when no node has traffic. Capacity:
+``100 - bandwidth * 100 / capacity`` of the node's own link, 0 for a full link. A node without a usable sample gets
+``unknownScore``. ``bandwidth`` is the sample plus an estimate for recently placed pods, so that not all pods go to the
+one quiet node until the next sample (DESIGN 3.10). The plugin of the article "Kubernetes scheduler, live traffic"; it
+uses the rate of the counters where the article adds up their readings.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ SATURATED: Final = Status.unresolvable("node(s) had a saturated network link")
 UNKNOWN: Final = -1
 """The raw score of a node without a usable sample."""
 _MOST: Final = 2.0**53
-"""Bytes per second beyond what any link carries: more is not told apart, so that whole numbers stay within 64 bits."""
+"""Bytes per second, beyond any link; larger values are clipped, so that whole numbers stay within 64 bits."""
 _MEGA: Final = 1e6
 
 
 class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
-    """Scores by live traffic. Reads one question of the bucket ``bandwidth``."""
+    """Scores by live traffic. Reads the results of one query from the bucket ``bandwidth``."""
 
     name: ClassVar[str] = NAME
 
@@ -57,7 +57,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         self.live_sources = frozenset({LiveSource(bucket=BANDWIDTH, name=query_of(args).token)})
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """Bytes per second, or percent of the capacity; UNKNOWN when it is not known."""
+        """Bytes per second, or percent of the capacity; UNKNOWN without a usable sample."""
         traffic = self._traffic_on(node.snapshot)
         raw = 100 * traffic.used_share(node.row) if self._of_capacity else traffic.used(node.row)
         return UNKNOWN if math.isnan(raw) else math.floor(min(raw, _MOST))
@@ -69,7 +69,6 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return np.where(np.isnan(raw), UNKNOWN, np.floor(np.minimum(raw, _MOST))).astype(np.int64)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Less traffic is better."""
         largest = MAX_SCORE if self._of_capacity else max(int(scores.max(initial=0)), 1)
         used = np.minimum(scores * MAX_SCORE // largest, MAX_SCORE)
         return np.where(scores == UNKNOWN, self._args.unknown_score, MAX_SCORE - used)
@@ -77,30 +76,29 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
         """Value, age and estimate."""
         traffic = self._traffic_on(node.snapshot)
-        seen, direction = traffic.seen(node.row), self._args.direction
-        if math.isnan(seen.measured):
+        details, direction = traffic.details(node.row), self._args.direction
+        if math.isnan(details.measured):
             return "unknown: no sample"
-        said = f"{_written(seen.measured)} {direction}, sampled {seen.age_seconds:.0f} s ago"
-        if seen.estimated:
-            pods = "1 pod" if seen.pods == 1 else f"{seen.pods} pods"
-            said += f", {_written(seen.estimated)} estimated for {pods} placed lately"
+        text = f"{_megabytes(details.measured)} {direction}, sampled {details.age_seconds:.0f} s ago"
+        if details.estimated:
+            pods = "1 pod" if details.pods == 1 else f"{details.pods} pods"
+            text += f", {_megabytes(details.estimated)} estimated for {pods} placed lately"
         if self._of_capacity:
-            said += f", link {_written(seen.capacity)}"
-        return f"unknown, too old: {said}" if traffic.is_too_old(node.row) else said
+            text += f", link {_megabytes(details.capacity)}"
+        return f"unknown, too old: {text}" if traffic.is_too_old(node.row) else text
 
     def _traffic_on(self, snapshot: Snapshot) -> NodeTraffic:
         return snapshot.live.derived(self, lambda: NodeTraffic(self._args, snapshot))
 
 
 class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):
-    """Also refuses nodes whose link is saturated; what is not known refuses nobody."""
+    """Also filters out nodes with a saturated link; nodes without a usable sample pass."""
 
     def __init__(self, args: NetworkTrafficArgs) -> None:
         super().__init__(args)
         self._limit = args.saturation_percent / 100
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the link has room."""
         return SATURATED if self._traffic_on(node.snapshot).used_share(node.row) >= self._limit else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
@@ -109,15 +107,15 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         return Verdicts.refusing(shares >= self._limit, SATURATED)
 
     def events(self) -> Sequence[EventHint]:
-        """Samples of links with room, new nodes, of which nothing is known, pods that go with what they carry."""
+        """A sample below the limit; a new node, which has no sample yet; a placed pod is deleted."""
         return (
-            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._has_room_now),
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._is_unsaturated_now),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node),
         )
 
-    def _has_room_now(self, _: Pod, __: object, news: object) -> bool:
-        """By the sample alone: what pods are estimated to add may have refused the node before, and fades."""
+    def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
+        """By the sample alone: the estimates that may have rejected the node fade."""
         if not isinstance(news, LiveNews) or news.source not in self.live_sources:
             return False
         return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
@@ -127,12 +125,12 @@ def _was_on_a_node(_: Pod, old: object, __: object) -> bool:
     return isinstance(old, Pod) and bool(old.spec.node_name)
 
 
-def _written(bytes_per_second: float) -> str:
+def _megabytes(bytes_per_second: float) -> str:
     return "unknown" if math.isnan(bytes_per_second) else f"{bytes_per_second / _MEGA:.4g} MB/s"
 
 
 def _build(args: NetworkTrafficArgs) -> NetworkTraffic:
-    """With a Filter only when one is wished for, so that the binder reads live data only when a filter needs it."""
+    """With Filter only if it is configured, so that the binder reads live data only when a filter needs it."""
     return FilteringNetworkTraffic(args) if args.saturation_percent else NetworkTraffic(args)
 
 

@@ -1,13 +1,8 @@
-"""What pods that were placed a short while ago will carry and no average shows yet (DESIGN 3.10).
+"""The traffic of nodes: the last sample, unless it is too old, plus an estimate for recently placed pods (DESIGN 3.10).
 
-An average over a range takes a new pod in linearly: after a tenth of the range it shows a tenth of the pod. The rest is
-added as an estimate: ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most the whole of it; a pod that is
-proposed or reserved counts as placed now. One sum a row, computed again for rows whose sample or pods changed.
-
-
-The traffic of nodes as NetworkTraffic sees it: the last sample, unless it is too old, and what pods will add to it.
-
-Both forms of every question are here: for one node, and for all of them. Amounts are bytes per second.
+An average over a range shows a new pod linearly: after a tenth of the range it contains a tenth of the pod. The rest is
+added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most all of it; a proposed or assumed pod counts
+as placed now. Amounts are bytes per second. Every value exists for one node and for all.
 """
 
 from __future__ import annotations
@@ -37,69 +32,13 @@ from berth.plugins.networktraffic.args import (
     time_range_of,
 )
 
-
-class Estimates:
-    """The sums for one kind of traffic on one Snapshot; ``amount`` is what one pod is estimated to carry."""
-
-    def __init__(
-        self, snapshot: Snapshot, samples: BandwidthColumns, *, range_seconds: float, amount: Callable[[Pod], float]
-    ) -> None:
-        self._snapshot = snapshot
-        self._samples = samples
-        self._range = range_seconds
-        self._amount = amount
-        self._sums: npt.NDArray[np.float64] = np.zeros(0, dtype=np.float64)
-        self._seen = -1
-        self._sampled = -1
-
-    def column(self) -> npt.NDArray[np.float64]:
-        """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. To be read only."""
-        if len(self._sums) != self._snapshot.columns.capacity:
-            self._sums = grown(self._sums, self._snapshot.columns.capacity)
-        for row in self._changed():
-            self._sums[row] = self._sum(row)
-        self._seen, self._sampled = self._snapshot.version, self._samples.version
-        return self._sums
-
-    def pods(self, row: int) -> int:
-        """How many pods of a row count with some estimate."""
-        return sum(self._share_of(placed) > 0 for placed in self._snapshot.placed_on_row(row))
-
-    def _changed(self) -> Iterable[int]:
-        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
-        if changed is None:
-            return range(self._snapshot.size)
-        told = changed.nodes | changed.pods | changed.retold
-        return {*told, *self._samples.changed_since(self._sampled)}
-
-    def _sum(self, row: int) -> float:
-        return math.fsum(
-            share * self._amount(placed.pod)
-            for placed in self._snapshot.placed_on_row(row)
-            if (share := self._share_of(placed)) > 0
-        )
-
-    def _share_of(self, placed: Placed) -> float:
-        return missing_share(placed.bound_at, float(self._samples.sampled_at[placed.row]), self._range)
-
-
-def missing_share(bound_at: float | None, sampled_at: float, range_seconds: float) -> float:
-    """Which part (0..1) of a pod the average up to ``sampled_at`` does not show; 0 when there is no sample."""
-    if math.isnan(sampled_at):
-        return 0.0
-    if bound_at is None:
-        return 1.0
-    return min(1.0, max(0.0, 1 - (sampled_at - bound_at) / range_seconds))
-
-
 Amount = npt.NDArray[np.float64]
-
 ANNOTATIONS: Final = {RECEIVE: INGRESS_ANNOTATION, TRANSMIT: EGRESS_ANNOTATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One node: what was measured (NaN: unknown, or too old), the sample's age and what pods are estimated to add."""
+class TrafficDetails:
+    """One node: the sample (NaN: unknown), its age, the estimate for recently placed pods and their number."""
 
     measured: float
     estimated: float
@@ -109,7 +48,7 @@ class Seen:
 
 
 class NodeTraffic:
-    """The traffic on one Snapshot, by one set of arguments. Nothing is kept that the Snapshot does not show."""
+    """The traffic of one Snapshot by one set of arguments."""
 
     def __init__(self, args: NetworkTrafficArgs, snapshot: Snapshot) -> None:
         self._live = snapshot.live
@@ -120,11 +59,11 @@ class NodeTraffic:
         default = bytes_per_second(args.pod_bandwidth)
         seconds, samples = time_range_of(args).total_seconds(), self._live.bandwidth(self._query)
         self._estimates = {
-            direction: Estimates(
+            direction: TrafficEstimates(
                 snapshot,
                 samples,
                 range_seconds=seconds,
-                amount=partial(_of_pod, annotation=ANNOTATIONS[direction], default=default),
+                amount=partial(_pod_bandwidth, annotation=ANNOTATIONS[direction], default=default),
             )
             for direction in self._directions
         }
@@ -132,23 +71,23 @@ class NodeTraffic:
     # One node.
 
     def used(self, row: int) -> float:
-        """The directions that count, together, estimates included; NaN when it is not known."""
+        """The sum of the configured directions, estimates included; NaN when unknown."""
         return math.fsum(self._loads_of(row)) if self._is_usable(row) else math.nan
 
     def used_share(self, row: int) -> float:
-        """Of the link's capacity, the direction that uses more of it; NaN when that or the capacity is not known."""
+        """The share of the link's capacity in use, of the busier direction; NaN when it or the capacity is unknown."""
         capacity = self.capacity(row)
         return max(self._loads_of(row)) / capacity if self._is_usable(row) and capacity > 0 else math.nan
 
     def capacity(self, row: int) -> float:
-        """Of the node's link in each direction; NaN when it is not known."""
-        told = float(self._live.bandwidth(self._query).capacity[row])
-        return self._capacity if math.isnan(told) else told
+        """Of the node's link in each direction; NaN when unknown."""
+        reported = float(self._live.bandwidth(self._query).capacity[row])
+        return self._capacity if math.isnan(reported) else reported
 
-    def seen(self, row: int) -> Seen:
-        """What there is to say about a node, also when its sample is too old to be believed."""
+    def details(self, row: int) -> TrafficDetails:
+        """The parts of the value, also of a sample that is too old."""
         estimated = math.fsum(self._estimates[direction].column()[row] for direction in self._directions)
-        return Seen(
+        return TrafficDetails(
             measured=math.fsum(self._measured(direction)[row] for direction in self._directions),
             estimated=estimated,
             capacity=self.capacity(row),
@@ -157,7 +96,7 @@ class NodeTraffic:
         )
 
     def is_too_old(self, row: int) -> bool:
-        """Whether there is a sample, which is not believed any more."""
+        """Whether there is a sample older than the maximum age."""
         return self._age(row) > self._maximum_age
 
     def _age(self, row: int) -> float:
@@ -182,8 +121,8 @@ class NodeTraffic:
 
     def all_used_shares(self) -> Amount:
         """float64[capacity] of :meth:`used_share`."""
-        loads, told = self._all_loads(), self._live.bandwidth(self._query).capacity
-        capacity = np.where(np.isnan(told), self._capacity, told)
+        loads, reported = self._all_loads(), self._live.bandwidth(self._query).capacity
+        capacity = np.where(np.isnan(reported), self._capacity, reported)
         used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
         shares: Amount = np.full(len(used), np.nan)
         np.divide(used, capacity, out=shares, where=self._all_recent() & (capacity > 0))
@@ -201,7 +140,7 @@ class NodeTraffic:
 
 
 def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
-    """Of the link's capacity, the direction that uses more of it, by one sample; NaN when any of it is not known."""
+    """The share of the link's capacity in use by one sample, of the busier direction; NaN when unknown."""
     amounts = {RECEIVE: (sample.receive,), TRANSMIT: (sample.transmit,), BOTH: (sample.receive, sample.transmit)}
     configured = bytes_per_second(args.capacity) if args.capacity else None
     capacity = sample.capacity if sample.capacity is not None else configured
@@ -211,7 +150,64 @@ def measured_share(sample: Bandwidth, args: NetworkTrafficArgs) -> float:
     return max(known) / capacity
 
 
-def _of_pod(pod: Pod, *, annotation: str, default: float) -> float:
-    """What a pod is estimated to carry: as it announces, else as anybody does."""
-    named = annotated_rate(pod, annotation)
-    return default if named is None else named
+def _pod_bandwidth(pod: Pod, *, annotation: str, default: float) -> float:
+    """The estimate for a pod: its annotation, else the default."""
+    value = annotated_rate(pod, annotation)
+    return default if value is None else value
+
+
+class TrafficEstimates:
+    """Estimates by row for one direction of traffic; ``amount`` is the estimate for one pod.
+
+    One sum a row, computed again for rows whose sample or pods changed.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, samples: BandwidthColumns, *, range_seconds: float, amount: Callable[[Pod], float]
+    ) -> None:
+        self._snapshot = snapshot
+        self._samples = samples
+        self._range = range_seconds
+        self._amount = amount
+        self._sums: npt.NDArray[np.float64] = np.zeros(0, dtype=np.float64)
+        self._seen = -1
+        self._sampled = -1
+
+    def column(self) -> npt.NDArray[np.float64]:
+        """float64[capacity], in the unit of ``amount``; 0 for rows without a sample. Not to be modified."""
+        if len(self._sums) != self._snapshot.columns.capacity:
+            self._sums = grown(self._sums, self._snapshot.columns.capacity)
+        for row in self._changed():
+            self._sums[row] = self._sum(row)
+        self._seen, self._sampled = self._snapshot.version, self._samples.version
+        return self._sums
+
+    def pods(self, row: int) -> int:
+        """How many pods of a row are estimated."""
+        return sum(self._share_of(placed) > 0 for placed in self._snapshot.placed_on_row(row))
+
+    def _changed(self) -> Iterable[int]:
+        changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        if changed is None:
+            return range(self._snapshot.size)
+        rows = changed.nodes | changed.pods | changed.retold
+        return {*rows, *self._samples.changed_since(self._sampled)}
+
+    def _sum(self, row: int) -> float:
+        return math.fsum(
+            share * self._amount(placed.pod)
+            for placed in self._snapshot.placed_on_row(row)
+            if (share := self._share_of(placed)) > 0
+        )
+
+    def _share_of(self, placed: Placed) -> float:
+        return missing_share(placed.bound_at, float(self._samples.sampled_at[placed.row]), self._range)
+
+
+def missing_share(bound_at: float | None, sampled_at: float, range_seconds: float) -> float:
+    """The share (0..1) of a pod that the average up to ``sampled_at`` does not contain; 0 without a sample."""
+    if math.isnan(sampled_at):
+        return 0.0
+    if bound_at is None:
+        return 1.0
+    return min(1.0, max(0.0, 1 - (sampled_at - bound_at) / range_seconds))

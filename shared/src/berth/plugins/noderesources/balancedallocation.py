@@ -1,16 +1,11 @@
-"""How evenly the resources of a node are used, before and after a pod: what NodeResourcesBalancedAllocation computes.
+"""NodeResourcesBalancedAllocation: prefers nodes whose resources are used more evenly with the pod on them.
 
-With the used part ``f = R / A`` of each resource, at most 1, those with A = 0 left out: the spread is ``|f1 - f2| / 2``
-of two resources, the population standard deviation of more, 0 of fewer, and the balance ``(1 - spread) * 100`` without
-its fraction. Points: ``50 + (50 + balance with the pod - balance without it) / 2``, without the fraction.
+With the used fraction ``f = R / A`` of each resource, at most 1, resources with A = 0 left out: the spread is ``|f1 -
+f2| / 2`` of two resources, the population standard deviation of more, 0 of fewer. The balance is ``(1 - spread) * 100``
+in whole numbers. Score: ``50 + (50 + balance with the pod - balance without it) / 2``. Requests are the real ones; a
+pod that requests none of the resources is not scored. As kube-scheduler 1.36's plugin of that name.
 
 Balances are 50..100, so nothing is ever negative. Sums are in the order of the resources: float results depend on it.
-
-
-NodeResourcesBalancedAllocation: prefers nodes whose resources the pod makes more evenly used.
-
-Score: see balance. Requests are the real ones, and a pod that asks for none of the resources is not scored. As
-kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -35,15 +30,61 @@ from berth.framework.status import SKIP, SUCCESS, Status
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, cpu_and_memory, resource_problems
 
+NAME: Final = "NodeResourcesBalancedAllocation"
+
+
+class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
+    """``resources``: the resources to balance; their weight can only be 1."""
+
+    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+
+    def __post_init__(self) -> None:
+        """An empty list means unset."""
+        if not self.resources:
+            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
+    """Scores by the change of the balance."""
+
+    name: ClassVar[str] = NAME
+    reads = Reads.NODE | Reads.PODS
+
+    def __init__(self, args: BalancedAllocationArgs) -> None:
+        self._resources = [resource.name for resource in args.resources or ()]
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip for a pod that requests none of the resources: no balance changes."""
+        return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """50..100; 75 when the balance does not change."""
+        return points_of_node(
+            [
+                (node.requested(name), amount, node.allocatable(name))
+                for name, amount in self._counted(state.pod_class.requests)
+            ]
+        )
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        counted = self._counted(state.pod_class.requests)
+        resources = [(nodes.requested(name), float(amount), nodes.allocatable(name)) for name, amount in counted]
+        return points_of_nodes(resources, len(nodes))
+
+    def _counted(self, requests: Requests) -> list[tuple[str, int]]:
+        """(resource, amount) of the resources that count: scalar ones only if the pod requests them."""
+        amounts = ((name, requests.amounts.get(name, 0)) for name in self._resources)
+        return [(name, amount) for name, amount in amounts if amount or not is_scalar(name)]
+
+
 Amount = npt.NDArray[np.float64]
-
 Points = npt.NDArray[np.int64]
-
 _TWO: Final = 2
 
 
 def points_of_node(resources: Sequence[tuple[int, int, int]]) -> int:
-    """Of (requested without the pod, amount of the pod, allocatable) of each resource."""
+    """The score, from (requested without the pod, amount of the pod, allocatable) of each resource."""
     counted = [(r, amount, a) for r, amount, a in resources if a]
     now = _balance([(r + amount) / a for r, amount, a in counted])
     before = _balance([r / a for r, _, a in counted])
@@ -85,7 +126,7 @@ def _balances(fractions: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]],
 
 
 def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -> Amount:
-    """The spread of more than two resources, of which a node may lack some."""
+    """The spread of more than two resources, some of which a node may lack."""
     there = np.add.reduce([h.astype(np.float64) for h in has])
     number = np.maximum(there, 1.0)
     mean = np.add.reduce(parts) / number
@@ -98,56 +139,8 @@ def _deviations(parts: Sequence[Amount], has: Sequence[npt.NDArray[np.bool_]]) -
     return np.where(there == _TWO, halves, deviations)
 
 
-NAME: Final = "NodeResourcesBalancedAllocation"
-
-
-class BalancedAllocationArgs(Args, frozen=True, kw_only=True):
-    """``resources``: those that are to be used evenly; their weight can only be 1."""
-
-    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
-
-    def __post_init__(self) -> None:
-        """An empty list is not written."""
-        if not self.resources:
-            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
-
-
-class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
-    """Scores by what the pod does to the balance."""
-
-    name: ClassVar[str] = NAME
-    reads = Reads.NODE | Reads.PODS
-
-    def __init__(self, args: BalancedAllocationArgs) -> None:
-        self._resources = [resource.name for resource in args.resources or ()]
-
-    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip for a pod that asks for none of it: it leaves every balance as it is."""
-        return SUCCESS if any(amount for _, amount in self._counted(state.pod_class.requests)) else SKIP
-
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """50..100: 75 where the balance stays as it is."""
-        return points_of_node(
-            [
-                (node.requested(name), amount, node.allocatable(name))
-                for name, amount in self._counted(state.pod_class.requests)
-            ]
-        )
-
-    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
-        counted = self._counted(state.pod_class.requests)
-        resources = [(nodes.requested(name), float(amount), nodes.allocatable(name)) for name, amount in counted]
-        return points_of_nodes(resources, len(nodes))
-
-    def _counted(self, requests: Requests) -> list[tuple[str, int]]:
-        """(resource, amount) of what counts: scalars only when the pod asks for them."""
-        given = ((name, requests.amounts.get(name, 0)) for name in self._resources)
-        return [(name, amount) for name, amount in given if amount or not is_scalar(name)]
-
-
 def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
-    """Resources that can be counted, each once, and no weights."""
+    """Known resources, each once, without weights."""
     resources = args.resources or []
     names = [resource.name for resource in resources]
     problems = [

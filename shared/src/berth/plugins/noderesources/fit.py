@@ -1,15 +1,13 @@
-"""What NodeResourcesFit wants free for a pod, and which events may free it.
+"""NodeResourcesFit: the pod's requests must be free on the node; scores by the resources that are left or used.
 
-NodeResourcesFit: what the pod asks for must be free on the node, and room is preferred, or the lack of it.
-
-Filter: ``requested + pod > allocatable`` for any resource refuses the node, and so do too many pods; each missing
-resource is a reason of its own. Score: see scoringstrategy. As kube-scheduler 1.36's plugin of that name.
+Filter: rejects a node when ``requested + pod > allocatable`` for any resource, or when it has too many pods; each
+insufficient resource is a reason of its own. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
+name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -45,86 +43,32 @@ from berth.framework.interface import (
 )
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SUCCESS, Status, Verdicts
-from berth.plugins.factory import PluginFactory
-from berth.plugins.noderesources.scoringstrategy import NodeResourcesFitArgs, strategy_of, validate, weights_of
-
-_FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
-
-
-@dataclass(frozen=True, slots=True)
-class WantedAmount:
-    """What must be free: (resource, amount), each amount more than 0, in the order in which reasons are given."""
-
-    amounts: tuple[tuple[str, int], ...]
-
-
-class ResourceNeeds:
-    """What of a pod's requests counts: all but the extended resources that the arguments leave out."""
-
-    def __init__(self, args: NodeResourcesFitArgs) -> None:
-        self._ignored = frozenset(args.ignored_resources or ())
-        self._ignored_groups = frozenset(args.ignored_resource_groups or ())
-
-    def of(self, requests: Requests) -> WantedAmount:
-        """What must be free for these requests."""
-        names = [*_FIRST, *sorted(name for name in requests.amounts if is_scalar(name) and not self._ignores(name))]
-        amounts = ((name, requests.amounts.get(name, 0)) for name in names)
-        return WantedAmount(tuple((name, amount) for name, amount in amounts if amount > 0))
-
-    def _ignores(self, resource: str) -> bool:
-        group = resource.split("/", maxsplit=1)[0]
-        return is_extended(resource) and (resource in self._ignored or group in self._ignored_groups)
-
-
-def events_of(needs: ResourceNeeds) -> Sequence[EventHint]:
-    """A pod goes or shrinks; a node is added or has more to give; room that was kept for a pod is free again."""
-    pod_frees = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
-    node_offers = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
-    return (
-        EventHint(pod_frees, partial(_pod_frees, needs)),
-        EventHint(node_offers, partial(_node_offers, needs)),
-        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
-    )
-
-
-def _pod_frees(needs: ResourceNeeds, pod: Pod, old: object, new: object) -> bool:
-    """A pod that is gone frees what it had if it had a node; one that shrinks, what this pod wants too."""
-    if not isinstance(old, Pod):
-        return True
-    if not isinstance(new, Pod):
-        return bool(old.spec.node_name or old.status.nominated_node_name)
-    if new.uid != pod.uid and not new.spec.node_name:
-        return False
-    before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
-    wanted = needs.of(pod_requests(old.spec if new.uid == pod.uid else pod.spec))
-    return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted.amounts)
-
-
-def _node_offers(needs: ResourceNeeds, pod: Pod, old: object, new: object) -> bool:
-    """The node, were it empty, has room for the pod, and more of something that the pod wants than before."""
-    if not isinstance(new, Node):
-        return False
-    wanted, now = needs.of(pod_requests(pod.spec)).amounts, _allocatable(new)
-    if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
-        return False
-    before = _allocatable(old) if isinstance(old, Node) else {}
-    return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
-
-
-def _allocatable(node: Node) -> Amounts:
-    return read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
-
+from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.noderesources.scoringstrategy import (
+    LEAST,
+    ScoringStrategy,
+    strategy_of,
+    strategy_problems,
+    weights_of,
+)
 
 NAME: Final = "NodeResourcesFit"
-
 TOO_MANY_PODS: Final = "Too many pods"
-
 INSUFFICIENT: Final = "Insufficient {}"
-
-WANTED: Final = StateKey[WantedAmount]("NodeResourcesFit.wanted")
-
+CountedAmounts = tuple[tuple[str, int], ...]
+"""(resource, amount), each amount more than 0, in the order of the reasons."""
+WANTED: Final = StateKey[CountedAmounts]("NodeResourcesFit.wanted")
+_FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 _MAX_BITS: Final = 60
-"""More reasons than that do not fit into the bits of an int64."""
+"""More reasons do not fit into the bits of an int64."""
+
+
+class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
+    """``ignoredResources`` and ``ignoredResourceGroups``: extended resources that Filter ignores."""
+
+    ignored_resources: list[str] | None = None
+    ignored_resource_groups: list[str] | None = None
+    scoring_strategy: ScoringStrategy = ScoringStrategy(type=LEAST)
 
 
 class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):
@@ -135,21 +79,21 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
     sums_only = True
 
     def __init__(self, args: NodeResourcesFitArgs) -> None:
-        self._needs = ResourceNeeds(args)
+        self._ignored = frozenset(args.ignored_resources or ())
+        self._ignored_groups = frozenset(args.ignored_resource_groups or ())
         self._weights = weights_of(args.scoring_strategy)
         self._strategy = strategy_of(args.scoring_strategy)
         self.packs = self._strategy.packs
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """What counts of the requests; never Skip, since there may be too many pods."""
-        state.write(WANTED, self._needs.of(state.pod_class.requests))
+        """Never Skip, since a node may have too many pods."""
+        state.write(WANTED, self._wanted(state.pod_class.requests))
         return PreFilterResult()
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether all of it is free."""
         missing = [TOO_MANY_PODS] if node.pods + 1 > node.allowed_pods else []
         unresolvable = False
-        for resource, amount in state.read(WANTED).amounts:
+        for resource, amount in state.read(WANTED):
             allocatable = node.allocatable(resource)
             if amount > allocatable - node.requested(resource):
                 missing.append(INSUFFICIENT.format(resource))
@@ -157,8 +101,8 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         return _status(missing, unresolvable=unresolvable)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes: one bit for each reason, then one status for each set of bits that occurs."""
-        wanted = state.read(WANTED).amounts
+        """One bit for each reason, then one status for each set of bits that occurs."""
+        wanted = state.read(WANTED)
         if len(wanted) > _MAX_BITS:
             return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
         bits = (nodes.pods + 1 > nodes.allowed_pods).astype(np.int64)
@@ -171,7 +115,7 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """By the strategy, over the resources that it counts."""
+        """By the scoring strategy and its resources."""
         requests = state.pod_class.requests
         used = {CPU: (node.nonzero_cpu, requests.nonzero_cpu), MEMORY: (node.nonzero_memory, requests.nonzero_memory)}
         return self._strategy.of_node(
@@ -191,13 +135,51 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         )
 
     def events(self) -> Sequence[EventHint]:
-        """A pod goes or shrinks, room kept for one is free again; a node is added or has more to give."""
-        return events_of(self._needs)
+        """A pod is deleted or scaled down, or a nomination is cleared; a node is added or has more allocatable."""
+        pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
+        node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
+        return (
+            EventHint(pod_change, self._after_pod_change),
+            EventHint(node_change, self._after_node_change),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
+        )
+
+    def _wanted(self, requests: Requests) -> CountedAmounts:
+        """The requests that Filter counts: without the extended resources that the arguments ignore."""
+        names = [*_FIRST, *sorted(name for name in requests.amounts if is_scalar(name) and not self._ignores(name))]
+        amounts = ((name, requests.amounts.get(name, 0)) for name in names)
+        return tuple((name, amount) for name, amount in amounts if amount > 0)
+
+    def _ignores(self, resource: str) -> bool:
+        group = resource.split("/", maxsplit=1)[0]
+        return is_extended(resource) and (resource in self._ignored or group in self._ignored_groups)
+
+    def _after_pod_change(self, pod: Pod, old: object, new: object) -> bool:
+        """A placed pod is deleted, or one is scaled down in a resource that this pod requests."""
+        if not isinstance(old, Pod):
+            return True
+        if not isinstance(new, Pod):
+            return bool(old.spec.node_name or old.status.nominated_node_name)
+        if new.uid != pod.uid and not new.spec.node_name:
+            return False
+        before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
+        wanted = self._wanted(pod_requests(old.spec if new.uid == pod.uid else pod.spec))
+        return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted)
+
+    def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
+        """The pod fits the node if it were empty, and the node has more of a requested resource than before."""
+        if not isinstance(new, Node):
+            return False
+        wanted, now = self._wanted(pod_requests(pod.spec)), _allocatable(new)
+        if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
+            return False
+        before = _allocatable(old) if isinstance(old, Node) else {}
+        return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:
-        """(resource, weight, amount) of what scores count: scalars only when the pod asks for them."""
-        given = ((name, weight, requests.amounts.get(name, 0)) for name, weight in self._weights)
-        return [entry for entry in given if entry[2] or not is_scalar(entry[0])]
+        """(resource, weight, amount) of the resources that Score counts: scalar ones only if the pod requests them."""
+        amounts = ((name, weight, requests.amounts.get(name, 0)) for name, weight in self._weights)
+        return [entry for entry in amounts if entry[2] or not is_scalar(entry[0])]
 
 
 def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
@@ -207,7 +189,7 @@ def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
 
 
 def _status_of(resources: Sequence[str], bits: int) -> Status:
-    """The lowest bit: too many pods; one for each resource; the highest: more is asked for than the node has at all."""
+    """Bits from the lowest: too many pods; one for each resource; a request exceeds the node's allocatable."""
     reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
     missing = [reason for place, reason in enumerate(reasons) if bits >> place & 1]
     return _status(missing, unresolvable=bool(bits >> len(reasons)))
@@ -219,6 +201,27 @@ def _used(resource: str, amount: int, requests: Requests, nodes: Nodes) -> npt.N
     if resource == MEMORY:
         return nodes.nonzero_memory + requests.nonzero_memory
     return nodes.requested(resource) + amount
+
+
+def _allocatable(node: Node) -> Amounts:
+    return read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
+
+
+def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
+    return _ignored_problems(args, path) + strategy_problems(args.scoring_strategy, f"{path}.scoringStrategy")
+
+
+def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
+    """The names must be valid: a name that no resource can have would ignore nothing."""
+    problems = [
+        problem
+        for i, name in enumerate(args.ignored_resources or ())
+        for problem in key_problems(name, f"{path}.ignoredResources[{i}]", "a resource such as example.com/gpu")
+    ]
+    for i, group in enumerate(args.ignored_resource_groups or ()):
+        place, wanted = f"{path}.ignoredResourceGroups[{i}]", "a group such as example.com, without '/'"
+        problems += [f"{place}: want {wanted}, got {group!r}"] if "/" in group else key_problems(group, place, wanted)
+    return problems
 
 
 def _build(args: Any) -> NodeResourcesFit:

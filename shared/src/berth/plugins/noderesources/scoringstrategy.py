@@ -1,16 +1,13 @@
-"""The three ways in which NodeResourcesFit turns requested and allocatable into points, for one node and for many.
+"""The scoring strategies of NodeResourcesFit, with their arguments: from requested and allocatable to a score.
 
 With R requested (this pod included) and A allocatable, in whole numbers, per resource (those with A = 0 left out):
 
-- LeastAllocated: ``(A - R) * 100 / A``, 0 when R > A; a node's points are the mean by weight, rounded down.
+- LeastAllocated: ``(A - R) * 100 / A``, 0 when R > A; a node's score is the weighted mean, rounded down.
 - MostAllocated: ``R * 100 / A``, with R at most A; the mean likewise.
-- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 when R > A); only resources with points
-  count, in sum and weights, and the mean is rounded half up.
+- RequestedToCapacityRatio: a shape over the utilization ``R * 100 / A`` (100 when R > A); only resources with a score
+  above 0 count, in sum and weights, and the mean is rounded half up.
 
 The formulas are kube-scheduler 1.36's. Sums are exact in float64 up to 2**53, so for amounts up to 80 TiB of memory.
-
-
-The arguments of NodeResourcesFit and what is wrong with them.
 """
 
 from __future__ import annotations
@@ -25,26 +22,76 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.resources import is_counted
-from berth.plugins.factory import Args, key_problems
+from berth.plugins.factory import Args
+
+LEAST: Final = "LeastAllocated"
+MOST: Final = "MostAllocated"
+RATIO: Final = "RequestedToCapacityRatio"
+
+
+class ResourceWeight(Args, frozen=True, kw_only=True):
+    """A resource and how much it counts, 1..100."""
+
+    name: str = ""
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        """0 means unset."""
+        if not self.weight:
+            msgspec.structs.force_setattr(self, "weight", 1)
+
+
+def cpu_and_memory() -> list[ResourceWeight]:
+    """The default resources, with equal weights."""
+    return [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
+
+
+class ShapePoint(Args, frozen=True, kw_only=True):
+    """The score (0..10) at a utilization (0..100)."""
+
+    utilization: int = 0
+    score: int = 0
+
+
+class Shape(Args, frozen=True, kw_only=True):
+    """The points of the function, by rising utilization."""
+
+    shape: list[ShapePoint] | None = None
+
+
+class ScoringStrategy(Args, frozen=True, kw_only=True):
+    """The formula and its resources; by default cpu and memory, each of weight 1.
+
+    A strategy in a file must have a type.
+    """
+
+    type: str = ""
+    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
+    requested_to_capacity_ratio: Shape | None = None
+
+    def __post_init__(self) -> None:
+        """An empty list means unset."""
+        if not self.resources:
+            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
+
 
 Amount = npt.NDArray[np.float64]
-
 Points = npt.NDArray[np.int64]
 
 
 class Strategy(ABC):
-    """Points of a node from (weight, requested, allocatable) per resource."""
+    """Scores a node from (weight, requested, allocatable) of each resource."""
 
     packs: bool
-    """Whether a fuller node is a better one."""
+    """Whether fuller nodes score higher."""
 
     @abstractmethod
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """One node's points, 0..100."""
+        """0..100 for one node."""
 
     @abstractmethod
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
-        """The points of ``count`` nodes."""
+        """int64[count]: 0..100 for each of ``count`` nodes."""
 
 
 class LeastAllocated(Strategy):
@@ -78,7 +125,7 @@ class MostAllocated(Strategy):
 
 
 class RequestedToCapacityRatio(Strategy):
-    """As good as the shape says for the utilization. ``shape``: rising (utilization 0..100, points 0..100)."""
+    """Scores by a function of the utilization. ``shape``: rising (utilization 0..100, score 0..100)."""
 
     packs = True
 
@@ -87,7 +134,7 @@ class RequestedToCapacityRatio(Strategy):
         self._table: npt.NDArray[np.float64] = np.array(self._points, dtype=np.float64)
 
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
-        """The weighted mean of those resources that have points."""
+        """The weighted mean of the resources with a score above 0."""
         points = [(weight, self._points[min(r, a) * 100 // a]) for weight, r, a in resources if a]
         counted = [(weight, given) for weight, given in points if given > 0]
         total, weights = sum(w * given for w, given in counted), sum(w for w, _ in counted)
@@ -103,6 +150,21 @@ class RequestedToCapacityRatio(Strategy):
             weights += weight * (given > 0)
         rounded: Points = np.floor((2.0 * total + weights) / np.maximum(2.0 * weights, 1.0)).astype(np.int64)
         return rounded
+
+
+def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
+    """(resource, weight) of the resources that count."""
+    return tuple((resource.name, resource.weight) for resource in strategy.resources or ())
+
+
+def strategy_of(given: ScoringStrategy) -> Strategy:
+    """The formula of a valid configuration."""
+    if given.type == MOST:
+        return MostAllocated()
+    if given.type == RATIO:
+        points = (given.requested_to_capacity_ratio or Shape()).shape or []
+        return RequestedToCapacityRatio([(p.utilization, p.score * _MAX_PERCENT // _MAX_SHAPE_SCORE) for p in points])
+    return LeastAllocated()
 
 
 def _mean(counted: Sequence[tuple[int, int]]) -> int:
@@ -121,7 +183,7 @@ def _means(parts: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
 
 
 def _on_shape(shape: Sequence[tuple[int, int]], utilization: int) -> int:
-    """Between two points on the line through them, division toward zero; the end points hold beyond them."""
+    """Linear between two points, division toward zero; constant beyond the end points."""
     if utilization <= shape[0][0]:
         return shape[0][1]
     for (u0, s0), (u1, s1) in pairwise(shape):
@@ -131,107 +193,16 @@ def _on_shape(shape: Sequence[tuple[int, int]], utilization: int) -> int:
     return shape[-1][1]
 
 
-LEAST: Final = "LeastAllocated"
-
-MOST: Final = "MostAllocated"
-
-RATIO: Final = "RequestedToCapacityRatio"
-
 _MAX_PERCENT: Final = 100
-
 _MAX_SHAPE_SCORE: Final = 10
 
 
-class ResourceWeight(Args, frozen=True, kw_only=True):
-    """A resource and how much it counts, 1..100."""
-
-    name: str = ""
-    weight: int = 1
-
-    def __post_init__(self) -> None:
-        """0 is not written."""
-        if not self.weight:
-            msgspec.structs.force_setattr(self, "weight", 1)
-
-
-def cpu_and_memory() -> list[ResourceWeight]:
-    """What counts where nothing is written: both alike."""
-    return [ResourceWeight(name="cpu"), ResourceWeight(name="memory")]
-
-
-class ShapePoint(Args, frozen=True, kw_only=True):
-    """At this utilization (0..100) this score (0..10)."""
-
-    utilization: int = 0
-    score: int = 0
-
-
-class Shape(Args, frozen=True, kw_only=True):
-    """Points of rising utilization."""
-
-    shape: list[ShapePoint] | None = None
-
-
-class ScoringStrategy(Args, frozen=True, kw_only=True):
-    """How points are given, and for which resources; none named is cpu and memory, each of weight 1.
-
-    Whoever writes a strategy names its type.
-    """
-
-    type: str = ""
-    resources: list[ResourceWeight] | None = msgspec.field(default_factory=cpu_and_memory)
-    requested_to_capacity_ratio: Shape | None = None
-
-    def __post_init__(self) -> None:
-        """An empty list is not written."""
-        if not self.resources:
-            msgspec.structs.force_setattr(self, "resources", cpu_and_memory())
-
-
-class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
-    """``ignoredResources`` and ``ignoredResourceGroups``: extended resources that the filter leaves out."""
-
-    ignored_resources: list[str] | None = None
-    ignored_resource_groups: list[str] | None = None
-    scoring_strategy: ScoringStrategy = ScoringStrategy(type=LEAST)
-
-
-def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
-    """The resources that count and their weights."""
-    return tuple((resource.name, resource.weight) for resource in strategy.resources or ())
-
-
-def strategy_of(given: ScoringStrategy) -> Strategy:
-    """The formula of a valid configuration."""
-    if given.type == MOST:
-        return MostAllocated()
-    if given.type == RATIO:
-        points = (given.requested_to_capacity_ratio or Shape()).shape or []
-        return RequestedToCapacityRatio([(p.utilization, p.score * _MAX_PERCENT // _MAX_SHAPE_SCORE) for p in points])
-    return LeastAllocated()
-
-
-def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
-    """Every problem, with its path."""
-    strategy, where = args.scoring_strategy, f"{path}.scoringStrategy"
-    problems = _ignored_problems(args, path)
+def strategy_problems(strategy: ScoringStrategy, path: str) -> list[str]:
+    problems = []
     if strategy.type not in (LEAST, MOST, RATIO):
-        problems.append(f"{where}.type: want {LEAST}, {MOST} or {RATIO}, got {strategy.type!r}")
-    problems += resource_problems(strategy.resources or [], f"{where}.resources")
-    return problems + _ratio_problems(strategy, f"{where}.requestedToCapacityRatio")
-
-
-def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
-    """A name that no resource can have would ignore nothing."""
-    problems = [
-        problem
-        for i, name in enumerate(args.ignored_resources or ())
-        for problem in key_problems(name, f"{path}.ignoredResources[{i}]", "a resource such as example.com/gpu")
-    ]
-    for i, group in enumerate(args.ignored_resource_groups or ()):
-        place, wanted = f"{path}.ignoredResourceGroups[{i}]", "a group such as example.com, without '/'"
-        problems += [f"{place}: want {wanted}, got {group!r}"] if "/" in group else key_problems(group, place, wanted)
-    return problems
+        problems.append(f"{path}.type: want {LEAST}, {MOST} or {RATIO}, got {strategy.type!r}")
+    problems += resource_problems(strategy.resources or [], f"{path}.resources")
+    return problems + _ratio_problems(strategy, f"{path}.requestedToCapacityRatio")
 
 
 def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
@@ -242,7 +213,7 @@ def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
 
 
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
-    """Every problem of a list of resources with weights."""
+    """Problems of a list of resources with weights."""
     problems = [
         f"{path}[{i}].weight: want 1..100, got {resource.weight}"
         for i, resource in enumerate(resources)
@@ -256,7 +227,7 @@ def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:
 
 
 def shape_problems(shape: list[ShapePoint], path: str) -> list[str]:
-    """Every problem of a shape: points within their ranges, of rising utilization."""
+    """Problems of a shape: its points must be within their ranges and of rising utilization."""
     if not shape:
         return [f"{path}: want at least one point, got none"]
     problems = [

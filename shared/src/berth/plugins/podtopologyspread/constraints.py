@@ -1,6 +1,6 @@
-"""Topology spread constraints, compiled for a pod, and the nodes that count for each.
+"""Topology spread constraints of a pod: compiled, with the nodes and pods that count for each.
 
-Which pods are a pod's like, for default constraints: the selectors of its services and its controller together.
+Default constraints have no selector of their own: it is made from the pod's services and controller.
 """
 
 from __future__ import annotations
@@ -23,24 +23,19 @@ from berth.cluster.topologycounts import Counts, LabelItems, PodKind, label_item
 from berth.plugins.matching import required_mask, untolerated_mask
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
-
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
-
 HOSTNAME: Final = "kubernetes.io/hostname"
-
 ZONE: Final = "topology.kubernetes.io/zone"
-
 _HONOR: Final = "Honor"
-
 _IGNORE: Final = "Ignore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """Pods of the selector are to lie evenly over the values of a node label.
+    """Pods that match the selector are to be spread evenly over the domains of a topology key.
 
-    ``by_affinity``, ``by_taints``: whether nodes count that the pod's affinity or a taint rules out anyway (they do
-    not, when true).
+    ``honors_affinity``, ``honors_taints``: nodes excluded by the pod's node affinity, or by a taint that it does not
+    tolerate, do not count (nodeAffinityPolicy and nodeTaintsPolicy ``Honor``).
     """
 
     key: str
@@ -48,57 +43,48 @@ class Constraint:
     pods: PodKind
     labels: LabelMatcher
     min_domains: int
-    by_affinity: bool
-    by_taints: bool
+    honors_affinity: bool
+    honors_taints: bool
 
     def counts(self, snapshot: Snapshot) -> Counts:
-        """int32[capacity]: the pods on each row. An empty selector counts nobody, as in kube-scheduler."""
+        """int32[capacity]: the matching pods on each row. An empty selector counts no pods, as in kube-scheduler."""
         if not self.labels.requirements:
             return np.zeros(snapshot.columns.capacity, dtype=np.int32)
         return snapshot.groups.tally(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
-        """Whether a pod is one of those that are counted."""
-        return bool(self.labels.requirements) and pod.metadata.deletion_timestamp is None and self.means(pod)
+        """Whether the pod is included in the counts: a matching pod that is not being deleted."""
+        return bool(self.labels.requirements) and pod.metadata.deletion_timestamp is None and self.selects(pod)
 
-    def means(self, pod: Pod) -> bool:
-        """Whether the selector means a pod; an empty one means every pod of the namespace."""
+    def selects(self, pod: Pod) -> bool:
+        """Whether the selector matches the pod; an empty one matches every pod of the namespace."""
         (selector,) = self.pods.selectors
         return pod.metadata.namespace in selector.namespaces and self.labels.matches(pod.metadata.labels or {})
 
-    def matching(self, nodes: Nodes, pod_class: EquivalenceClass) -> Mask:
+    def eligible_mask(self, nodes: Nodes, pod_class: EquivalenceClass) -> Mask:
         """Which nodes count."""
         mask: Mask = nodes.exists.copy()
-        if self.by_affinity:
+        if self.honors_affinity:
             mask &= required_mask(pod_class, nodes)
-        if self.by_taints:
+        if self.honors_taints:
             mask &= ~untolerated_mask(pod_class.tolerations, nodes)
         return mask
 
-    def matches(self, node: NodeInfo, pod_class: EquivalenceClass) -> bool:
-        """The same for one node."""
-        if self.by_affinity and not pod_class.allows(node.name, node.labels):
+    def is_eligible(self, node: NodeInfo, pod_class: EquivalenceClass) -> bool:
+        if self.honors_affinity and not pod_class.allows(node.name, node.labels):
             return False
-        return not (self.by_taints and first_untolerated(node.taints, pod_class.tolerations))
+        return not (self.honors_taints and first_untolerated(node.taints, pod_class.tolerations))
 
 
 def compile_constraints(
     given: Iterable[TopologySpreadConstraint], pod: Pod, action: str, *, selector: LabelMatcher | None = None
 ) -> tuple[Constraint, ...]:
-    """Those of one action; ``selector`` takes the place of their own."""
+    """The constraints with this ``whenUnsatisfiable``; ``selector`` replaces their own."""
     return tuple(
         _compiled(constraint, pod, selector or _labels_of(constraint, pod))
         for constraint in given
         if constraint.when_unsatisfiable == action
     )
-
-
-def with_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
-    """Which nodes have a value for every constraint."""
-    mask: Mask = np.ones(len(nodes), dtype=np.bool_)
-    for constraint in constraints:
-        mask &= nodes.label(constraint.key)[0] >= 0
-    return mask
 
 
 def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: LabelMatcher) -> Constraint:
@@ -109,49 +95,58 @@ def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: LabelMatch
         pods=PodKind((here,), living=True),
         labels=labels,
         min_domains=constraint.min_domains or 1,
-        by_affinity=(constraint.node_affinity_policy or _HONOR) == _HONOR,
-        by_taints=(constraint.node_taints_policy or _IGNORE) == _HONOR,
+        honors_affinity=(constraint.node_affinity_policy or _HONOR) == _HONOR,
+        honors_taints=(constraint.node_taints_policy or _IGNORE) == _HONOR,
     )
 
 
 def _labels_of(constraint: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
-    """The selector, and of the labels that matchLabelKeys names those that the pod has, with the pod's values."""
+    """The selector and, for each of matchLabelKeys that the pod has, the pod's own value."""
     selector, own = compile_label_selector(constraint.label_selector), pod.metadata.labels or {}
     keys = [key for key in constraint.match_label_keys or () if key in own]
     same = [Requirement(key, "In", frozenset((own[key],))) for key in keys]
     return LabelMatcher((*same, *(r for r in selector.requirements if r not in same))) if same else selector
 
 
+def has_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
+    """Which nodes have the topology keys of all constraints."""
+    mask: Mask = np.ones(len(nodes), dtype=np.bool_)
+    for constraint in constraints:
+        mask &= nodes.label(constraint.key)[0] >= 0
+    return mask
+
+
 KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
-
-_MAX_REMEMBERED: Final = 4096
-
+_MAX_CACHED: Final = 4096
 _Key = tuple[str, LabelItems, OwnerReference | None]
 
 
 class DefaultSelectors:
-    """The selectors on one Snapshot, remembered until one of the objects that they come from changes."""
+    """The selectors of default constraints in one Snapshot; cached until a service or a controller changes.
+
+    A selector combines those of the pod's services and of its controller.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._remembered: dict[_Key, LabelMatcher | None] = {}
-        self._seen = -1
+        self._selectors: dict[_Key, LabelMatcher | None] = {}
+        self._version = -1
 
     def of(self, pod: Pod) -> LabelMatcher | None:
-        """The selector; None when nothing is known that selects pods like this one."""
+        """The selector; None when no service or controller selects the pod."""
         version = sum(self._snapshot.objects(kind).version for kind in KINDS)
-        if version != self._seen or len(self._remembered) > _MAX_REMEMBERED:
-            self._remembered.clear()
-            self._seen = version
+        if version != self._version or len(self._selectors) > _MAX_CACHED:
+            self._selectors.clear()
+            self._version = version
         owner = next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
         if owner is None and not self._snapshot.objects(Service).in_namespace(pod.metadata.namespace):
             return None
         key = (pod.metadata.namespace, label_items(pod.metadata.labels), owner)
-        if key not in self._remembered:
-            self._remembered[key] = self._found(pod.metadata.namespace, pod.metadata.labels or {}, owner)
-        return self._remembered[key]
+        if key not in self._selectors:
+            self._selectors[key] = self._selector(pod.metadata.namespace, pod.metadata.labels or {}, owner)
+        return self._selectors[key]
 
-    def _found(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> LabelMatcher | None:
+    def _selector(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> LabelMatcher | None:
         equalities: dict[str, str] = {}
         for service in self._snapshot.objects(Service).in_namespace(namespace):
             wanted = service.spec.selector or {}
@@ -161,10 +156,10 @@ class DefaultSelectors:
             controller = self._snapshot.objects(ReplicationController).named(owner.name, namespace)
             equalities.update((controller.spec.selector or {}) if controller else {})
         own = [Requirement(key, "In", frozenset((value,))) for key, value in equalities.items()]
-        requirements = (*own, *self._of_set(namespace, owner))
+        requirements = (*own, *self._of_controller(namespace, owner))
         return LabelMatcher(tuple(dict.fromkeys(requirements))) if requirements else None
 
-    def _of_set(self, namespace: str, owner: OwnerReference | None) -> tuple[Requirement, ...]:
+    def _of_controller(self, namespace: str, owner: OwnerReference | None) -> tuple[Requirement, ...]:
         if owner is None or owner.api_version != "apps/v1":
             return ()
         found: ReplicaSet | StatefulSet | None = None

@@ -1,10 +1,8 @@
-"""What PodTopologySpread's filter knows in one cycle: how many pods each domain has, and which has the fewest.
+"""Pod counts by topology domain for PodTopologySpread: for Filter, and weighted for Score.
 
-What PodTopologySpread's score adds up: for each constraint the pods of a node's domain, in fewer domains for less.
-
-Raw: the sum of ``pods * ln(domains + 2) + maxSkew - 1`` over the constraints of which the node has the label, rounded
-half up. The domains are those of the feasible nodes; of the host names there are as many as such nodes. Pods are
-counted on all nodes that count for the constraint, by host name on the node itself.
+Raw score: the sum of ``pods * ln(domains + 2) + maxSkew - 1`` over the constraints whose topology key the node has,
+rounded half up. Domains are those of the feasible nodes; for host names their number is that of the feasible nodes.
+Pods are counted on all nodes that are eligible for the constraint; for host names only on the node itself.
 """
 
 from __future__ import annotations
@@ -21,118 +19,122 @@ from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Gone, Mask, NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores
-from berth.plugins.domains import Domains, Numbers
-from berth.plugins.podtopologyspread.constraints import HOSTNAME, Constraint, with_all_keys
+from berth.plugins.domains import DomainSums, Numbers
+from berth.plugins.podtopologyspread.constraints import HOSTNAME, Constraint, has_all_keys
 
 _NO_DOMAIN: Final = float(2**31 - 1)
-"""What counts as the fewest when no node counts at all: then no node is too full."""
+"""The minimum when no node is eligible: then no domain exceeds the skew."""
 
 
 @dataclass(slots=True)
-class Skew:
-    """One constraint. ``there``: bool by code + 1, which values are domains; ``itself``: 1 if it means the pod too."""
+class ConstraintCounts:
+    """The matching pods by domain for one constraint.
+
+    ``is_domain``: bool by code + 1, the values that eligible nodes have. ``self_match``: 1 if the selector matches the
+    incoming pod.
+    """
 
     constraint: Constraint
-    domains: Domains
-    there: Mask
-    itself: int
+    domains: DomainSums
+    is_domain: Mask
+    self_match: int
 
     @property
-    def most(self) -> float:
-        """How many pods a domain may have for one more to be added."""
-        return self._fewest() + self.constraint.max_skew - self.itself
+    def max_count(self) -> float:
+        """The most matching pods that a domain may have when the pod is added to it."""
+        return self._min_count() + self.constraint.max_skew - self.self_match
 
     def gone(self, gone: Gone, snapshot: Snapshot) -> Numbers:
-        """How many pods that count are supposed to be gone from each node."""
+        """float64[nodes]: how many of the counted pods are assumed to be gone from each node."""
         return gone.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
 
-    def _fewest(self) -> float:
-        """The number of the emptiest domain; 0 when there are fewer domains than there are to be."""
-        if int(np.count_nonzero(self.there)) < self.constraint.min_domains:
+    def _min_count(self) -> float:
+        """The fewest matching pods of any domain; 0 when there are fewer domains than minDomains."""
+        if int(np.count_nonzero(self.is_domain)) < self.constraint.min_domains:
             return 0.0
-        return float(self.domains.numbers.min(where=self.there, initial=_NO_DOMAIN))
+        return float(self.domains.numbers.min(where=self.is_domain, initial=_NO_DOMAIN))
 
 
 @dataclass(slots=True)
-class Skews:
-    """All constraints of a pod."""
+class SpreadCounts:
+    """The counts for all constraints of a pod."""
 
     pod_class: EquivalenceClass
-    every: list[Skew]
+    constraints: list[ConstraintCounts]
 
     def clone(self) -> Self:
-        """A copy that may be changed."""
         return type(self)(
-            self.pod_class, [Skew(s.constraint, s.domains.clone(), s.there, s.itself) for s in self.every]
+            self.pod_class,
+            [ConstraintCounts(s.constraint, s.domains.clone(), s.is_domain, s.self_match) for s in self.constraints],
         )
 
-    def change(self, other: Pod, node: NodeInfo, by: int) -> None:
-        """Another pod is supposed to come to a node, or to leave it."""
-        if not all(skew.domains.has(node.row) for skew in self.every):
+    def update(self, other: Pod, node: NodeInfo, by: int) -> None:
+        """Adds (``by`` 1) or removes (-1) another pod on a node."""
+        if not all(counts.domains.has(node.row) for counts in self.constraints):
             return
-        for skew in self.every:
-            if skew.constraint.counts_pod(other) and skew.constraint.matches(node, self.pod_class):
-                skew.domains.add(node.row, by)
+        for counts in self.constraints:
+            if counts.constraint.counts_pod(other) and counts.constraint.is_eligible(node, self.pod_class):
+                counts.domains.add(node.row, by)
 
 
-def skews_of(constraints: Sequence[Constraint], pod: Pod, pod_class: EquivalenceClass, snapshot: Snapshot) -> Skews:
-    """What there is to know before any node is looked at. Nodes without one of the labels count for no constraint."""
+def count_matches(
+    constraints: Sequence[Constraint], pod: Pod, pod_class: EquivalenceClass, snapshot: Snapshot
+) -> SpreadCounts:
+    """The counts that Filter needs; computed once in PreFilter. Nodes without all topology keys count for none."""
     nodes = Nodes(snapshot)
-    complete = with_all_keys(constraints, nodes)
-    return Skews(
+    complete = has_all_keys(constraints, nodes)
+    return SpreadCounts(
         pod_class,
-        [_skew(c, complete & c.matching(nodes, pod_class), pod, snapshot) for c in constraints],
+        [_count_constraint(c, complete & c.eligible_mask(nodes, pod_class), pod, snapshot) for c in constraints],
     )
 
 
-def _skew(constraint: Constraint, among: Mask, pod: Pod, snapshot: Snapshot) -> Skew:
-    domains = Domains.adding(snapshot, constraint.key, constraint.counts(snapshot), among)
-    there: Mask = np.bincount(domains.codes[among] + 1, minlength=len(domains.numbers)) > 0
-    return Skew(constraint, domains, there, int(constraint.means(pod)))
+def _count_constraint(constraint: Constraint, among: Mask, pod: Pod, snapshot: Snapshot) -> ConstraintCounts:
+    domains = DomainSums.of_column(snapshot, constraint.key, constraint.counts(snapshot), among)
+    is_domain: Mask = np.bincount(domains.codes[among] + 1, minlength=len(domains.numbers)) > 0
+    return ConstraintCounts(constraint, domains, is_domain, int(constraint.selects(pod)))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One constraint: pods by domain (by row for host names), what each weighs, and what is added."""
+class ConstraintScore:
+    """The raw score of one constraint: pods by domain (by row for host names), times a weight, plus a constant."""
 
-    domains: Domains
+    domains: DomainSums
     pods: Numbers | None
     weight: float
     added: int
 
     def at(self, row: int) -> float:
-        """What the row has of it; nothing without the label."""
+        """The row's raw score; 0 without the topology key."""
         if not self.domains.has(row):
             return 0.0
         pods = self.domains.at(row) if self.pods is None else float(self.pods[row])
         return pods * self.weight + self.added
 
-    def on(self, nodes: Nodes) -> Numbers:
-        """The same for many nodes."""
-        pods = self.domains.on(nodes) if self.pods is None else nodes.take(self.pods)
+    def of_nodes(self, nodes: Nodes) -> Numbers:
+        """float64[nodes] of :meth:`at`."""
+        pods = self.domains.of_nodes(nodes) if self.pods is None else nodes.take(self.pods)
         return np.where(self.domains.present(nodes), pods * self.weight + self.added, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """All constraints. ``ignored``: bool[rows], nodes that lack a label which they have to have: they get 0."""
+class SpreadScores:
+    """The raw scores of all constraints. ``ignored``: bool[rows], nodes without a required topology key: they get 0."""
 
-    parts: tuple[Part, ...]
+    constraints: tuple[ConstraintScore, ...]
     ignored: Mask
 
     def raw(self, row: int) -> int:
-        """One node."""
-        return 0 if self.ignored[row] else math.floor(sum(part.at(row) for part in self.parts) + 0.5)
+        return 0 if self.ignored[row] else math.floor(sum(score.at(row) for score in self.constraints) + 0.5)
 
     def all_raw(self, nodes: Nodes) -> Scores:
-        """Many nodes."""
         total = np.zeros(len(nodes), dtype=np.float64)
-        for part in self.parts:
-            total += part.on(nodes)
+        for score in self.constraints:
+            total += score.of_nodes(nodes)
         return np.where(nodes.take(self.ignored), 0, np.floor(total + 0.5)).astype(np.int64)
 
     def normalized(self, scores: Scores, nodes: Nodes) -> Scores:
-        """``100 * (most + least - raw) / most``: the fewest pods first."""
+        """``100 * (most + least - raw) / most``: fewer pods are better."""
         ignored = nodes.take(self.ignored)
         counted = scores[~ignored]
         most, least = int(counted.max(initial=0)), int(counted.min(initial=2**62))
@@ -141,27 +143,29 @@ class Spread:
         return np.where(ignored, 0, MAX_SCORE * (most + least - scores) // most)
 
 
-def spread_of(
+def spread_scores(
     constraints: Sequence[Constraint], pod_class: EquivalenceClass, nodes: Nodes, *, all_keys: bool
-) -> Spread:
-    """What there is to know before the feasible ``nodes`` are scored.
+) -> SpreadScores:
+    """What Score needs for the feasible ``nodes``; computed once in PreScore.
 
-    ``all_keys``: nodes that lack one of the labels are ignored, and do not count either.
+    ``all_keys``: nodes without all topology keys are ignored, and their pods do not count.
     """
     every = Nodes(nodes.snapshot)
-    complete = with_all_keys(constraints, every) if all_keys else np.ones(len(every), dtype=np.bool_)
+    complete = has_all_keys(constraints, every) if all_keys else np.ones(len(every), dtype=np.bool_)
     scored = np.zeros(len(every), dtype=np.bool_)
     scored[nodes.rows] = True
     scored &= complete
-    parts = tuple(_part(c, complete & c.matching(every, pod_class), scored, every) for c in constraints)
-    return Spread(parts, ~complete)
+    parts = tuple(
+        _constraint_score(c, complete & c.eligible_mask(every, pod_class), scored, every) for c in constraints
+    )
+    return SpreadScores(parts, ~complete)
 
 
-def _part(constraint: Constraint, among: Mask, scored: Mask, every: Nodes) -> Part:
+def _constraint_score(constraint: Constraint, among: Mask, scored: Mask, every: Nodes) -> ConstraintScore:
     counts = constraint.counts(every.snapshot)
-    domains = Domains.adding(every.snapshot, constraint.key, counts, among)
+    domains = DomainSums.of_column(every.snapshot, constraint.key, counts, among)
     by_host = constraint.key == HOSTNAME
     codes = domains.codes[scored]
     size = len(codes) if by_host else int(np.count_nonzero(np.bincount(codes + 1)))
     pods = counts.astype(np.float64) if by_host else None
-    return Part(domains, pods, math.log(size + 2), constraint.max_skew - 1)
+    return ConstraintScore(domains, pods, math.log(size + 2), constraint.max_skew - 1)

@@ -1,12 +1,8 @@
-"""The arguments of PodTopologySpread and what is wrong with them.
+"""PodTopologySpread: spreads matching pods evenly over zones, hosts or the domains of any other node label.
 
-Which events may help a pod that PodTopologySpread refused.
-
-PodTopologySpread: pods of a kind lie evenly over zones, hosts or any other values of a node label.
-
-Filter: ``pods in the domain + 1 - pods in the emptiest domain > maxSkew`` refuses the node. Score: see spreadscore.
-Pods without constraints have those of the arguments, about the pods of their services and their controller. As
-kube-scheduler 1.36's plugin of that name.
+Filter: rejects a node when ``pods in its domain + 1 - fewest pods in any domain > maxSkew``. Score: see ``counts``.
+Pods without constraints get the default constraints of the arguments, with the selectors of their services and
+controller. As kube-scheduler 1.36's plugin of that name.
 """
 
 from __future__ import annotations
@@ -46,29 +42,169 @@ from berth.plugins.podtopologyspread.constraints import (
     DefaultSelectors,
     compile_constraints,
 )
-from berth.plugins.podtopologyspread.counts import Skews, Spread, skews_of, spread_of
+from berth.plugins.podtopologyspread.counts import SpreadCounts, SpreadScores, count_matches, spread_scores
 
+NAME: Final = "PodTopologySpread"
+CONSTRAINTS_NOT_MATCHED: Final = Status.unschedulable("node(s) didn't match pod topology spread constraints")
+NODE_LABEL_NOT_MATCHED: Final = Status.unresolvable(
+    "node(s) didn't match pod topology spread constraints (missing required label)"
+)
+SPREAD_COUNTS: Final = StateKey[SpreadCounts]("PodTopologySpread.spread_counts")
+SPREAD_SCORES: Final = StateKey[SpreadScores]("PodTopologySpread.spread_scores")
 SYSTEM: Final = "System"
-
 LIST: Final = "List"
-
 SYSTEM_CONSTRAINTS: Final = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME, when_unsatisfiable=SCHEDULE_ANYWAY),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
 )
-"""What pods without constraints of their own have under ``defaultingType: System``."""
+"""The default constraints under ``defaultingType: System``."""
 
 
 class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
-    """``defaultConstraints``: for pods that have none of their own, under ``defaultingType: List``."""
+    """``defaultConstraints``: for pods without constraints of their own, under ``defaultingType: List``."""
 
     default_constraints: list[TopologySpreadConstraint] | None = None
     defaulting_type: str = SYSTEM
 
     def __post_init__(self) -> None:
-        """Empty is not written."""
+        """The empty string means unset."""
         if not self.defaulting_type:
             msgspec.structs.force_setattr(self, "defaulting_type", SYSTEM)
+
+
+class PodTopologySpread(
+    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
+):
+    """Filters by DoNotSchedule, scores by ScheduleAnyway."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self, args: PodTopologySpreadArgs) -> None:
+        self._system = args.defaulting_type == SYSTEM
+        self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip without DoNotSchedule constraints."""
+        constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
+        if not constraints:
+            return PreFilterResult(SKIP)
+        state.write(SPREAD_COUNTS, count_matches(constraints, pod, state.pod_class, snapshot))
+        return PreFilterResult()
+
+    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
+        state.read(SPREAD_COUNTS).update(added, node, 1)
+        return SUCCESS
+
+    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
+        state.read(SPREAD_COUNTS).update(removed, node, -1)
+        return SUCCESS
+
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+        """Compares with the present minimum. Removing pods may lower it, so nodes may pass that Filter rejects."""
+        rejected = np.zeros(len(nodes), dtype=np.bool_)
+        for counts in state.read(SPREAD_COUNTS).constraints:
+            rejected |= counts.domains.of_nodes(nodes) - counts.gone(gone, nodes.snapshot) > counts.max_count
+        return Verdicts.refusing(rejected, CONSTRAINTS_NOT_MATCHED)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        """The first violated constraint decides."""
+        for counts in state.read(SPREAD_COUNTS).constraints:
+            if not counts.domains.has(node.row):
+                return NODE_LABEL_NOT_MATCHED
+            if counts.domains.at(node.row) > counts.max_count:
+                return CONSTRAINTS_NOT_MATCHED
+        return SUCCESS
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """The same for all nodes."""
+        codes = np.zeros(len(nodes), dtype=np.int32)
+        for counts in reversed(state.read(SPREAD_COUNTS).constraints):
+            codes[counts.domains.of_nodes(nodes) > counts.max_count] = 1
+            codes[~counts.domains.present(nodes)] = 2
+        return Verdicts(codes, (SUCCESS, CONSTRAINTS_NOT_MATCHED, NODE_LABEL_NOT_MATCHED))
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip without ScheduleAnyway constraints."""
+        constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
+        if not constraints:
+            return SKIP
+        all_keys = bool(pod.spec.topology_spread_constraints) or not self._system
+        state.write(SPREAD_SCORES, spread_scores(constraints, state.pod_class, nodes, all_keys=all_keys))
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        """Grows with the matching pods in the node's domains."""
+        return state.read(SPREAD_SCORES).raw(node.row)
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        return state.read(SPREAD_SCORES).all_raw(nodes)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        return state.read(SPREAD_SCORES).normalized(scores, nodes)
+
+    def events(self) -> Sequence[EventHint]:
+        """Matching pods are added, deleted or relabelled; nodes are added, deleted, or change domains or taints."""
+        return events_of(self._defaults)
+
+    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
+        """The pod's own constraints, else the default ones if a service or controller selects the pod."""
+        own = pod.spec.topology_spread_constraints
+        if own:
+            return compile_constraints(own, pod, action)
+        if not any(constraint.when_unsatisfiable == action for constraint in self._defaults):
+            return ()
+        selector = snapshot.live.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
+        return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
+
+
+Defaults = Sequence[TopologySpreadConstraint]
+_OF_PODS = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+_OF_NODES = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+
+
+def events_of(defaults: Defaults) -> Sequence[EventHint]:
+    """``defaults``: the constraints of pods without constraints of their own."""
+    return (
+        EventHint(ClusterEvent(Resource.POD, _OF_PODS), partial(_after_pod_change, defaults)),
+        EventHint(ClusterEvent(Resource.NODE, _OF_NODES), partial(_after_node_change, defaults)),
+        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), partial(_after_pod_change, defaults)),
+    )
+
+
+def _after_pod_change(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
+    """A pod of the namespace starts or stops to match a constraint; with default constraints any pod may."""
+    known = [other for other in (old, new) if isinstance(other, Pod)]
+    if any(other.uid == pod.uid for other in known):
+        return True
+    if any(other.metadata.namespace != pod.metadata.namespace for other in known):
+        return False
+    if not pod.spec.topology_spread_constraints:
+        return bool(defaults)
+    constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
+    return any(_counts(constraint, old) != _counts(constraint, new) for constraint in constraints)
+
+
+def _after_node_change(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
+    """A node with all topology keys is added or deleted, or changes its domains or taints."""
+    given = pod.spec.topology_spread_constraints or defaults
+    keys = [constraint.topology_key for constraint in given if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
+    was, now = _domains(old, keys), _domains(new, keys)
+    return was != now or (now is not None and _taints_of(old) != _taints_of(new))
+
+
+def _counts(constraint: Constraint, pod: object) -> bool:
+    return isinstance(pod, Pod) and constraint.selects(pod)
+
+
+def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
+    """The node's values; None when it lacks one."""
+    labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
+    return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
+
+
+def _taints_of(node: object) -> object:
+    return (node.spec.unschedulable, node.spec.taints or []) if isinstance(node, Node) else None
 
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:
@@ -98,157 +234,6 @@ def _problems_of(constraint: TopologySpreadConstraint, path: str) -> list[str]:
     if constraint.label_selector is not None:
         problems.append(f"{path}.labelSelector: want none, it follows from the pod's services and its controller")
     return problems
-
-
-Defaults = Sequence[TopologySpreadConstraint]
-
-_OF_PODS = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
-
-_OF_NODES = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
-
-
-def events_of(defaults: Defaults) -> Sequence[EventHint]:
-    """With the constraints of pods that have none of their own."""
-    return (
-        EventHint(ClusterEvent(Resource.POD, _OF_PODS), partial(_pod_helps, defaults)),
-        EventHint(ClusterEvent(Resource.NODE, _OF_NODES), partial(_node_helps, defaults)),
-        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), partial(_pod_helps, defaults)),
-    )
-
-
-def _pod_helps(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
-    """A pod of the namespace starts or ceases to count; of default constraints any may."""
-    known = [other for other in (old, new) if isinstance(other, Pod)]
-    if any(other.uid == pod.uid for other in known):
-        return True
-    if any(other.metadata.namespace != pod.metadata.namespace for other in known):
-        return False
-    if not pod.spec.topology_spread_constraints:
-        return bool(defaults)
-    constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
-    return any(_counts(constraint, old) != _counts(constraint, new) for constraint in constraints)
-
-
-def _node_helps(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
-    """A node with all the labels comes or goes, or it comes to other domains."""
-    given = pod.spec.topology_spread_constraints or defaults
-    keys = [constraint.topology_key for constraint in given if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
-    was, now = _domains(old, keys), _domains(new, keys)
-    return was != now or (now is not None and _taints_of(old) != _taints_of(new))
-
-
-def _counts(constraint: Constraint, pod: object) -> bool:
-    return isinstance(pod, Pod) and constraint.means(pod)
-
-
-def _domains(node: object, keys: Sequence[str]) -> list[str] | None:
-    """The node's values; None when it lacks one."""
-    labels = (node.metadata.labels or {}) if isinstance(node, Node) else {}
-    return [labels[key] for key in keys] if isinstance(node, Node) and all(key in labels for key in keys) else None
-
-
-def _taints_of(node: object) -> object:
-    return (node.spec.unschedulable, node.spec.taints or []) if isinstance(node, Node) else None
-
-
-NAME: Final = "PodTopologySpread"
-
-TOO_MANY: Final = Status.unschedulable("node(s) didn't match pod topology spread constraints")
-
-NO_LABEL: Final = Status.unresolvable("node(s) didn't match pod topology spread constraints (missing required label)")
-
-SKEWS: Final = StateKey[Skews]("PodTopologySpread.skews")
-
-SPREAD: Final = StateKey[Spread]("PodTopologySpread.spread")
-
-
-class PodTopologySpread(
-    PreFilterExtensions, VectorFilterPlugin, PreScorePlugin, VectorScorePlugin, NormalizePlugin, EnqueueExtensions
-):
-    """Filters by DoNotSchedule, scores by ScheduleAnyway."""
-
-    name: ClassVar[str] = NAME
-
-    def __init__(self, args: PodTopologySpreadArgs) -> None:
-        self._system = args.defaulting_type == SYSTEM
-        self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
-
-    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip without constraints that must hold."""
-        constraints = self.constraints(pod, DO_NOT_SCHEDULE, snapshot)
-        if not constraints:
-            return PreFilterResult(SKIP)
-        state.write(SKEWS, skews_of(constraints, pod, state.pod_class, snapshot))
-        return PreFilterResult()
-
-    def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
-        """One more in the domains of the node."""
-        state.read(SKEWS).change(added, node, 1)
-        return SUCCESS
-
-    def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
-        """One less."""
-        state.read(SKEWS).change(removed, node, -1)
-        return SUCCESS
-
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
-        """Domains that have too many all the same; that the emptiest may have fewer then is left out."""
-        refused = np.zeros(len(nodes), dtype=np.bool_)
-        for skew in state.read(SKEWS).every:
-            refused |= skew.domains.on(nodes) - skew.gone(gone, nodes.snapshot) > skew.most
-        return Verdicts.refusing(refused, TOO_MANY)
-
-    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """The first constraint that does not hold decides."""
-        for skew in state.read(SKEWS).every:
-            if not skew.domains.has(node.row):
-                return NO_LABEL
-            if skew.domains.at(node.row) > skew.most:
-                return TOO_MANY
-        return SUCCESS
-
-    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        codes = np.zeros(len(nodes), dtype=np.int32)
-        for skew in reversed(state.read(SKEWS).every):
-            codes[skew.domains.on(nodes) > skew.most] = 1
-            codes[~skew.domains.present(nodes)] = 2
-        return Verdicts(codes, (SUCCESS, TOO_MANY, NO_LABEL))
-
-    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Skip without constraints that would rather hold."""
-        constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
-        if not constraints:
-            return SKIP
-        all_keys = bool(pod.spec.topology_spread_constraints) or not self._system
-        state.write(SPREAD, spread_of(constraints, state.pod_class, nodes, all_keys=all_keys))
-        return SUCCESS
-
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """The more pods in the node's domains, the more."""
-        return state.read(SPREAD).raw(node.row)
-
-    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
-        return state.read(SPREAD).all_raw(nodes)
-
-    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Fewest pods first."""
-        return state.read(SPREAD).normalized(scores, nodes)
-
-    def events(self) -> Sequence[EventHint]:
-        """Pods of its kind come, go or change; nodes come, go or come to other domains."""
-        return events_of(self._defaults)
-
-    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
-        """What holds for the pod: its own constraints, else the default ones where something selects it."""
-        own = pod.spec.topology_spread_constraints
-        if own:
-            return compile_constraints(own, pod, action)
-        if not any(constraint.when_unsatisfiable == action for constraint in self._defaults):
-            return ()
-        selector = snapshot.live.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
-        return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
 
 
 def _build(args: Any) -> PodTopologySpread:

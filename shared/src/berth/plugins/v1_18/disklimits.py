@@ -1,10 +1,10 @@
-"""EBSLimits, GCEPDLimits, AzureDiskLimits: a node may have so many different disks of a cloud, and no more.
+"""EBSLimits, GCEPDLimits, AzureDiskLimits: the number of different disks of a cloud that a node may have.
 
-Filter: the disks that the pods on the node name, directly or by a claim that is bound, and those of the pod beside
-them. A claim that is not bound yet counts as a disk of the cloud whose provisioner its class has. The limit is what the
-node has allocatable (``attachable-volumes-...``), else a number for the whole cluster, else the cloud's own: 39 for EBS
-(25 on instances of newer kinds), 16 for the others. As kube-scheduler 1.18's plugins of these names, where they count
-also when a CSI driver serves the disks today.
+Filter: counts the disks of the pods on the node, named directly or by a bound claim, and those of this pod. An unbound
+claim counts as a disk of the cloud whose provisioner its class has. The limit is the node's allocatable
+(``attachable-volumes-...``), else a number for the whole cluster, else the cloud's default: 39 for EBS (25 on newer
+instance types), 16 for the others. As kube-scheduler 1.18's plugins of these names; they count the disks also when a
+CSI driver serves them today.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import claim_of
 
-TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
+MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
 INSTANCE_TYPE_LABELS: Final = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _NEWER_INSTANCES: Final = re.compile(r"^[cmr]5.*|t3|z1d")
 _EBS_DISKS: Final = 39
 _EBS_DISKS_OF_NEWER: Final = 25
 _DISKS: Final = 16
 Disks = frozenset[str]
-"""Each by the cloud's own name, or by the claim that is to become one."""
-
-
-def _ebs_limit(node: Node) -> int:
-    labels = node.metadata.labels or {}
-    instance = next((labels[key] for key in INSTANCE_TYPE_LABELS if key in labels), "")
-    return _EBS_DISKS_OF_NEWER if _NEWER_INSTANCES.search(instance) else _EBS_DISKS
+"""Each by the cloud's name for it, or by its unbound claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """How a cloud's disks are recognized.
+    """How the disks of a cloud are recognized and limited.
 
     Attributes:
-        disk_of: the disk's name, of a pod's volume or of a PersistentVolume; None for a volume of another kind.
-        provisioner: what storage classes of the cloud name.
-        allocatable: the resource by which a node says how many it may have.
-        limit_of: how many a node may have that does not say.
+        disk_of: the name of the disk behind a pod's volume or a PersistentVolume; None for another kind of volume.
+        provisioner: the provisioner of the cloud's storage classes.
+        allocatable: the resource with the node's limit.
+        limit_of: the limit of a node that does not report it.
     """
 
     disk_of: Callable[[Volume | PersistentVolumeSpec], str | None]
     provisioner: str
     allocatable: str
     limit_of: Callable[[Node], int] = lambda _: _DISKS
+
+
+def _ebs_limit(node: Node) -> int:
+    labels = node.metadata.labels or {}
+    instance = next((labels[key] for key in INSTANCE_TYPE_LABELS if key in labels), "")
+    return _EBS_DISKS_OF_NEWER if _NEWER_INSTANCES.search(instance) else _EBS_DISKS
 
 
 EBS: Final = Cloud(
@@ -80,7 +80,7 @@ AZURE_DISK: Final = Cloud(
 
 
 class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
-    """Filters by the number of disks of one cloud. ``most``: of a node that does not say how many it may have."""
+    """Filters by the number of disks of one cloud. ``most``: the limit of nodes that report none."""
 
     cloud: ClassVar[Cloud]
 
@@ -88,18 +88,17 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
         self._most = most
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node may have the pod's disks too."""
         return self._of_node(self._disks_of(pod, node.snapshot), node)
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes; hardly a pod names such disks, so they are looked at one after the other."""
+        """Node by node: few pods have such disks."""
         wanted = self._disks_of(pod, nodes.snapshot)
         if not wanted:
             return Verdicts.all_fit(len(nodes))
         return Verdicts.of(SUCCESS if info is None else self._of_node(wanted, info) for info in nodes.infos())
 
     def events(self) -> Sequence[EventHint]:
-        """A pod goes; a node is added or may have more; a claim comes or is bound."""
+        """A pod is deleted; a node is added or its limit changes; a claim is added or bound."""
         return (
             EventHint(ClusterEvent(Resource.POD, Action.DELETE)),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)),
@@ -111,7 +110,7 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
         if not wanted:
             return SUCCESS
         there = (self._disks_of(other, node.snapshot) for other in node.snapshot.pod_volumes.on_row(node.row))
-        return TOO_MANY if len(wanted.union(*there)) > self._limit_of(node) else SUCCESS
+        return MAX_VOLUME_COUNT_EXCEEDED if len(wanted.union(*there)) > self._limit_of(node) else SUCCESS
 
     def _limit_of(self, node: NodeInfo) -> int:
         if self.cloud.allocatable in (node.node.status.allocatable or {}):
@@ -130,7 +129,7 @@ class DiskLimits(VectorFilterPlugin, EnqueueExtensions):
                 yield disk
 
     def _claimed(self, claim: PersistentVolumeClaim | None, snapshot: Snapshot) -> str | None:
-        """The disk behind a claim; the claim itself stands for one that is not known yet, and nothing for nothing."""
+        """The disk behind a claim, or the claim itself while it is unbound; None for a disk of another kind."""
         if claim is None:
             return None
         name = claim.spec.volume_name
@@ -164,7 +163,7 @@ class AzureDiskLimits(DiskLimits):
 
 
 def factories(*, most: int | None) -> tuple[PluginFactory, ...]:
-    """The three plugins. ``most``: of a node that does not say how many it may have; None: the cloud's own limit."""
+    """The three plugins. ``most``: the limit of nodes that report none; None: the cloud's default."""
     return tuple(_factory(plugin, most) for plugin in (EBSLimits, GCEPDLimits, AzureDiskLimits))
 
 

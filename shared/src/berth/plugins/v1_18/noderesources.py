@@ -1,24 +1,15 @@
-"""NodeResourcesBalancedAllocation: prefers nodes of which the pod makes cpu and memory equally used.
+"""The scores of kube-scheduler 1.18 by resources: four plugins.
 
-With the used part ``f = R / A`` of each, this pod included: ``(1 - |f_cpu - f_memory|) * 100`` without the fraction; 0
-where one of them is used up, or the node has none of it. A container that names no request counts with a default. As
-kube-scheduler 1.18's plugin of that name; today's looks at real requests and at what the pod changes.
+R is what is requested, this pod included, A is allocatable; a container without requests counts with a default. All
+scores are whole numbers.
 
-
-NodeResourcesLeastAllocated and NodeResourcesMostAllocated: nodes with much room first, or with little.
-
-With R requested (this pod included) and A allocatable, of cpu and memory: the least allocated gives
-``(A - R) * 100 / A`` and the most allocated ``R * 100 / A``, without the fraction; 0 where R > A or A = 0. A node's
-points are the mean of both, rounded down; a resource that the node lacks counts in it as 0. A container that names no
-request counts with a default. As kube-scheduler 1.18's plugins of these names; today's
-NodeResourcesFit differs where R > A and where A = 0.
-
-
-NodeResourceLimits: one point for a node that has at least what the pod's limits name, of cpu or of memory.
-
-The limits are the sum over the containers, or those of an init container where they are larger. A limit that is not
-named, or 0, gives nothing; nor does a resource that the node lacks. One point of 100 breaks ties and no more. As
-kube-scheduler 1.18's plugin of that name, behind the gate ResourceLimitsPriorityFunction.
+- NodeResourcesBalancedAllocation: with ``f = R / A``, ``(1 - |f_cpu - f_memory|) * 100``; 0 where one of them is used
+  up or the node lacks it. Today's plugin takes the real requests and the change by the pod.
+- NodeResourcesLeastAllocated and NodeResourcesMostAllocated: ``(A - R) * 100 / A`` and ``R * 100 / A``, the mean of cpu
+  and memory, each 0 where R > A or A = 0. Today's NodeResourcesFit differs where R > A and where A = 0.
+- NodeResourceLimits: 1 where the node has at least the pod's limits of cpu or of memory, to break ties. The limits are
+  the sum over the containers, or an init container's where larger; a missing limit or resource counts nothing. Behind
+  the gate ResourceLimitsPriorityFunction.
 """
 
 from __future__ import annotations
@@ -40,12 +31,14 @@ from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 BALANCED_ALLOCATION: Final = "NodeResourcesBalancedAllocation"
-
+LEAST: Final = "NodeResourcesLeastAllocated"
+MOST: Final = "NodeResourcesMostAllocated"
+RESOURCE_LIMITS: Final = "NodeResourceLimits"
 Amount = npt.NDArray[np.float64]
 
 
 class BalancedAllocationV118(VectorScorePlugin):
-    """Scores by how evenly the node is used with the pod on it."""
+    """Scores by how evenly cpu and memory are used with the pod on the node."""
 
     name: ClassVar[str] = BALANCED_ALLOCATION
     reads = Reads.NODE | Reads.PODS
@@ -74,26 +67,17 @@ def _all_used(requested: Amount, allocatable: Amount) -> Amount:
     return np.where(allocatable > 0, requested / np.maximum(allocatable, 1.0), 1.0)
 
 
-BALANCED_ALLOCATION_FACTORY: Final = PluginFactory(
-    name=BALANCED_ALLOCATION, points=(Point.SCORE,), build=no_args(BalancedAllocationV118)
-)
-
-
-LEAST: Final = "NodeResourcesLeastAllocated"
-
-MOST: Final = "NodeResourcesMostAllocated"
-
 _RESOURCES: Final = 2
 
 
 class ResourceAllocation(VectorScorePlugin):
-    """The mean over cpu and memory of what ``part`` says is to be counted."""
+    """Scores by the mean share of cpu and memory; ``part`` is the amount that counts: the free or the used one."""
 
     reads = Reads.NODE | Reads.PODS
 
     @abstractmethod
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
-        """What counts of each node's allocatable; float64[nodes], whole numbers."""
+        """float64[nodes], whole numbers: the amount that counts."""
 
     @abstractmethod
     def part_of_one(self, requested: int, allocatable: int) -> int:
@@ -125,63 +109,46 @@ class ResourceAllocation(VectorScorePlugin):
 
 
 class NodeResourcesLeastAllocated(ResourceAllocation):
-    """The more room is left, the better."""
+    """Emptier nodes score higher."""
 
     name: ClassVar[str] = LEAST
 
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
-        """What is left."""
         return allocatable - requested
 
     def part_of_one(self, requested: int, allocatable: int) -> int:
-        """What is left."""
         return allocatable - requested
 
 
 class NodeResourcesMostAllocated(ResourceAllocation):
-    """The less room is left, the better."""
+    """Fuller nodes score higher."""
 
     name: ClassVar[str] = MOST
     packs = True
 
     def part(self, requested: Amount, allocatable: Amount) -> Amount:
-        """What is used."""
         return requested
 
     def part_of_one(self, requested: int, allocatable: int) -> int:
-        """What is used."""
         return requested
 
 
-LEAST_FACTORY: Final = PluginFactory(
-    name=LEAST, points=(Point.SCORE,), build=no_args(NodeResourcesLeastAllocated), only_in_presets=True
-)
-
-MOST_FACTORY: Final = PluginFactory(
-    name=MOST, points=(Point.SCORE,), build=no_args(NodeResourcesMostAllocated), only_in_presets=True
-)
-
-
-RESOURCE_LIMITS: Final = "NodeResourceLimits"
-
 LIMITS: Final = StateKey[dict[str, int]]("NodeResourceLimits.limits")
-
 _COUNTED: Final = (CPU, MEMORY)
 
 
 class NodeResourceLimits(PreScorePlugin, VectorScorePlugin):
-    """Scores by whether the pod's limits fit into the node were it empty."""
+    """Scores by whether the pod's limits fit the node if it were empty."""
 
     name: ClassVar[str] = RESOURCE_LIMITS
     reads = Reads.NODE
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """The limits of the whole pod; never Skip."""
+        """Never Skip, as in kube-scheduler 1.18."""
         state.write(LIMITS, limits_of(pod))
         return SUCCESS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """1 or 0."""
         limits = state.read(LIMITS)
         return int(any(0 < limits[name] <= node.allocatable(name) for name in _COUNTED))
 
@@ -194,7 +161,7 @@ class NodeResourceLimits(PreScorePlugin, VectorScorePlugin):
 
 
 def limits_of(pod: Pod) -> dict[str, int]:
-    """Millicores and bytes; 0 for what is not limited."""
+    """Millicores and bytes of the whole pod; 0 for no limit."""
     together, one_by_one = _limits(pod.spec.containers), _limits(pod.spec.init_containers)
     return {
         name: max([sum(limits.get(name, 0) for limits in together), *(limits.get(name, 0) for limits in one_by_one)])
@@ -203,11 +170,20 @@ def limits_of(pod: Pod) -> dict[str, int]:
 
 
 def _limits(containers: Iterable[Container] | None) -> list[Amounts]:
-    """A limit that cannot be read counts as 0: the API server lets none through."""
+    """An invalid limit counts as 0; the API server rejects it anyway."""
     given = (container.resources.limits if container.resources else None for container in containers or ())
     return [read_amounts(limits, "limits", lambda _: None) for limits in given]
 
 
+BALANCED_ALLOCATION_FACTORY: Final = PluginFactory(
+    name=BALANCED_ALLOCATION, points=(Point.SCORE,), build=no_args(BalancedAllocationV118)
+)
+LEAST_FACTORY: Final = PluginFactory(
+    name=LEAST, points=(Point.SCORE,), build=no_args(NodeResourcesLeastAllocated), only_in_presets=True
+)
+MOST_FACTORY: Final = PluginFactory(
+    name=MOST, points=(Point.SCORE,), build=no_args(NodeResourcesMostAllocated), only_in_presets=True
+)
 RESOURCE_LIMITS_FACTORY: Final = PluginFactory(
     name=RESOURCE_LIMITS, points=(Point.PRE_SCORE, Point.SCORE), build=no_args(NodeResourceLimits), only_in_presets=True
 )

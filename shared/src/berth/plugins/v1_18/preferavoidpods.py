@@ -1,8 +1,8 @@
-"""NodePreferAvoidPods: nodes that ask for pods of a controller to be put elsewhere get none while others have room.
+"""NodePreferAvoidPods: avoids nodes whose annotation asks not to run the pods of a controller.
 
-Score: 0 where the node's annotation ``scheduler.alpha.kubernetes.io/preferAvoidPods`` names the pod's ReplicaSet or
-ReplicationController by kind and uid, 100 everywhere else: with the weight 10,000 that decides alone. An annotation
-that cannot be read names nobody. As kube-scheduler 1.18's plugin of that name.
+Score: 0 where the node's annotation ``scheduler.alpha.kubernetes.io/preferAvoidPods`` has the pod's ReplicaSet or
+ReplicationController by kind and uid, 100 elsewhere: with the weight 10,000 that decides alone. An invalid annotation
+is ignored. As kube-scheduler 1.18's plugin of that name.
 """
 
 from __future__ import annotations
@@ -30,15 +30,64 @@ Controllers = frozenset[tuple[str, str]]
 """(kind, uid) of each."""
 
 
+class NodePreferAvoidPods(VectorScorePlugin):
+    """Scores by the node's annotation."""
+
+    name: ClassVar[str] = NAME
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        owner = _controller_of(pod)
+        return 0 if owner is not None and (owner.kind, owner.uid) in avoided_controllers(node.node) else MAX_SCORE
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        owner, snapshot = _controller_of(pod), nodes.snapshot
+        scores = np.full(snapshot.size, MAX_SCORE, dtype=np.int64)
+        if owner is not None:
+            scores[snapshot.live.derived(NAME, lambda: AvoidingNodes(snapshot)).rows(owner)] = 0
+        return nodes.take(scores)
+
+
+class AvoidingNodes:
+    """The annotated nodes of one Snapshot by row, updated with its changes: most clusters have none."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._by_row: dict[int, Controllers] = {}
+        self._seen = -1
+
+    def rows(self, owner: OwnerReference) -> list[int]:
+        """The nodes that are to be avoided by this controller's pods."""
+        self._refresh()
+        return [row for row, controllers in self._by_row.items() if (owner.kind, owner.uid) in controllers]
+
+    def _refresh(self) -> None:
+        snapshot = self._snapshot
+        changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
+        if changed is None:
+            self._by_row.clear()
+        for row in range(snapshot.size) if changed is None else changed.nodes:
+            self._update(row)
+        self._seen = snapshot.version
+
+    def _update(self, row: int) -> None:
+        info = self._snapshot.info_of_row(row)
+        controllers = avoided_controllers(info.node) if info is not None else frozenset()
+        if controllers:
+            self._by_row[row] = controllers
+        else:
+            self._by_row.pop(row, None)
+
+
 class Controller(msgspec.Struct, frozen=True):
-    """Whose pods are to be avoided."""
+    """A controller whose pods are to be avoided."""
 
     kind: str = ""
     uid: str = ""
 
 
 class Signature(msgspec.Struct, frozen=True, rename="camel"):
-    """What the pods to be avoided have in common."""
+    """Matches the pods to be avoided."""
 
     pod_controller: Controller | None = None
 
@@ -55,58 +104,8 @@ class Annotation(msgspec.Struct, frozen=True, rename="camel"):
     prefer_avoid_pods: list[Avoided] | None = None
 
 
-class NodePreferAvoidPods(VectorScorePlugin):
-    """Scores by the node's annotation."""
-
-    name: ClassVar[str] = NAME
-
-    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """0 or 100."""
-        owner = _controller_of(pod)
-        return 0 if owner is not None and (owner.kind, owner.uid) in avoided_by(node.node) else MAX_SCORE
-
-    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
-        owner, snapshot = _controller_of(pod), nodes.snapshot
-        scores = np.full(snapshot.size, MAX_SCORE, dtype=np.int64)
-        if owner is not None:
-            scores[snapshot.live.derived(NAME, lambda: Avoiding(snapshot)).rows(owner)] = 0
-        return nodes.take(scores)
-
-
-class Avoiding:
-    """The annotated nodes of one Snapshot by row, kept up with its changes: most clusters have none."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._by_row: dict[int, Controllers] = {}
-        self._seen = -1
-
-    def rows(self, owner: OwnerReference) -> list[int]:
-        """The nodes that want no pods of this controller."""
-        self._refresh()
-        return [row for row, controllers in self._by_row.items() if (owner.kind, owner.uid) in controllers]
-
-    def _refresh(self) -> None:
-        snapshot = self._snapshot
-        changed = snapshot.changed_since(self._seen) if self._seen >= 0 else None
-        if changed is None:
-            self._by_row.clear()
-        for row in range(snapshot.size) if changed is None else changed.nodes:
-            self._look(row)
-        self._seen = snapshot.version
-
-    def _look(self, row: int) -> None:
-        info = self._snapshot.info_of_row(row)
-        controllers = avoided_by(info.node) if info is not None else frozenset()
-        if controllers:
-            self._by_row[row] = controllers
-        else:
-            self._by_row.pop(row, None)
-
-
-def avoided_by(node: Node) -> Controllers:
-    """The controllers whose pods a node wants elsewhere."""
+def avoided_controllers(node: Node) -> Controllers:
+    """The controllers in the node's annotation."""
     written = (node.metadata.annotations or {}).get(ANNOTATION)
     return _read(written) if written else frozenset()
 

@@ -1,15 +1,16 @@
-"""Every plugin as kube-scheduler 1.18 had it, by name: in the place of today's, and beside them where they are gone."""
+"""The plugins of kube-scheduler 1.18 by name: its versions of today's plugins, and those that were removed since."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from berth.plugins.factory import PluginFactory
-from berth.plugins.v1_18 import disklimits, noderesources, preferavoidpods, scores, spreading
+from berth.plugins.v1_18 import disklimits, noderesources, preferavoidpods, scores, selectorspread
+from berth.plugins.v1_18.scores import POD_TOPOLOGY_SPREAD_FACTORY
 
 
 def as_of_1_18(known: Mapping[str, PluginFactory], *, most_disks: int | None = None) -> Mapping[str, PluginFactory]:
-    """The plugins that are known, those that differed as they were. ``most_disks``: see disklimits."""
+    """The known plugins, with 1.18's in place of those that differed. ``most_disks``: see ``disklimits.factories``."""
     own = {
         "NodeResourcesBalancedAllocation": noderesources.BALANCED_ALLOCATION_FACTORY,
         "ImageLocality": scores.IMAGE_LOCALITY_FACTORY,
@@ -18,9 +19,9 @@ def as_of_1_18(known: Mapping[str, PluginFactory], *, most_disks: int | None = N
         "NodeResourcesMostAllocated": noderesources.MOST_FACTORY,
         "NodeAffinity": scores.NODE_AFFINITY_FACTORY,
         "NodePreferAvoidPods": preferavoidpods.FACTORY,
-        "DefaultPodTopologySpread": spreading.SELECTOR_SPREAD_FACTORY,
+        "DefaultPodTopologySpread": selectorspread.FACTORY,
         "TaintToleration": scores.TAINT_TOLERATION_FACTORY,
-        "PodTopologySpread": spreading.POD_TOPOLOGY_SPREAD_FACTORY,
+        "PodTopologySpread": POD_TOPOLOGY_SPREAD_FACTORY,
         "NodeResourceLimits": noderesources.RESOURCE_LIMITS_FACTORY,
     }
     return {**known, **own, **{factory.name: factory for factory in disklimits.factories(most=most_disks)}}

@@ -1,32 +1,19 @@
-"""ImageLocality: prefers nodes that have the pod's images already, those of its containers.
+"""Today's plugins with the scores that kube-scheduler 1.18 gave; the filters are today's.
 
-Score: as today's plugin of that name, but init containers and volumes do not count: neither their images nor, for the
-most that counts, their number. As in kube-scheduler 1.18.
-
-
-InterPodAffinity: pods that must, or would rather, be together with other pods or apart from them, by topology.
-
-Filter and raw score: as today's plugin of that name. Normalized so that the least, but not more than 0, is 0, and the
-most, but not less than 0, is 100: when every node has something that is wished for, the least of them is not 0. As in
-kube-scheduler 1.18.
-
-
-NodeAffinity: nodeSelector and required terms decide where a pod may run, preferred terms where it would rather.
-
-Filter: as today's plugin of that name. Score: of preferred terms only expressions on labels count, those on the node's
-name (matchFields) do not; a term without any expression on labels holds nowhere. As in kube-scheduler 1.18.
-
-
-TaintToleration: keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer mild ones.
-
-Filter and score: as today's plugin of that name. PreScore: picks the tolerations that count against mild taints, which
-kube-scheduler 1.18 lists as a point of the plugin's own.
+- ImageLocality: only containers count, not init containers and image volumes.
+- InterPodAffinity: normalized so that min(least, 0) is 0 and max(most, 0) is 100: the least need not be 0.
+- NodeAffinity: only label expressions of preferred terms count; a term without any matches no node.
+- TaintToleration: PreScore selects the tolerations of PreferNoSchedule; 1.18 lists it as a point of the plugin.
+- PodTopologySpread: raw is the number of pods in the node's domains, added up over the constraints. With the sum and
+  the least over the feasible nodes that have all topology keys: ``100 * (sum - raw) / (sum - least)`` in whole numbers,
+  0 for other nodes, 100 for all when the divisor is 0. An empty selector matches every pod of the namespace, and the
+  default constraints are empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,41 +21,45 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import PREFER_NO_SCHEDULE, count_untolerated_prefer_no_schedule
 from berth.api.pod import Pod, Toleration
-from berth.api.selectors import NodeTerm, WeightedNodeTerm
+from berth.api.selectors import (
+    NodeTerm,
+    WeightedNodeTerm,
+)
+from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.cluster.topologycounts import Counts
 from berth.framework.interface import MAX_SCORE, PreScorePlugin, Scores
 from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Status
+from berth.framework.status import SKIP, SUCCESS, Status
 from berth.plugins import imagelocality, nodeaffinity, tainttoleration
+from berth.plugins.domains import DomainSums
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
 from berth.plugins.matching import by_taints
 from berth.plugins.nodeaffinity import NodeAffinityArgs
+from berth.plugins.podtopologyspread import plugin as podtopologyspread
+from berth.plugins.podtopologyspread.constraints import SCHEDULE_ANYWAY, Constraint, has_all_keys
+from berth.plugins.podtopologyspread.counts import ConstraintScore, SpreadScores
+from berth.plugins.podtopologyspread.plugin import LIST, PodTopologySpreadArgs, validate
 
 
 class ImageLocalityV118(imagelocality.ImageLocality):
-    """Scores by the images of containers."""
+    """Counts only the images of containers."""
 
     def images(self, pod: Pod) -> list[str]:
-        """Of containers, as nodes write them: with a tag."""
         return [imagelocality.tagged(container.image) for container in pod.spec.containers or ()]
 
     def most(self, pod: Pod) -> int:
-        """Bytes from which on a node is as good as can be."""
         return imagelocality.MOST * max(1, len(pod.spec.containers or ()))
 
 
-IMAGE_LOCALITY_FACTORY: Final = PluginFactory(
-    name=imagelocality.NAME, points=(Point.SCORE,), build=no_args(ImageLocalityV118)
-)
-
-
 class InterPodAffinityV118(interpodaffinity.InterPodAffinity):
-    """Filters and scores by who is where."""
+    """Normalizes with 0 within the range."""
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """Divided first, then times 100, as in kube-scheduler."""
+        # Divided first, then times 100, as in kube-scheduler.
         least, most = min(0, int(scores.min())), max(0, int(scores.max()))
         if least == most:
             return np.zeros(len(scores), dtype=np.int64)
@@ -76,41 +67,26 @@ class InterPodAffinityV118(interpodaffinity.InterPodAffinity):
         return normalized
 
 
-def _build(args: Any) -> InterPodAffinityV118:
-    return InterPodAffinityV118(args or InterPodAffinityArgs())
-
-
-INTER_POD_AFFINITY_FACTORY: Final = replace(interpodaffinity.FACTORY, build=_build)
-
-
 class NodeAffinityV118(nodeaffinity.NodeAffinityPlugin):
-    """Filters by required terms, scores by the labels that preferred ones name."""
+    """Ignores matchFields of preferred terms."""
 
     def preferred(self, state: CycleState) -> Sequence[WeightedNodeTerm]:
-        """The preferred terms without what they say of names."""
+        """The preferred terms without their matchFields."""
         return [WeightedNodeTerm(w.weight, NodeTerm(w.term.labels)) for w in super().preferred(state) if w.term.labels]
-
-
-def _build_node_affinity(args: Any) -> NodeAffinityV118:
-    return NodeAffinityV118(args or NodeAffinityArgs())
-
-
-NODE_AFFINITY_FACTORY: Final = replace(nodeaffinity.FACTORY, build=_build_node_affinity)
 
 
 MILD: Final = StateKey[tuple[Toleration, ...]]("TaintToleration.mild")
 
 
 class TaintTolerationV118(tainttoleration.TaintToleration, PreScorePlugin):
-    """Filters by NoSchedule and NoExecute, scores by PreferNoSchedule."""
+    """Selects the tolerations in PreScore."""
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """The tolerations of every effect and of PreferNoSchedule; never Skip."""
+        """Never Skip, as in kube-scheduler 1.18."""
         state.write(MILD, tuple(t for t in state.pod_class.tolerations if t.effect in ("", PREFER_NO_SCHEDULE)))
         return SUCCESS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """How many mild taints the pod does not tolerate."""
         tolerations = state.read(MILD)
         return count_untolerated_prefer_no_schedule(node.taints, tolerations)
 
@@ -120,8 +96,85 @@ class TaintTolerationV118(tainttoleration.TaintToleration, PreScorePlugin):
         return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 
 
+class PodTopologySpreadArgsV118(PodTopologySpreadArgs, frozen=True, kw_only=True):
+    """``defaultConstraints``: for pods without constraints of their own; empty by default."""
+
+    defaulting_type: str = LIST
+
+
+class PodTopologySpreadV118(podtopologyspread.PodTopologySpread):
+    """Scores by the sum of the matching pods."""
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
+        if not constraints:
+            return SKIP
+        state.write(podtopologyspread.SPREAD_SCORES, _spread_scores(constraints, state.pod_class, nodes))
+        return SUCCESS
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        ignored = nodes.take(state.read(podtopologyspread.SPREAD_SCORES).ignored)
+        counted = scores[~ignored]
+        if not len(counted):
+            return np.zeros(len(scores), dtype=np.int64)
+        total, least = int(counted.sum()), int(counted.min())
+        if total == least:
+            return np.full(len(scores), MAX_SCORE, dtype=np.int64)
+        points = (MAX_SCORE * ((total - scores) / float(total - least))).astype(np.int64)
+        return np.where(ignored, 0, points)
+
+    def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
+        return tuple(_v1_18(constraint) for constraint in super().constraints(pod, action, snapshot))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintV118(Constraint):
+    """A constraint whose empty selector matches every pod of the namespace."""
+
+    def counts(self, snapshot: Snapshot) -> Counts:
+        return snapshot.groups.tally(self.pods).counts
+
+    def counts_pod(self, pod: Pod) -> bool:
+        return pod.metadata.deletion_timestamp is None and self.selects(pod)
+
+
+def _v1_18(constraint: Constraint) -> ConstraintV118:
+    return ConstraintV118(**{field.name: getattr(constraint, field.name) for field in fields(Constraint)})
+
+
+def _spread_scores(constraints: tuple[Constraint, ...], pod_class: EquivalenceClass, nodes: Nodes) -> SpreadScores:
+    every = Nodes(nodes.snapshot)
+    complete = has_all_keys(constraints, every)
+    counted = [(c, c.counts(nodes.snapshot), complete & c.eligible_mask(every, pod_class)) for c in constraints]
+    scores = (
+        ConstraintScore(DomainSums.of_column(nodes.snapshot, c.key, counts, among), None, 1.0, 0)
+        for c, counts, among in counted
+    )
+    return SpreadScores(tuple(scores), ~complete)
+
+
+def _build_inter_pod_affinity(args: Any) -> InterPodAffinityV118:
+    return InterPodAffinityV118(args or InterPodAffinityArgs())
+
+
+def _build_node_affinity(args: Any) -> NodeAffinityV118:
+    return NodeAffinityV118(args or NodeAffinityArgs())
+
+
+def _build_pod_topology_spread(args: Any) -> PodTopologySpreadV118:
+    return PodTopologySpreadV118(args or PodTopologySpreadArgsV118())
+
+
+IMAGE_LOCALITY_FACTORY: Final = PluginFactory(
+    name=imagelocality.NAME, points=(Point.SCORE,), build=no_args(ImageLocalityV118)
+)
+INTER_POD_AFFINITY_FACTORY: Final = replace(interpodaffinity.FACTORY, build=_build_inter_pod_affinity)
+NODE_AFFINITY_FACTORY: Final = replace(nodeaffinity.FACTORY, build=_build_node_affinity)
 TAINT_TOLERATION_FACTORY: Final = replace(
     tainttoleration.FACTORY,
     points=(Point.FILTER, Point.PRE_SCORE, Point.SCORE),
     build=no_args(TaintTolerationV118),
+)
+POD_TOPOLOGY_SPREAD_FACTORY: Final = replace(
+    podtopologyspread.FACTORY, build=_build_pod_topology_spread, args_type=PodTopologySpreadArgsV118, validate=validate
 )

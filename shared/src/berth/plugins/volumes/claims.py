@@ -28,7 +28,7 @@ class ClaimUse:
 
 
 @dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodVolumeClaims:
     """A pod's claims: ``bound``; ``waiting`` for their first consumer; ``immediate``: to be bound, and not yet so."""
 
     bound: tuple[PersistentVolumeClaim, ...] = ()
@@ -66,7 +66,7 @@ def claim_not_found(name: str) -> str:
     return not_found("persistentvolumeclaim", name)
 
 
-def foreign(pod: Pod, claim: PersistentVolumeClaim) -> str:
+def why_not_owned(pod: Pod, claim: PersistentVolumeClaim) -> str:
     """Why the claim of an ephemeral volume is not to be used; empty when it was made for this pod."""
     owners = claim.metadata.owner_references or ()
     if any(owner.controller and owner.uid == pod.uid for owner in owners):
@@ -82,7 +82,7 @@ def uses_claim(pod: Pod, claim: object, *, also_ephemeral: bool = True) -> bool:
     return any(use.name == claim.metadata.name and (also_ephemeral or not use.is_ephemeral) for use in claims_of(pod))
 
 
-def pod_claims(pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
+def pod_volume_claims(pod: Pod, snapshot: Snapshot) -> PodVolumeClaims | Status:
     """The pod's claims, sorted out; a Status when one is missing, lost, being deleted or another pod's."""
     claims: list[PersistentVolumeClaim] = []
     for use in claims_of(pod):
@@ -91,10 +91,10 @@ def pod_claims(pod: Pod, snapshot: Snapshot) -> PodClaims | Status:
         if claim is None or reason:
             return Status.unresolvable(reason)
         claims.append(claim)
-    return PodClaims(
+    return PodVolumeClaims(
         bound=tuple(claim for claim in claims if claim.is_fully_bound),
-        waiting=tuple(claim for claim in claims if not claim.is_fully_bound and _may_wait(claim, snapshot)),
-        immediate=tuple(claim for claim in claims if not claim.is_fully_bound and not _may_wait(claim, snapshot)),
+        waiting=tuple(claim for claim in claims if not claim.is_fully_bound and _delays_binding(claim, snapshot)),
+        immediate=tuple(claim for claim in claims if not claim.is_fully_bound and not _delays_binding(claim, snapshot)),
     )
 
 
@@ -106,10 +106,10 @@ def _why_not(pod: Pod, use: ClaimUse, claim: PersistentVolumeClaim | None) -> st
         return f'persistentvolumeclaim "{use.name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
     if claim.metadata.deletion_timestamp is not None:
         return f'persistentvolumeclaim "{use.name}" is being deleted'
-    return foreign(pod, claim) if use.is_ephemeral else ""
+    return why_not_owned(pod, claim) if use.is_ephemeral else ""
 
 
-def _may_wait(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
+def _delays_binding(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
     """Whether the claim gets its volume only with its first pod. One that names its volume does not wait for that."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
     waits = storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER

@@ -110,7 +110,7 @@ def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
     return None
 
 
-def flaw_of(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
+def translation_error(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
     """What the driver would not understand of a volume; empty for nothing."""
     try:
         driver.handle(source, labels)

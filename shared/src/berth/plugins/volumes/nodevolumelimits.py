@@ -30,13 +30,13 @@ from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFil
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumes.claims import ClaimUse, claim_not_found, claim_of, foreign, uses_claim
+from berth.plugins.volumes.claims import ClaimUse, claim_not_found, claim_of, uses_claim, why_not_owned
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
 
-Attached = Mapping[str, str]
+AttachedVolumes = Mapping[str, str]
 """Driver and handle to driver."""
 
-_NONE: Final[Attached] = {}
+_NONE: Final[AttachedVolumes] = {}
 
 
 def has_attachable(pod: Pod) -> bool:
@@ -45,7 +45,7 @@ def has_attachable(pod: Pod) -> bool:
     return any(claim_of(volume, pod) is not None or driver_of(volume) is not None for volume in volumes)
 
 
-def needed_volumes(pod: Pod, snapshot: Snapshot) -> Attached | Status:
+def needed_volumes(pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
     """What must be attached for a pod that waits; a Status when one of its claims is not there or not its own."""
     found: dict[str, str] = {}
     for volume in pod.spec.volumes or ():
@@ -60,7 +60,7 @@ def needed_volumes(pod: Pod, snapshot: Snapshot) -> Attached | Status:
     return found
 
 
-def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> Attached:
+def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> AttachedVolumes:
     """What is attached for pods that are on a node. What is odd about them counts for nothing: it is not for others."""
     found: dict[str, str] = {}
     for pod in pods:
@@ -77,7 +77,7 @@ class Attachments:
         self._seen: tuple[ref[Snapshot], int, int] | None = None
         self._by_node: dict[str, dict[str, str]] = {}
 
-    def on_node(self, node: str, snapshot: Snapshot) -> Attached:
+    def on_node(self, node: str, snapshot: Snapshot) -> AttachedVolumes:
         """What is attached to a node, or is to be."""
         attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
         seen = (ref(snapshot), attachments.version, volumes.version)
@@ -95,17 +95,17 @@ class Attachments:
             self._by_node.setdefault(spec.node_name, {})[name] = spec.attacher
 
 
-def _of_volume(volume: Volume, use: ClaimUse | None, pod: Pod, snapshot: Snapshot) -> Attached | Status:
+def _of_volume(volume: Volume, use: ClaimUse | None, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
     if use is None:
         return _of_inline(volume)
     claim = use.find(pod, snapshot)
     if claim is None:
         return _NONE
-    reason = foreign(pod, claim) if use.is_ephemeral else ""
+    reason = why_not_owned(pod, claim) if use.is_ephemeral else ""
     return Status.error(reason) if reason else _of_claim(claim, snapshot)
 
 
-def _of_inline(volume: Volume) -> Attached | Status:
+def _of_inline(volume: Volume) -> AttachedVolumes | Status:
     found = driver_of(volume)
     if found is None:
         return _NONE
@@ -116,7 +116,7 @@ def _of_inline(volume: Volume) -> Attached | Status:
         return Status.error(f"converting volume({volume.name}) from inline to csi: {exc}")
 
 
-def _of_claim(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
+def _of_claim(claim: PersistentVolumeClaim, snapshot: Snapshot) -> AttachedVolumes:
     volume = snapshot.objects(PersistentVolume).named(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is None:
         return _of_class(claim, snapshot)
@@ -124,7 +124,7 @@ def _of_claim(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
     return _of_in_tree(volume) if csi is None else _counted(csi.driver, csi.volume_handle)
 
 
-def _of_in_tree(volume: PersistentVolume) -> Attached:
+def _of_in_tree(volume: PersistentVolume) -> AttachedVolumes:
     found = driver_of(volume)
     if found is None:
         return _NONE
@@ -135,7 +135,7 @@ def _of_in_tree(volume: PersistentVolume) -> Attached:
         return _NONE
 
 
-def _of_class(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
+def _of_class(claim: PersistentVolumeClaim, snapshot: Snapshot) -> AttachedVolumes:
     """A volume that is still to be made, of the driver that will make it."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
     if storage_class is None or storage_class.provisioner in LEFT_IN_TREE:
@@ -145,7 +145,7 @@ def _of_class(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Attached:
     return _counted(name, f"claim {claim.metadata.namespace}/{claim.metadata.name}")
 
 
-def _counted(driver: str, handle: str) -> Attached:
+def _counted(driver: str, handle: str) -> AttachedVolumes:
     return {_name(driver, handle): driver} if driver and handle else _NONE
 
 
@@ -153,7 +153,7 @@ def _name(driver: str, handle: str) -> str:
     return f"{driver}/{handle}"
 
 
-class Limits:
+class AttachLimits:
     """What CSINodes allow, gone through again when one of them has changed."""
 
     def __init__(self) -> None:
@@ -170,7 +170,9 @@ class Limits:
         return self._by_node
 
 
-def has_room(limits: Mapping[str, int], *, needed: Attached, present: Attached, attached: Attached) -> bool:
+def has_room(
+    limits: Mapping[str, int], *, needed: AttachedVolumes, present: AttachedVolumes, attached: AttachedVolumes
+) -> bool:
     """Whether what is needed and not there yet fits beside what the node's pods have and what else is attached.
 
     What is attached and used by no pod counts beside a pod that will use it, as in kube-scheduler.
@@ -189,9 +191,9 @@ def limits_of(node: CSINode) -> dict[str, int]:
 
 NAME: Final = "NodeVolumeLimits"
 
-TOO_MANY: Final = Status.unschedulable("node(s) exceed max volume count")
+MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
 
-NEEDED: Final = StateKey[Attached | Status]("NodeVolumeLimits.needed")
+NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
 
 
 class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
@@ -201,7 +203,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
 
     def __init__(self) -> None:
         self._attachments = Attachments()
-        self._limits = Limits()
+        self._limits = AttachLimits()
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without volumes that are attached to nodes."""
@@ -232,7 +234,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return Verdicts.all_fit(len(nodes))
         return Verdicts.of(refused.get(row, SUCCESS) for row in nodes.rows.tolist())
 
-    def _refused(self, needed: Attached, snapshot: Snapshot) -> dict[int, Status]:
+    def _refused(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
         """The rows that are refused. Volumes are looked at only where there may be too many of them."""
         volumes, drivers, refused = snapshot.pod_volumes, set(needed.values()), {}
         for name, limits in self._limits.by_node(snapshot).items():
@@ -246,7 +248,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
                 refused[row] = status
         return refused
 
-    def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> Attached | Status:
+    def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
         """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
         needed = state.find(NEEDED)
         if needed is None:
@@ -254,10 +256,16 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             state.write(NEEDED, needed)
         return needed
 
-    def _filter(self, needed: Attached, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot) -> Status:
+    def _filter(
+        self, needed: AttachedVolumes, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot
+    ) -> Status:
         present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
         attached = self._attachments.on_node(name, snapshot)
-        return SUCCESS if has_room(limits, needed=needed, present=present, attached=attached) else TOO_MANY
+        return (
+            SUCCESS
+            if has_room(limits, needed=needed, present=present, attached=attached)
+            else MAX_VOLUME_COUNT_EXCEEDED
+        )
 
     def events(self) -> Sequence[EventHint]:
         """A CSINode comes or allows more, a pod with volumes goes, a claim of the pod's comes, a volume is let go."""
@@ -266,7 +274,7 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
             EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _frees_a_place),
+            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
         )
 
@@ -289,7 +297,7 @@ def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
     return uses_claim(pod, new)
 
 
-def _frees_a_place(pod: Pod, old: object, _: object) -> bool:
+def _detaches(pod: Pod, old: object, _: object) -> bool:
     """Claims may lead to any driver; an inline volume leads to its own."""
     if not isinstance(old, VolumeAttachment):
         return True

@@ -65,15 +65,15 @@ def _is_same_image(image: RBD, other: RBD) -> bool:
 
 NAME: Final = "VolumeRestrictions"
 
-DISK_TAKEN: Final = Status.unschedulable("node(s) had no available disk")
+DISK_CONFLICT: Final = Status.unschedulable("node(s) had no available disk")
 
-CLAIM_TAKEN: Final = Status.unschedulable(
+READ_WRITE_ONCE_POD_CONFLICT: Final = Status.unschedulable(
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )
 
 
 @dataclass(slots=True)
-class WantedVolumes:
+class RestrictedVolumes:
     """What the pod cannot share: its disks, its claims for one pod, and by how many placed pods those are used."""
 
     disks: list[Disk]
@@ -85,7 +85,7 @@ class WantedVolumes:
         return replace(self)
 
 
-WANTED: Final = StateKey[WantedVolumes | Status]("VolumeRestrictions.wanted")
+RESTRICTED: Final = StateKey[RestrictedVolumes | Status]("VolumeRestrictions.wanted")
 
 
 class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensions):
@@ -104,11 +104,11 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
         """One that may use the claims."""
-        return _count(state.find(WANTED), pod, added, 1)
+        return _count(state.find(RESTRICTED), pod, added, 1)
 
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
         """One that uses them no more."""
-        return _count(state.find(WANTED), pod, removed, -1)
+        return _count(state.find(RESTRICTED), pod, removed, -1)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         """Disks are looked at on the node, claims everywhere."""
@@ -116,8 +116,8 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         if isinstance(wanted, Status):
             return wanted
         if any_conflict(wanted.disks, node.snapshot.pod_volumes.on_row(node.row)):
-            return DISK_TAKEN
-        return CLAIM_TAKEN if wanted.users > 0 else SUCCESS
+            return DISK_CONFLICT
+        return READ_WRITE_ONCE_POD_CONFLICT if wanted.users > 0 else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes: only those that have pods with volumes are looked at."""
@@ -129,7 +129,7 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
         taken = [row for row in volumes.rows if any_conflict(wanted.disks, volumes.on_row(row))] if wanted.disks else []
         otherwise = 2 if wanted.users > 0 else 0
         codes = np.where(np.isin(nodes.rows, taken), 1, otherwise).astype(np.int32)
-        return Verdicts(codes, (SUCCESS, DISK_TAKEN, CLAIM_TAKEN))
+        return Verdicts(codes, (SUCCESS, DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT))
 
     def events(self) -> Sequence[EventHint]:
         """A pod goes that has a disk or claim of the pod's; a node or a claim of the pod's is added."""
@@ -140,21 +140,21 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_something),
         )
 
-    def _wanted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> WantedVolumes | Status:
+    def _wanted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
         """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        wanted = state.find(WANTED)
+        wanted = state.find(RESTRICTED)
         if wanted is None:
-            wanted = _wanted_by(pod, snapshot)
-            state.write(WANTED, wanted)
+            wanted = _restricted_volumes(pod, snapshot)
+            state.write(RESTRICTED, wanted)
         return wanted
 
 
-def _wanted_by(pod: Pod, snapshot: Snapshot) -> WantedVolumes | Status:
+def _restricted_volumes(pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
     exclusive = _exclusive_claims(pod, snapshot)
     if isinstance(exclusive, Status):
         return exclusive
     users = sum(snapshot.pod_volumes.is_used(pod.metadata.namespace, name) for name in exclusive)
-    return WantedVolumes(disks_of(pod), exclusive, users)
+    return RestrictedVolumes(disks_of(pod), exclusive, users)
 
 
 def _exclusive_claims(pod: Pod, snapshot: Snapshot) -> frozenset[str] | Status:
@@ -168,8 +168,8 @@ def _exclusive_claims(pod: Pod, snapshot: Snapshot) -> frozenset[str] | Status:
     return frozenset(exclusive)
 
 
-def _count(wanted: WantedVolumes | Status | None, pod: Pod, other: Pod, by: int) -> Status:
-    if isinstance(wanted, WantedVolumes) and other.metadata.namespace == pod.metadata.namespace:
+def _count(wanted: RestrictedVolumes | Status | None, pod: Pod, other: Pod, by: int) -> Status:
+    if isinstance(wanted, RestrictedVolumes) and other.metadata.namespace == pod.metadata.namespace:
         wanted.users += by * sum(name in wanted.exclusive for name in named_claims(other))
     return SUCCESS
 

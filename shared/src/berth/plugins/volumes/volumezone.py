@@ -25,20 +25,20 @@ from berth.plugins.matching import term_mask
 from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, not_found, uses_claim
 
 NAME: Final = "VolumeZone"
-ELSEWHERE: Final = Status.unresolvable("node(s) had no available volume zone")
+ZONE_CONFLICT: Final = Status.unresolvable("node(s) had no available volume zone")
 _BETA: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
 TOPOLOGY_LABELS: Final = (*_BETA, *_BETA.values())
 """Old names first, each standing for its new one where a node lacks it."""
-_SOMEWHERE: Final = tuple(NodeTerm((Requirement(label, "Exists"),)) for label in TOPOLOGY_LABELS)
+_HAS_TOPOLOGY: Final = tuple(NodeTerm((Requirement(label, "Exists"),)) for label in TOPOLOGY_LABELS)
 _SEPARATOR: Final = "__"
 """Between the zones of one volume."""
 
-Places = tuple[Requirement, ...]
+PVTopologies = tuple[Requirement, ...]
 """``label In values`` for each label of a volume that names zones or regions."""
-PLACES: Final = StateKey[Places | Status]("VolumeZone.places")
+PV_TOPOLOGIES: Final = StateKey[PVTopologies | Status]("VolumeZone.places")
 
 
 class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
@@ -62,7 +62,7 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return places
         if not any(label in labels for label in TOPOLOGY_LABELS):
             return SUCCESS
-        return SUCCESS if all(_is_there(place, labels) for place in places) else ELSEWHERE
+        return SUCCESS if all(_matches(place, labels) for place in places) else ZONE_CONFLICT
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
         """The same for all nodes."""
@@ -71,9 +71,9 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), places)
         if not places:
             return Verdicts.all_fit(len(nodes))
-        is_somewhere = np.any([term_mask(term, nodes) for term in _SOMEWHERE], axis=0)
-        is_there = np.all([_there(place, nodes) for place in places], axis=0)
-        return Verdicts.refusing(is_somewhere & ~is_there, ELSEWHERE)
+        is_somewhere = np.any([term_mask(term, nodes) for term in _HAS_TOPOLOGY], axis=0)
+        is_there = np.all([_matches_mask(place, nodes) for place in places], axis=0)
+        return Verdicts.refusing(is_somewhere & ~is_there, ZONE_CONFLICT)
 
     def events(self) -> Sequence[EventHint]:
         """A class that lets claims wait, a claim of the pod's, a volume or a node is there or has other labels."""
@@ -82,19 +82,19 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _lets_claims_wait),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _is_elsewhere),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _topology_changed),
         )
 
-    def _places(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> Places | Status:
+    def _places(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
         """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        places = state.find(PLACES)
+        places = state.find(PV_TOPOLOGIES)
         if places is None:
-            places = _places_of_pod(pod, snapshot)
-            state.write(PLACES, places)
+            places = _topologies_of_pod(pod, snapshot)
+            state.write(PV_TOPOLOGIES, places)
         return places
 
 
-def places_of(volume: PersistentVolume) -> Places:
+def topologies_of(volume: PersistentVolume) -> PVTopologies:
     """What the labels of a volume ask of a node; a label with an empty name in it asks for nothing."""
     labels = volume.metadata.labels or {}
     named = {label: _values(labels[label]) for label in TOPOLOGY_LABELS if label in labels}
@@ -105,17 +105,17 @@ def _values(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(_SEPARATOR))
 
 
-def _places_of_pod(pod: Pod, snapshot: Snapshot) -> Places | Status:
+def _topologies_of_pod(pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
     places: list[Requirement] = []
     for name in named_claims(pod):
-        found = _places_of_claim(ClaimUse(name).find(pod, snapshot), name, snapshot)
+        found = _topologies_of_claim(ClaimUse(name).find(pod, snapshot), name, snapshot)
         if isinstance(found, Status):
             return found
         places.extend(found)
     return tuple(places)
 
 
-def _places_of_claim(claim: PersistentVolumeClaim | None, name: str, snapshot: Snapshot) -> Places | Status:
+def _topologies_of_claim(claim: PersistentVolumeClaim | None, name: str, snapshot: Snapshot) -> PVTopologies | Status:
     if claim is None:
         return Status.unresolvable(claim_not_found(name))
     if not claim.spec.volume_name:
@@ -123,10 +123,10 @@ def _places_of_claim(claim: PersistentVolumeClaim | None, name: str, snapshot: S
     volume = snapshot.objects(PersistentVolume).named(claim.spec.volume_name)
     if volume is None:
         return Status.unresolvable(not_found("persistentvolume", claim.spec.volume_name))
-    return places_of(volume)
+    return topologies_of(volume)
 
 
-def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Places | Status:
+def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> PVTopologies | Status:
     """A claim that waits for its first consumer asks for nothing yet; any other should be bound."""
     name = claim.class_name
     if not name:
@@ -140,12 +140,12 @@ def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Places | St
     return () if waits else Status.unresolvable("PersistentVolume had no name")
 
 
-def _is_there(place: Requirement, labels: Mapping[str, str]) -> bool:
+def _matches(place: Requirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(place.key, labels.get(_BETA.get(place.key, place.key)))
     return value in place.values
 
 
-def _there(place: Requirement, nodes: Nodes) -> Mask:
+def _matches_mask(place: Requirement, nodes: Nodes) -> Mask:
     mask = term_mask(NodeTerm((place,)), nodes)
     if place.key not in _BETA:
         return mask
@@ -162,10 +162,10 @@ def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
     return uses_claim(pod, new, also_ephemeral=False)
 
 
-def _is_elsewhere(_: Pod, old: object, new: object) -> bool:
+def _topology_changed(_: Pod, old: object, new: object) -> bool:
     if not isinstance(old, PersistentVolume) or not isinstance(new, PersistentVolume):
         return True
-    return places_of(old) != places_of(new)
+    return topologies_of(old) != topologies_of(new)
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(VolumeZone))

@@ -20,19 +20,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-import msgspec
 import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.api.volumes import (
     MIGRATED_PLUGINS,
-    ClaimReference,
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
     StorageClass,
 )
 from berth.cluster.nodes import NodeInfo, Nodes
@@ -40,24 +36,28 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
     SNAPSHOT,
-    ClaimName,
     EnqueueExtensions,
-    KeepVolume,
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
     ReservePlugin,
-    SelectNode,
     VectorFilterPlugin,
     Write,
 )
 from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Code, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
 from berth.plugins.volumes.claims import uses_claim
-from berth.plugins.volumes.volumebinding.search import SELECTED_NODE, Plan, VolumeNeeds, limit_of, needs_of
-from berth.plugins.volumes.volumebinding.topology import reach_of
+from berth.plugins.volumes.volumebinding.binder import (
+    PodVolumeFinder,
+    assume_pod_volumes,
+    bind_pod_volumes,
+    check_bindings,
+    pod_volume_finder,
+    revert_assumed_pod_volumes,
+)
+from berth.plugins.volumes.volumebinding.claimmatcher import PodVolumes, maximum_volume_bytes
 
 
 class VolumeBindingArgs(Args, frozen=True, kw_only=True):
@@ -80,18 +80,18 @@ def validate(args: VolumeBindingArgs, path: str) -> list[str]:
     return problems
 
 
-def _class_allows_others(_: Pod, old: object, new: object) -> bool:
+def _after_storage_class_change(_: Pod, old: object, new: object) -> bool:
     """A new class, or one that makes volumes for other nodes."""
     if not isinstance(old, StorageClass) or not isinstance(new, StorageClass):
         return True
     return (old.allowed_topologies or []) != (new.allowed_topologies or [])
 
 
-def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
+def _after_claim_change(pod: Pod, _: object, new: object) -> bool:
     return uses_claim(pod, new)
 
 
-def _drivers_took_over(_: Pod, old: object, new: object) -> bool:
+def _after_csi_node_change(_: Pod, old: object, new: object) -> bool:
     """Volumes are reached by other labels where a driver took them over."""
     if not isinstance(old, CSINode) or not isinstance(new, CSINode):
         return True
@@ -99,7 +99,7 @@ def _drivers_took_over(_: Pod, old: object, new: object) -> bool:
     return before.get(MIGRATED_PLUGINS) != now.get(MIGRATED_PLUGINS)
 
 
-def _reports_no_more(pod: Pod, old: object, new: object) -> bool:
+def _after_csi_driver_change(pod: Pod, old: object, new: object) -> bool:
     """A driver whose volume the pod names stops saying how much room there is: then nobody waits for room."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return True
@@ -107,129 +107,34 @@ def _reports_no_more(pod: Pod, old: object, new: object) -> bool:
     return new.metadata.name in named and bool(old.spec.storage_capacity) and not new.spec.storage_capacity
 
 
-def _has_more_room(_: Pod, old: object, new: object) -> bool:
+def _after_capacity_change(_: Pod, old: object, new: object) -> bool:
     if not isinstance(old, CSIStorageCapacity) or not isinstance(new, CSIStorageCapacity):
         return True
-    before, now = limit_of(old), limit_of(new)
+    before, now = maximum_volume_bytes(old), maximum_volume_bytes(new)
     return now is not None and (before is None or now > before)
 
 
 _CHANGED: Final = Action.ADD | Action.UPDATE
 
+
 EVENTS: Final[Sequence[EventHint]] = (
-    EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _class_allows_others),
-    EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _is_its_claim),
+    EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _after_storage_class_change),
+    EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _after_claim_change),
     EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, _CHANGED)),
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
-    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED), _drivers_took_over),
-    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE), _reports_no_more),
-    EventHint(ClusterEvent(Resource.CSI_STORAGE_CAPACITY, _CHANGED), _has_more_room),
+    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED), _after_csi_node_change),
+    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE), _after_csi_driver_change),
+    EventHint(ClusterEvent(Resource.CSI_STORAGE_CAPACITY, _CHANGED), _after_capacity_change),
 )
-
-
-WAITS: Final = Status(Code.WAIT, ("its claims are not bound yet",))
-
-
-def suppose(plan: Plan, node: str, snapshot: Snapshot) -> None:
-    """Show volumes and claims as they will be, so that nobody else is given them."""
-    volumes, claims = snapshot.objects(PersistentVolume), snapshot.objects(PersistentVolumeClaim)
-    for claim, volume in plan.taken:
-        volumes.suppose(volume.metadata.name, _kept(volume, claim))
-    for claim in plan.made:
-        claims.suppose(claim.metadata.uid, _for_node(claim, node))
-
-
-def give_up(plan: Plan, snapshot: Snapshot) -> None:
-    """Show them as they are. What was written stands: who took notice of it goes on, as with kube-scheduler."""
-    for _, volume in plan.taken:
-        snapshot.objects(PersistentVolume).show_real(volume.metadata.name)
-    for claim in plan.made:
-        snapshot.objects(PersistentVolumeClaim).show_real(claim.metadata.uid)
-
-
-def writes_of(plan: Plan, node: str) -> tuple[Write, ...]:
-    """What is to be written, volumes first."""
-    kept = (KeepVolume(volume=volume.metadata.name, claim=_name(claim)) for claim, volume in plan.taken)
-    made = (SelectNode(claim=_name(claim), node=node) for claim in plan.made)
-    return (*kept, *made)
-
-
-def progress(plan: Plan, node: NodeInfo) -> Status:
-    """Success when all claims are bound, WAIT, or why they will not be: then the pod is to be tried anew."""
-    answers = [_of_taken(claim, volume, node) for claim, volume in plan.taken]
-    answers += [_of_made(claim, node) for claim in plan.made]
-    rejection = next((answer for answer in answers if answer.is_rejection), None)
-    if rejection is not None:
-        return rejection
-    return SUCCESS if all(answer.is_success for answer in answers) else WAITS
-
-
-def _of_taken(claim: PersistentVolumeClaim, volume: PersistentVolume, node: NodeInfo) -> Status:
-    name = volume.metadata.name
-    found = node.snapshot.objects(PersistentVolume).real(name)
-    if found is None:
-        return _rejected(f'failed to check binding: persistentvolume "{name}" not found')
-    if not reach_of(found).includes(node):
-        return _out_of_reach(name, node)
-    if found.spec.claim_ref is None or not found.spec.claim_ref.uid:
-        return _rejected(f'ClaimRef got reset for pv "{name}"')
-    return _of_claim(claim, node)
-
-
-def _of_made(claim: PersistentVolumeClaim, node: NodeInfo) -> Status:
-    found = node.snapshot.objects(PersistentVolumeClaim).real(claim.metadata.uid)
-    if found is None:
-        return _gone(claim)
-    if (found.metadata.annotations or {}).get(SELECTED_NODE) != node.name:
-        return _rejected(f'provisioning failed for PVC "{claim.metadata.name}"')
-    if not found.spec.volume_name:
-        return WAITS
-    volume = node.snapshot.objects(PersistentVolume).real(found.spec.volume_name)
-    if volume is None:
-        return WAITS
-    return _of_claim(claim, node) if reach_of(volume).includes(node) else _out_of_reach(volume.metadata.name, node)
-
-
-def _of_claim(claim: PersistentVolumeClaim, node: NodeInfo) -> Status:
-    found = node.snapshot.objects(PersistentVolumeClaim).real(claim.metadata.uid)
-    if found is None:
-        return _gone(claim)
-    return SUCCESS if found.is_fully_bound else WAITS
-
-
-def _rejected(reason: str) -> Status:
-    return Status.unschedulable(f"binding volumes: {reason}")
-
-
-def _gone(claim: PersistentVolumeClaim) -> Status:
-    return _rejected(f'failed to check binding: persistentvolumeclaim "{claim.metadata.name}" not found')
-
-
-def _out_of_reach(volume: str, node: NodeInfo) -> Status:
-    reason = f'pv "{volume}" node affinity doesn\'t match node "{node.name}": no matching NodeSelectorTerms'
-    return _rejected(reason)
-
-
-def _name(claim: PersistentVolumeClaim) -> ClaimName:
-    return ClaimName(namespace=claim.metadata.namespace, name=claim.metadata.name, uid=claim.metadata.uid)
-
-
-def _kept(volume: PersistentVolume, claim: PersistentVolumeClaim) -> PersistentVolume:
-    meta = claim.metadata
-    promise = ClaimReference(namespace=meta.namespace, name=meta.name, uid=meta.uid)
-    return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=promise))
-
-
-def _for_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-    annotations = {**(claim.metadata.annotations or {}), SELECTED_NODE: node}
-    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
 
 
 NAME: Final = "VolumeBinding"
 
-NEEDS: Final = StateKey[VolumeNeeds | Status]("VolumeBinding.needs")
 
-PLAN: Final = StateKey[Plan]("VolumeBinding.plan")
+FINDER: Final = StateKey[PodVolumeFinder | Status]("VolumeBinding.needs")
+
+
+POD_VOLUMES: Final = StateKey[PodVolumes]("VolumeBinding.plan")
 
 
 class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
@@ -267,7 +172,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         if not pod.spec.volumes:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
-        needs, info = needs_of(pod, snapshot), snapshot.node_info(node)
+        needs, info = pod_volume_finder(pod, snapshot), snapshot.node_info(node)
         if isinstance(needs, Status):
             return needs
         if needs.search is None or info is None:
@@ -275,36 +180,36 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         status = needs.of_node(info)
         if status.is_success:
             plan = needs.search.on_node(info)
-            state.write(PLAN, plan)
-            suppose(plan, node, snapshot)
+            state.write(POD_VOLUMES, plan)
+            assume_pod_volumes(plan, node, snapshot)
         return status
 
     def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
         """Others may have the volumes."""
-        plan = state.find(PLAN)
+        plan = state.find(POD_VOLUMES)
         if plan is not None:
-            give_up(plan, state.read(SNAPSHOT))
+            revert_assumed_pod_volumes(plan, state.read(SNAPSHOT))
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
         """What has claims bound: volumes that are kept for them, and the node for which others are made."""
-        plan = state.find(PLAN)
-        return () if plan is None else writes_of(plan, node)
+        plan = state.find(POD_VOLUMES)
+        return () if plan is None else bind_pod_volumes(plan, node)
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Wait until they are bound."""
-        plan, info = state.find(PLAN), state.read(SNAPSHOT).node_info(node)
-        return SUCCESS if plan is None or info is None else progress(plan, info)
+        plan, info = state.find(POD_VOLUMES), state.read(SNAPSHOT).node_info(node)
+        return SUCCESS if plan is None or info is None else check_bindings(plan, info)
 
     def events(self) -> Sequence[EventHint]:
         """Classes, the pod's claims, volumes, nodes, drivers and their room: added or changed in what is looked at."""
         return EVENTS
 
-    def _needs(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> VolumeNeeds | Status:
+    def _needs(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
         """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        needs = state.find(NEEDS)
+        needs = state.find(FINDER)
         if needs is None:
-            needs = needs_of(pod, snapshot)
-            state.write(NEEDS, needs)
+            needs = pod_volume_finder(pod, snapshot)
+            state.write(FINDER, needs)
         return needs
 
 

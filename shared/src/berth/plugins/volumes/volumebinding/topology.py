@@ -20,14 +20,22 @@ from berth.cluster.columns import ABSENT
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.status import Mask
 from berth.plugins.matching import terms_mask
-from berth.plugins.volumes.csimigration import BETA_ZONE, ZONE, ZONE_SEPARATOR, Driver, driver_of, flaw_of, is_migrated
+from berth.plugins.volumes.csimigration import (
+    BETA_ZONE,
+    ZONE,
+    ZONE_SEPARATOR,
+    Driver,
+    driver_of,
+    is_migrated,
+    translation_error,
+)
 
 BETA_REGION: Final = "failure-domain.beta.kubernetes.io/region"
 REGION: Final = "topology.kubernetes.io/region"
 _INVALID: Final = "invalid"
 
 
-class Where(Protocol):
+class NodeSet(Protocol):
     """Nodes, one by one and all at once."""
 
     def includes(self, node: NodeInfo) -> bool:
@@ -55,7 +63,7 @@ class OnlyNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class VolumeTopology:
     """``plain``: terms on labels, None for everywhere. ``migrated``: the same on nodes where ``driver`` took over.
 
     ``flaw``: what the driver would not understand of the volume, empty for nothing.
@@ -92,37 +100,37 @@ class Reach:
         return self.driver is not None and is_migrated(self.driver, node.snapshot.objects(CSINode).named(node.name))
 
 
-EVERYWHERE: Final = Reach(plain=None)
-NOWHERE: Final = Reach(plain=NodeTerms(()))
+ALL_NODES: Final = VolumeTopology(plain=None)
+NO_NODES: Final = VolumeTopology(plain=NodeTerms(()))
 
 
-def plain_reach(volume: PersistentVolume) -> Reach:
+def node_affinity_of(volume: PersistentVolume) -> VolumeTopology:
     """As the volume says: how volumes are chosen that are not bound yet."""
-    return Reach(plain=_terms(_required(volume)))
+    return VolumeTopology(plain=_terms(_required(volume)))
 
 
-def reach_of(volume: PersistentVolume) -> Reach:
+def translated_node_affinity_of(volume: PersistentVolume) -> VolumeTopology:
     """As the node's drivers read it: how volumes are looked at that are bound."""
     found = driver_of(volume)
     if found is None:
-        return plain_reach(volume)
+        return node_affinity_of(volume)
     driver, source = found
-    affinity = migrated_affinity(volume, driver.topology_key) if driver.topology_key else _required(volume)
-    flaw = flaw_of(driver, source, volume.metadata.labels or {})
-    return replace(plain_reach(volume), driver=driver, migrated=_terms(affinity), flaw=flaw)
+    affinity = translated_node_selector(volume, driver.topology_key) if driver.topology_key else _required(volume)
+    flaw = translation_error(driver, source, volume.metadata.labels or {})
+    return replace(node_affinity_of(volume), driver=driver, migrated=_terms(affinity), flaw=flaw)
 
 
-def groups_reached(reaches: Mapping[Reach, int], nodes: Nodes) -> list[tuple[int, ...]]:
+def topologies_by_node(reaches: Mapping[VolumeTopology, int], nodes: Nodes) -> list[tuple[int, ...]]:
     """For each node the numbers of those that include it. Volumes of one host each are found without looking at all."""
     reached: list[list[int]] = [[] for _ in range(len(nodes))]
     by_value: dict[str, dict[str, list[int]]] = {}
     for reach, number in reaches.items():
-        for place in _places(reach, nodes, by_value):
+        for place in _positions(reach, nodes, by_value):
             reached[place].append(number)
     return [tuple(numbers) for numbers in reached]
 
 
-def _places(reach: Reach, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
+def _positions(reach: VolumeTopology, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
     """The places in ``nodes`` of those that the reach includes."""
     wanted = _only_requirement(reach)
     if wanted is None:
@@ -132,7 +140,7 @@ def _places(reach: Reach, nodes: Nodes, by_value: dict[str, dict[str, list[int]]
     return sorted(place for value in wanted.values for place in by_value[wanted.key].get(value, ()))
 
 
-def _only_requirement(reach: Reach) -> Requirement | None:
+def _only_requirement(reach: VolumeTopology) -> Requirement | None:
     """``label In values``, if the reach asks for just that."""
     terms = reach.plain.terms if reach.plain is not None and reach.driver is None else ()
     if len(terms) != 1 or terms[0].names or len(terms[0].labels) != 1:
@@ -149,7 +157,7 @@ def _by_value(key: str, nodes: Nodes) -> dict[str, list[int]]:
     return places
 
 
-def migrated_affinity(volume: PersistentVolume, key: str) -> NodeSelector | None:
+def translated_node_selector(volume: PersistentVolume, key: str) -> NodeSelector | None:
     """The affinity with the driver's own label of zones in place of Kubernetes'.
 
     A volume that names no zone there is in those of its labels.
@@ -157,11 +165,11 @@ def migrated_affinity(volume: PersistentVolume, key: str) -> NodeSelector | None
     selector, labels = _required(volume), volume.metadata.labels or {}
     zone = _zone_label(selector, labels)
     if _has_values(selector, zone):
-        selector = _renamed(selector, zone, key)
+        selector = _with_renamed_key(selector, zone, key)
     elif zone in labels:
         selector = _with_zones(selector, key, labels[zone].split(ZONE_SEPARATOR))
     if zone == BETA_ZONE and _has_values(selector, BETA_REGION):
-        selector = _renamed(selector, BETA_REGION, REGION)
+        selector = _with_renamed_key(selector, BETA_REGION, REGION)
     return selector
 
 
@@ -206,11 +214,11 @@ def _has_values(selector: NodeSelector | None, key: str) -> bool:
     return any(expression.values for expression in _expressions(selector) if expression.key == key)
 
 
-def _renamed(selector: NodeSelector | None, key: str, name: str) -> NodeSelector:
-    return _each_term(selector, lambda given: [_rename(expression, key, name) for expression in given])
+def _with_renamed_key(selector: NodeSelector | None, key: str, name: str) -> NodeSelector:
+    return _each_term(selector, lambda given: [_renamed(expression, key, name) for expression in given])
 
 
-def _rename(expression: SelectorRequirement, key: str, name: str) -> SelectorRequirement:
+def _renamed(expression: SelectorRequirement, key: str, name: str) -> SelectorRequirement:
     return msgspec.structs.replace(expression, key=name) if expression.key == key else expression
 
 

@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
 from berth.api.selectors import (
     MATCHES_EVERYTHING,
@@ -40,17 +39,14 @@ from berth.api.volumes import (
 )
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.status import SUCCESS, Status, Verdicts
-from berth.plugins.volumes.claims import pod_claims
 from berth.plugins.volumes.volumebinding.topology import (
-    EVERYWHERE,
-    NOWHERE,
+    ALL_NODES,
+    NO_NODES,
+    NodeSet,
     OnlyNode,
-    Reach,
-    Where,
-    groups_reached,
-    plain_reach,
-    reach_of,
+    VolumeTopology,
+    node_affinity_of,
+    topologies_by_node,
 )
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
@@ -61,16 +57,16 @@ NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 class Provisioning:
     """``topology``: the nodes for which the class makes volumes; ``room``: those for which it has enough of it."""
 
-    topology: Where
-    room: Where
+    topology: NodeSet
+    room: NodeSet
 
 
 def provisioning_of(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Provisioning:
     """Where a volume can be made for the claim."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name)
     if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
-        return Provisioning(NOWHERE, NOWHERE)
-    return Provisioning(_topology(storage_class.allowed_topologies), _room(claim, storage_class, snapshot))
+        return Provisioning(NO_NODES, NO_NODES)
+    return Provisioning(_topology(storage_class.allowed_topologies), _with_capacity(claim, storage_class, snapshot))
 
 
 def claimed_bytes(claim: PersistentVolumeClaim) -> int:
@@ -83,7 +79,7 @@ def volume_bytes(volume: PersistentVolume) -> int:
     return _bytes((volume.spec.capacity or {}).get(STORAGE))
 
 
-def limit_of(capacity: CSIStorageCapacity) -> int | None:
+def maximum_volume_bytes(capacity: CSIStorageCapacity) -> int | None:
     """The largest volume that can be made, in bytes; None when nothing is said."""
     said = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
     return None if said is None else _bytes(said)
@@ -96,10 +92,10 @@ def _bytes(quantity: str | float | None) -> int:
         return 0
 
 
-def _topology(terms: Sequence[TopologyTerm] | None) -> Where:
+def _topology(terms: Sequence[TopologyTerm] | None) -> NodeSet:
     if not terms:
-        return EVERYWHERE
-    return Reach(plain=NodeTerms(tuple(_term(term) for term in terms if term.match_label_expressions)))
+        return ALL_NODES
+    return VolumeTopology(plain=NodeTerms(tuple(_term(term) for term in terms if term.match_label_expressions)))
 
 
 def _term(term: TopologyTerm) -> NodeTerm:
@@ -107,21 +103,25 @@ def _term(term: TopologyTerm) -> NodeTerm:
     return NodeTerm(tuple(Requirement(label.key, "In", frozenset(label.values or ())) for label in labels))
 
 
-def _room(claim: PersistentVolumeClaim, storage_class: StorageClass, snapshot: Snapshot) -> Where:
+def _with_capacity(claim: PersistentVolumeClaim, storage_class: StorageClass, snapshot: Snapshot) -> NodeSet:
     """Everywhere, unless the class's driver says how much there is."""
     driver = snapshot.objects(CSIDriver).named(storage_class.provisioner)
     if STORAGE not in (claim.spec.resources.requests or {}) or driver is None or not driver.spec.storage_capacity:
-        return EVERYWHERE
+        return ALL_NODES
     wanted, name = claimed_bytes(claim), storage_class.metadata.name
     capacities = [c for c in snapshot.objects(CSIStorageCapacity) if c.storage_class_name == name]
-    enough = [c for c in capacities if (limit := limit_of(c)) is not None and limit >= wanted]
-    return Reach(plain=NodeTerms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough)))
+    enough = [c for c in capacities if (limit := maximum_volume_bytes(c)) is not None and limit >= wanted]
+    return VolumeTopology(
+        plain=NodeTerms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough))
+    )
 
 
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 """An annotation of claims: the node for which a volume is being made."""
 
+
 AVAILABLE: Final = "Available"
+
 
 FILESYSTEM: Final = "Filesystem"
 """What a volume and a claim are that do not say."""
@@ -129,13 +129,15 @@ FILESYSTEM: Final = "Filesystem"
 
 FITS: Final = 0
 
+
 NO_VOLUME: Final = 1
 
-NO_ROOM: Final = 2
+
+NO_SPACE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PodVolumes:
     """What a node can do for the pod: ``taken`` volumes, claims that have one ``made``; or why not (``problem``)."""
 
     problem: int = FITS
@@ -143,17 +145,19 @@ class Plan:
     made: tuple[PersistentVolumeClaim, ...] = ()
 
 
-Groups = tuple[int, ...]
+ReachedGroups = tuple[int, ...]
 """Numbers of groups of volumes: those of one group are reached from the same nodes."""
 
-Yes = tuple[bool, ...]
+
+Answers = tuple[bool, ...]
 """Answers to the questions of all wishes, three a wish."""
 
-_HERE, _TOPOLOGY, _ROOM = range(3)
+
+_ELIGIBLE, _TOPOLOGY, _CAPACITY = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class _UnboundClaim:
     """A claim that waits, and the places in the pool of the volumes that it could take, the smallest first.
 
     ``promised`` are kept for just this claim: the first of them is taken or none. ``others`` are the rest by group.
@@ -161,37 +165,37 @@ class _Wish:
     """
 
     claim: PersistentVolumeClaim
-    questions: tuple[Where, Where, Where]
+    questions: tuple[NodeSet, NodeSet, NodeSet]
     promised: tuple[int, ...] = ()
     others: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @property
     def is_being_made(self) -> bool:
         """Whether its volume is being made already, for a node that was selected."""
-        return self.questions[_HERE] is not EVERYWHERE
+        return self.questions[_ELIGIBLE] is not ALL_NODES
 
-    def problem(self, yes: Yes) -> int:
+    def problem(self, yes: Answers) -> int:
         """Why no volume can be made for the claim; ``yes`` are the answers to its own questions."""
         if not yes[_TOPOLOGY]:
             return NO_VOLUME
-        return FITS if yes[_ROOM] else NO_ROOM
+        return FITS if yes[_CAPACITY] else NO_SPACE
 
 
-class VolumeSearch:
+class ClaimMatcher:
     """The search for the claims of one pod, on one state."""
 
     def __init__(self, claims: Sequence[PersistentVolumeClaim], snapshot: Snapshot) -> None:
         self._pool: list[PersistentVolume] = []
         self._group_of: list[int] = []
-        self._reaches: dict[Reach, int] = {}
+        self._reaches: dict[VolumeTopology, int] = {}
         being_made = [claim for claim in claims if _selected_node(claim) is not None]
         waiting = sorted((claim for claim in claims if _selected_node(claim) is None), key=claimed_bytes)
         self._wishes = [
-            *(_Wish(claim=claim, questions=_questions(claim, snapshot)) for claim in being_made),
+            *(_UnboundClaim(claim=claim, questions=_node_sets(claim, snapshot)) for claim in being_made),
             *(self._wish(claim, snapshot) for claim in waiting),
         ]
 
-    def on_node(self, node: NodeInfo) -> Plan:
+    def on_node(self, node: NodeInfo) -> PodVolumes:
         """What the node can do."""
         reached = tuple(group for reach, group in self._reaches.items() if reach.includes(node))
         return self._plan(reached, tuple(where.includes(node) for where in self._questions()))
@@ -199,39 +203,39 @@ class VolumeSearch:
     def problems(self, nodes: Nodes) -> npt.NDArray[np.int64]:
         """int64[nodes]: the problem of each node's plan. Nodes that reach the same volumes are looked at once."""
         yes = np.array([where.mask(nodes) for where in self._questions()], dtype=np.bool_).T.tolist()
-        known: dict[tuple[Groups, Yes], int] = {}
+        known: dict[tuple[ReachedGroups, Answers], int] = {}
         problems = []
-        for kind in zip(groups_reached(self._reaches, nodes), map(tuple, yes), strict=True):
+        for kind in zip(topologies_by_node(self._reaches, nodes), map(tuple, yes), strict=True):
             if kind not in known:
                 known[kind] = self._plan(*kind).problem
             problems.append(known[kind])
         return np.array(problems, dtype=np.int64)
 
-    def _questions(self) -> Iterator[Where]:
+    def _questions(self) -> Iterator[NodeSet]:
         return (question for wish in self._wishes for question in wish.questions)
 
-    def _wish(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _Wish:
+    def _wish(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _UnboundClaim:
         """With the volumes that suit the claim, wherever they can be reached from."""
-        volumes = [volume for volume in snapshot.objects(PersistentVolume) if _may_have(volume, claim)]
+        volumes = [volume for volume in snapshot.objects(PersistentVolume) if _suits(volume, claim)]
         volumes.sort(key=lambda volume: (volume_bytes(volume), volume.metadata.name))
         selector, others = _selector(claim), defaultdict[int, list[int]](list)
-        for place in [self._place(volume) for volume in volumes if _is_free(volume, claim, selector)]:
+        for place in [self._place(volume) for volume in volumes if _is_available(volume, claim, selector)]:
             others[self._group_of[place]].append(place)
-        promised = tuple(self._place(volume) for volume in volumes if is_promised(volume, claim))
-        return _Wish(claim=claim, questions=_questions(claim, snapshot), promised=promised, others=others)
+        promised = tuple(self._place(volume) for volume in volumes if is_prebound(volume, claim))
+        return _UnboundClaim(claim=claim, questions=_node_sets(claim, snapshot), promised=promised, others=others)
 
     def _place(self, volume: PersistentVolume) -> int:
         self._pool.append(volume)
-        self._group_of.append(self._reaches.setdefault(plain_reach(volume), len(self._reaches)))
+        self._group_of.append(self._reaches.setdefault(node_affinity_of(volume), len(self._reaches)))
         return len(self._pool) - 1
 
-    def _plan(self, reached: Groups, yes: Yes) -> Plan:
+    def _plan(self, reached: ReachedGroups, yes: Answers) -> PodVolumes:
         """What follows for a node that reaches these groups, from its answers to all questions."""
         answers = [yes[3 * number : 3 * number + 3] for number in range(len(self._wishes))]
-        if not all(answer[_HERE] for answer in answers):
-            return Plan(NO_VOLUME)
+        if not all(answer[_ELIGIBLE] for answer in answers):
+            return PodVolumes(NO_VOLUME)
         taken: dict[str, tuple[PersistentVolumeClaim, PersistentVolume]] = {}
-        made: list[tuple[_Wish, Yes]] = []
+        made: list[tuple[_UnboundClaim, Answers]] = []
         for wish, answer in zip(self._wishes, answers, strict=True):
             volume = self._pick(wish, reached, taken)
             if volume is None:
@@ -240,10 +244,10 @@ class VolumeSearch:
                 taken[volume.metadata.name] = (wish.claim, volume)
         problem = next(filter(None, (wish.problem(answer) for wish, answer in made)), FITS)
         if problem:
-            return Plan(problem)
-        return Plan(FITS, tuple(taken.values()), tuple(wish.claim for wish, _ in made))
+            return PodVolumes(problem)
+        return PodVolumes(FITS, tuple(taken.values()), tuple(wish.claim for wish, _ in made))
 
-    def _pick(self, wish: _Wish, reached: Groups, taken: Container[str]) -> PersistentVolume | None:
+    def _pick(self, wish: _UnboundClaim, reached: ReachedGroups, taken: Container[str]) -> PersistentVolume | None:
         promised = self._first_free(wish.promised, taken)
         if promised is not None:
             return self._pool[promised] if self._group_of[promised] in reached else None
@@ -255,7 +259,7 @@ class VolumeSearch:
         return next((place for place in places if self._pool[place].metadata.name not in taken), None)
 
 
-def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+def is_prebound(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """Whether the volume is kept for the claim, or for whoever has its name."""
     promise, meta = volume.spec.claim_ref, claim.metadata
     if promise is None or (promise.namespace, promise.name) != (meta.namespace, meta.name):
@@ -267,21 +271,21 @@ def _selected_node(claim: PersistentVolumeClaim) -> str | None:
     return (claim.metadata.annotations or {}).get(SELECTED_NODE)
 
 
-def _questions(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[Where, Where, Where]:
+def _node_sets(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[NodeSet, NodeSet, NodeSet]:
     node, provisioning = _selected_node(claim), provisioning_of(claim, snapshot)
-    return (EVERYWHERE if node is None else OnlyNode(node), provisioning.topology, provisioning.room)
+    return (ALL_NODES if node is None else OnlyNode(node), provisioning.topology, provisioning.room)
 
 
 def _selector(claim: PersistentVolumeClaim) -> LabelMatcher:
     return MATCHES_EVERYTHING if claim.spec.selector is None else compile_label_selector(claim.spec.selector)
 
 
-def _may_have(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """Whether the volume is of the claim's class and form, large enough and nobody else's."""
     has, wants = volume.spec, claim.spec
     return (
         volume.class_name == claim.class_name
-        and (has.claim_ref is None or is_promised(volume, claim))
+        and (has.claim_ref is None or is_prebound(volume, claim))
         and volume_bytes(volume) >= claimed_bytes(claim)
         and (has.volume_mode or FILESYSTEM) == (wants.volume_mode or FILESYSTEM)
         and (has.volume_attributes_class_name or "") == (wants.volume_attributes_class_name or "")
@@ -289,93 +293,10 @@ def _may_have(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     )
 
 
-def _is_free(volume: PersistentVolume, claim: PersistentVolumeClaim, selector: LabelMatcher) -> bool:
+def _is_available(volume: PersistentVolume, claim: PersistentVolumeClaim, selector: LabelMatcher) -> bool:
     return (
         volume.spec.claim_ref is None
         and volume.status.phase == AVAILABLE
         and selector.matches(volume.metadata.labels or {})
         and set(claim.spec.access_modes or ()) <= set(volume.spec.access_modes or ())
     )
-
-
-Bits = npt.NDArray[np.int64]
-
-
-OUT_OF_REACH: Final = "node(s) didn't match PersistentVolume's node affinity"
-
-NO_VOLUMES: Final = "node(s) didn't find available persistent volumes to bind"
-
-NOT_ENOUGH: Final = "node(s) did not have enough free storage"
-
-VOLUME_GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-
-UNBOUND: Final = Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
-
-_REASONS: Final = (OUT_OF_REACH, NO_VOLUMES, NOT_ENOUGH, VOLUME_GONE)
-"""In the order in which they are said; a node's reasons are kept as bits, the first one's being 1."""
-
-_BIT_OUT_OF_REACH, _BIT_GONE, _BIT_FLAWED = 1, 8, 16
-
-_BITS_OF_PROBLEM: Final = (0, 2, 4)
-"""By the problem that a search has with a node: none, no volume, no room."""
-
-
-@dataclass(frozen=True, slots=True)
-class VolumeNeeds:
-    """``bound``: from where the volumes of bound claims are reached, None for a volume that is not there any more.
-
-    ``search``: for claims that wait for their first consumer, where there are any.
-    """
-
-    bound: tuple[Reach | None, ...]
-    search: VolumeSearch | None
-
-    def of_node(self, node: NodeInfo) -> Status:
-        """Bound claims up to the first that does not fit, then those that wait."""
-        bits = next(filter(None, (_bit_of(reach, node) for reach in self.bound)), 0)
-        if self.search is not None:
-            bits |= _BITS_OF_PROBLEM[self.search.on_node(node).problem]
-        return self._status(bits)
-
-    def of_nodes(self, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        bits: Bits = np.zeros(len(nodes), dtype=np.int64)
-        for reach in self.bound:
-            bits = np.where(bits == 0, _bits_of(reach, nodes), bits)
-        if self.search is not None:
-            bits |= np.array(_BITS_OF_PROBLEM)[self.search.problems(nodes)]
-        return Verdicts.of_bits(bits, len(_REASONS) + 1, self._status)
-
-    def _status(self, bits: int) -> Status:
-        """What the bits of a node say. A volume that a driver does not understand is an error."""
-        if bits & _BIT_FLAWED:
-            flaw = next(reach.flaw for reach in self.bound if reach is not None and reach.flaw)
-            return Status.error(f"could not translate pv: {flaw}")
-        reasons = [reason for place, reason in enumerate(_REASONS) if bits >> place & 1]
-        return Status.unresolvable(*reasons) if reasons else SUCCESS
-
-
-def needs_of(pod: Pod, snapshot: Snapshot) -> VolumeNeeds | Status:
-    """What the pod's claims ask of a node; a Status when one of them cannot be had anywhere."""
-    claims = pod_claims(pod, snapshot)
-    if isinstance(claims, Status):
-        return claims
-    if claims.immediate:
-        return UNBOUND
-    volumes = [snapshot.objects(PersistentVolume).named(claim.spec.volume_name) for claim in claims.bound]
-    bound = tuple(None if volume is None else reach_of(volume) for volume in volumes)
-    return VolumeNeeds(bound, VolumeSearch(claims.waiting, snapshot) if claims.waiting else None)
-
-
-def _bit_of(reach: Reach | None, node: NodeInfo) -> int:
-    if reach is None:
-        return _BIT_GONE
-    if reach.is_flawed(node):
-        return _BIT_FLAWED
-    return 0 if reach.includes(node) else _BIT_OUT_OF_REACH
-
-
-def _bits_of(reach: Reach | None, nodes: Nodes) -> Bits:
-    if reach is None:
-        return np.full(len(nodes), _BIT_GONE, dtype=np.int64)
-    return np.where(reach.flawed(nodes), _BIT_FLAWED, np.where(reach.mask(nodes), 0, _BIT_OUT_OF_REACH))

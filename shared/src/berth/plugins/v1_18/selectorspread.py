@@ -1,0 +1,159 @@
+"""DefaultPodTopologySpread: spreads the pods of one service or controller evenly over nodes and zones.
+
+Raw: the matching pods on the node, in the pod's namespace and not being deleted. A pod matches when the selectors of
+all services, replication controllers, replica sets and stateful sets that select this pod, taken together, select it
+too; today's plugins use the pod's owner instead. Normalized: with ``max`` the most of any node, ``100 * (max - raw) /
+max``, 100 when max is 0; for a node in a zone one third of that and two thirds of the same for the zone's sum over the
+feasible nodes, in whole numbers. A zone is region and zone together, the beta labels first. A pod with topology spread
+constraints is not scored. As kube-scheduler 1.18's plugin of that name (SelectorSpread from 1.19 on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth.api.config.types import Point
+from berth.api.pod import Pod
+from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
+from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
+from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.snapshot import Snapshot
+from berth.cluster.topologycounts import Counts, LabelItems, PodKind, label_items
+from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
+from berth.framework.state import CycleState, StateKey
+from berth.framework.status import SKIP, SUCCESS, Status
+from berth.plugins.factory import PluginFactory, no_args
+
+NAME: Final = "DefaultPodTopologySpread"
+MATCHING_PODS: Final = StateKey[Counts]("DefaultPodTopologySpread.matching_pods")
+OF_ZONE: Final = 2.0 / 3.0
+"""The weight of the zone in the score; the node has the rest (kube-scheduler's zoneWeighting)."""
+ZONE_LABELS: Final = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
+REGION_LABELS: Final = ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region")
+
+
+class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugin):
+    """Scores by the number of matching pods."""
+
+    name: ClassVar[str] = NAME
+
+    def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
+        """Skip for a pod with topology spread constraints."""
+        if pod.spec.topology_spread_constraints:
+            return SKIP
+        state.write(MATCHING_PODS, count_matching_pods(pod, nodes.snapshot))
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+        return int(state.read(MATCHING_PODS)[node.row])
+
+    def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        """The same for all nodes."""
+        return nodes.take(state.read(MATCHING_PODS)).astype(np.int64)
+
+    def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+        points, zones = _fewest_first(scores), zones_of(nodes)
+        if zones.any():
+            sums = np.bincount(zones, weights=scores)
+            sums[0] = 0  # number 0: no zone
+            of_zone = _fewest_first(sums)[zones]
+            points = np.where(zones > 0, points * (1.0 - OF_ZONE) + OF_ZONE * of_zone, points)
+        normalized: Scores = points.astype(np.int64)
+        return normalized
+
+
+def count_matching_pods(pod: Pod, snapshot: Snapshot) -> Counts:
+    """int32[capacity]: the matching pods on each row; 0 when nothing selects the pod."""
+    labels = snapshot.live.derived(NAME, lambda: SpreadSelectors(snapshot)).of(pod)
+    if labels is None:
+        return np.zeros(snapshot.columns.capacity, dtype=np.int32)
+    selector = PodSelector(frozenset((pod.metadata.namespace,)), MATCHES_NOTHING, labels)
+    return snapshot.groups.tally(PodKind((selector,), living=True)).counts
+
+
+KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
+_MAX_CACHED: Final = 4096
+
+
+class SpreadSelectors:
+    """The combined selectors in one Snapshot; cached until a service or a controller changes."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._selectors: dict[tuple[str, LabelItems], LabelMatcher | None] = {}
+        self._version = -1
+
+    def of(self, pod: Pod) -> LabelMatcher | None:
+        """The selector; None when nothing selects the pod."""
+        version = sum(self._snapshot.objects(kind).version for kind in KINDS)
+        if version != self._version or len(self._selectors) > _MAX_CACHED:
+            self._selectors.clear()
+            self._version = version
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
+        key = (namespace, label_items(labels))
+        if key not in self._selectors:
+            self._selectors[key] = self._selector(namespace, labels)
+        return self._selectors[key]
+
+    def _selector(self, namespace: str, labels: Mapping[str, str]) -> LabelMatcher | None:
+        equal: dict[str, str] = {}
+        for selector in self._equality_selectors(namespace):
+            if selector.items() <= labels.items():
+                equal.update(selector)
+        own = [Requirement(key, "In", frozenset((value,))) for key, value in equal.items()]
+        sets = [
+            r for selector in self._set_selectors(namespace) if selector.matches(labels) for r in selector.requirements
+        ]
+        return LabelMatcher(tuple(dict.fromkeys((*own, *sets)))) if own or sets else None
+
+    def _equality_selectors(self, namespace: str) -> Iterator[Mapping[str, str]]:
+        for service in self._snapshot.objects(Service).in_namespace(namespace):
+            yield service.spec.selector or {}
+        for controller in self._snapshot.objects(ReplicationController).in_namespace(namespace):
+            yield controller.spec.selector or {}
+
+    def _set_selectors(self, namespace: str) -> Iterator[LabelMatcher]:
+        for replicas in self._snapshot.objects(ReplicaSet).in_namespace(namespace):
+            yield compile_label_selector(replicas.spec.selector)
+        for stateful in self._snapshot.objects(StatefulSet).in_namespace(namespace):
+            yield compile_label_selector(stateful.spec.selector)
+
+
+def _fewest_first(counts: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    """100 for none, 0 for the most; divided first, then times 100, as in kube-scheduler."""
+    numbers = counts.astype(np.float64)
+    most = numbers.max(initial=0.0)
+    return np.full(len(numbers), float(MAX_SCORE)) if most == 0 else MAX_SCORE * ((most - numbers) / most)
+
+
+Numbers = npt.NDArray[np.intp]
+
+
+def zones_of(nodes: Nodes) -> Numbers:
+    """intp[nodes]: numbers of the zones that occur, from 1; 0 for nodes in no zone."""
+    regions, zones = _values(REGION_LABELS, nodes), _values(ZONE_LABELS, nodes)
+    pairs = regions * (int(zones.max(initial=0)) + 1) + zones
+    present = np.bincount(pairs, minlength=1) > 0
+    present[0] = False
+    numbers: Numbers = np.cumsum(present)[pairs]
+    return numbers
+
+
+def _values(keys: tuple[str, str], nodes: Nodes) -> Numbers:
+    """A number for each value of the first label that the node has; 0 for the empty value and for no label."""
+    known: dict[str, int] = {"": 0}
+    numbers = np.zeros(len(nodes), dtype=np.intp)
+    for key in reversed(keys):
+        codes, column = nodes.label(key)
+        table = np.array([known.setdefault(value, len(known)) for value in (*column.values, "")], dtype=np.intp)
+        numbers = np.where(codes >= 0, table[codes], numbers)
+    return numbers
+
+
+FACTORY: Final = PluginFactory(
+    name=NAME, points=(Point.PRE_SCORE, Point.SCORE), build=no_args(DefaultPodTopologySpread), only_in_presets=True
+)
