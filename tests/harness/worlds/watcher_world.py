@@ -1,4 +1,4 @@
-"""The watcher's core with a clock that tests move, in front of a bucket that answers as the real one does."""
+"""The watcher's core with a clock that tests advance, and a bucket that answers writes as the real one does."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ def a_pod(
     deleted: bool = False,
     nominated: str = "",
 ) -> Pod:
-    """A pod that asks for one CPU, created so many seconds before the test began."""
+    """A pod that requests one CPU, created ``age_seconds`` before the test began."""
     created = (EPOCH - timedelta(seconds=age_seconds)).isoformat().replace("+00:00", "Z")
     return Pod(
         metadata=ObjectMeta(
@@ -84,7 +84,6 @@ def a_pod(
 
 
 def a_node(name: str, *, cpu: str = "4", version: int = 1, labels: dict[str, str] | None = None) -> Node:
-    """A node with so much CPU."""
     return Node(
         metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version), labels=labels),
         status=NodeStatus(allocatable={"cpu": cpu, "memory": "8Gi", "pods": "110"}),
@@ -96,40 +95,40 @@ def a_namespace(name: str) -> Namespace:
 
 
 def foreign_value(thing: msgspec.Struct, term: int = 1) -> bytes:
-    """What a watcher of another term would have written."""
+    """The value that a watcher of another term would write."""
     return encode_entry(MirrorEntry(term=Term(term), object=msgspec.Raw(msgspec.json.encode(thing))))
 
 
 @dataclass
 class WatcherUnderTest:
-    """A leadership of the watcher. ``send`` hands events in, and answers writes unless ``hold_writes``."""
+    """One term of the watcher's core. ``send`` handles events and answers the writes that follow, unless ``hold_writes``."""
 
     settings: AttemptSettings = field(default_factory=AttemptSettings)
     now: float = 1000.0
     sequence: int = 0
     hold_writes: bool = False
     profiles: Mapping[str, Profile] | None = None
-    """The default ones unless others are given."""
+    """None: those of the default configuration."""
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(KINDS)
         self.bucket: dict[str, Entry] = {}
         self.held_writes: list[Effect] = []
         self.published: list[PublishPending] = []
-        self.others: list[Effect] = []
-        self.decided = 0
+        self.other_effects: list[Effect] = []
+        self.decisions = 0
         self._unread: list[Entry] = []
 
-    # --- the beginning
+    # --- the takeover
 
     def list_objects(self, *objects: Pod | Node | Namespace) -> None:
-        """The reflectors list these, in standby."""
+        """The reflectors list objects, before the term begins."""
         for kind, event in _listed(objects).items():
             assert kind in KINDS
             self.store.apply(event)
 
     def take_over(self, term: Term = TERM) -> None:
-        """The leadership begins; the bus has not been read yet."""
+        """The term begins. The bus has not been read yet."""
         self.core = WatcherCore(
             term=term,
             store=self.store,
@@ -137,7 +136,7 @@ class WatcherUnderTest:
             settings=self.settings,
             started=(1000.0, EPOCH),
         )
-        self._do(self.core.begin(self.now))
+        self._carry_out(self.core.begin(self.now))
 
     def read_bucket(self) -> None:
         """The bucket is read to its end."""
@@ -145,18 +144,18 @@ class WatcherUnderTest:
             self.send(BucketEntryRead(entry=entry))
         self.send(BucketComplete(position=self.sequence))
 
-    def lead(self, *objects: Pod | Node | Namespace, stages: StreamsRead | None = None) -> "WatcherUnderTest":
+    def lead(self, *objects: Pod | Node | Namespace, streams: StreamsRead | None = None) -> "WatcherUnderTest":
         """The whole takeover at once."""
         self.list_objects(*objects)
         self.take_over()
         self.read_bucket()
-        self.send(stages or StreamsRead())
+        self.send(streams or StreamsRead())
         return self
 
-    # --- what happens
+    # --- events
 
     def send(self, *events: Event) -> None:
-        self._do(self.core.handle_all(events, self.now))
+        self._carry_out(self.core.handle_all(events, self.now))
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -167,20 +166,19 @@ class WatcherUnderTest:
         self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in objects))
 
     def put_live_data(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
-        """Somebody put live data."""
         self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
 
     def delete(self, thing: Pod | Node | Namespace) -> None:
         self.send(Deleted(kind=_kind(thing), object=thing))
 
     def decide(self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object) -> None:
-        """The binder says what became of a pod's latest attempt."""
+        """The binder decides a pod's latest attempt."""
         self.send(self.decision(name, outcome, epoch=epoch, attempt=attempt, **more))
 
     def decision(
         self, name: str, outcome: Outcome, *, epoch: int = 1, attempt: str = "", **more: object
     ) -> DecisionReceived:
-        self.decided += 1
+        self.decisions += 1
         decision = Decision(
             attempt=attempt or self.attempt_of(name),
             epoch=epoch,
@@ -192,14 +190,14 @@ class WatcherUnderTest:
             **more,
         )
         time = EPOCH + timedelta(seconds=self.now - 1000)
-        return DecisionReceived(decision=decision, sequence=self.decided, time=time)
+        return DecisionReceived(decision=decision, sequence=self.decisions, time=time)
 
     # --- the bucket
 
     def answer_writes(self) -> None:
-        """The slow bucket answers what waits, and the watcher reads it back."""
-        waiting, self.held_writes = self.held_writes, []
-        for effect in waiting:
+        """The bucket answers the writes that were held, and the watcher reads them back."""
+        held, self.held_writes = self.held_writes, []
+        for effect in held:
             self.send(self._answer(effect))
         self.read_back()
 
@@ -209,14 +207,14 @@ class WatcherUnderTest:
             self.send(BucketEntryRead(entry=entry))
 
     def put(self, key: str, data: bytes | None) -> Entry:
-        """Whoever writes a key, without asking what is there."""
+        """Write a key, whatever its last sequence."""
         self.sequence += 1
         entry = Entry(key=key, sequence=self.sequence, data=data, time=EPOCH)
         self.bucket[key] = entry
         self._unread.append(entry)
         return entry
 
-    # --- what is seen
+    # --- results
 
     @property
     def pods_published(self) -> list[str]:
@@ -225,24 +223,21 @@ class WatcherUnderTest:
     def attempt_of(self, name: str) -> str:
         return [each.message.attempt for each in self.published if each.message.pod.metadata.name == name][-1]
 
-    def published_since(self, count: int) -> list[str]:
-        return self.pods_published[count:]
-
     def stage(self, name: str) -> str:
         queued = self.core.find(f"uid-{name}")
         return str(queued.stage) if queued else "gone"
 
     def of(self, kind: type) -> list:
-        return [effect for effect in self.others if isinstance(effect, kind)]
+        return [effect for effect in self.other_effects if isinstance(effect, kind)]
 
     def mirrored(self, key: str) -> object:
-        """What a key of the bucket says; ``None`` when it is not there."""
+        """The object that a key of the bucket holds; ``None`` without the key."""
         entry = self.bucket.get(key)
         if entry is None or entry.data is None:
             return None
         return msgspec.json.decode(decode_entry(entry.data).object)
 
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in list(effects):
             if isinstance(effect, PublishPending):
                 self.published.append(effect)
@@ -252,13 +247,13 @@ class WatcherUnderTest:
                 else:
                     self.send(self._answer(effect))
             else:
-                self.others.append(effect)
+                self.other_effects.append(effect)
 
     def _answer(self, effect: Effect) -> Event:
-        there = self.bucket.get(effect.key)
+        entry = self.bucket.get(effect.key)
         if isinstance(effect, LookUpKey):
-            return KeyLookedUp(key=effect.key, entry=there)
-        if (there.sequence if there else 0) != effect.expected:
+            return KeyLookedUp(key=effect.key, entry=entry)
+        if (entry.sequence if entry else 0) != effect.expected:
             return KeyWriteFailed(key=effect.key)
         entry = self.put(effect.key, effect.data if isinstance(effect, WriteKey) else None)
         return KeyWritten(key=effect.key, sequence=entry.sequence)

@@ -1,4 +1,4 @@
-"""The configuration file's back-off reaches the pods."""
+"""The back-off of the configuration file applies to the pods."""
 
 from datetime import timedelta
 
@@ -20,21 +20,21 @@ def configuration(**more: object):
     return load(msgspec.json.encode({**FILE, **more}).decode(), known=BUILT_IN, preset=DEFAULT)
 
 
-def test_back_off_begins_and_ends_with_the_seconds_of_the_file():
+def test_back_off_has_the_limits_of_the_file():
     read = configuration(podInitialBackoffSeconds=3, podMaxBackoffSeconds=7)
     assert (read.pod_initial_backoff, read.pod_max_backoff) == (timedelta(seconds=3), timedelta(seconds=7))
-    world = WatcherUnderTest(settings=watcher_settings(Settings(), read).attempts).lead(a_pod("web"))
+    watcher = WatcherUnderTest(settings=watcher_settings(Settings(), read).attempts).lead(a_pod("web"))
     waits = []
     for _ in range(3):
-        world.decide("web", Outcome.ERROR)
-        began = world.now
-        while world.stage("web") == "backoff":
-            world.advance(0.5)
-        waits.append(world.now - began)
+        watcher.decide("web", Outcome.ERROR)
+        began = watcher.now
+        while watcher.stage("web") == "backoff":
+            watcher.advance(0.5)
+        waits.append(watcher.now - began)
     assert waits == [3, 6, 7]
 
 
-def test_without_a_word_about_it_back_off_is_one_second_to_ten_and_every_node_is_scored():
+def test_defaults_are_back_off_of_one_to_ten_seconds_and_every_node():
     read = configuration()
     back_off = watcher_settings(Settings(), read).attempts.requeue.back_off
     assert (back_off.initial_seconds, back_off.max_seconds) == (1, 10)

@@ -1,14 +1,116 @@
-"""A new leader finds the bus at any stage of anything and goes on from there."""
+"""What a new leader reads from the bus, and that it goes on from there."""
 
 from datetime import timedelta
 
-from berth.api.messages import Outcome, Positions
+import pytest
+
+from berth.api.messages import Decision, Outcome, Pending, Positions, Ranked
+from berth.api.subjects import PodSubject
+from berth.bus.streams import publish_decision, publish_pending, publish_ranked
 from berth_watcher.events import FoundDecision, FoundInFlight, LookUpAttempt, StepDown, StreamsRead
 from berth_watcher.settings import AttemptSettings
+from berth_watcher.takeover import holds, read_streams
+from harness.plugins.fixtures_bus import BusUnderTest
 from harness.worlds.watcher_world import EPOCH, TERM, WatcherUnderTest, a_node, a_pod, attempt, foreign_value
 
 
-def found(name: str, *, term: int = 6, n: int = 3) -> dict[str, FoundInFlight]:
+def subjects(*names: str) -> dict[str, PodSubject]:
+    return {
+        f"uid-{name}": PodSubject(stage="decision", profile="berth", namespace="default", pod=name) for name in names
+    }
+
+
+def pending(name: str, n: int) -> Pending:
+    return Pending(attempt=str(attempt(name, 6, n)), profile="berth", pod=a_pod(name))
+
+
+def ranked(name: str, n: int) -> Ranked:
+    return Ranked(attempt=str(attempt(name, 6, n)), profile="berth", pod=a_pod(name))
+
+
+def decision(name: str, n: int) -> Decision:
+    return Decision(
+        attempt=str(attempt(name, 6, n)),
+        epoch=1,
+        outcome=Outcome.CONFLICT,
+        profile="berth",
+        namespace="default",
+        pod=name,
+        uid=f"uid-{name}",
+    )
+
+
+@pytest.fixture
+async def session(memory_bus_under_test: BusUnderTest):
+    return await memory_bus_under_test.session()
+
+
+async def test_messages_of_all_stages_are_found_and_the_highest_attempt_counts(session):
+    await publish_pending(session, pending("a", 1))
+    await publish_ranked(session, ranked("b", 1))
+    await publish_pending(session, pending("c", 2))
+    await publish_ranked(session, ranked("c", 1))
+    await publish_decision(session, decision("c", 1))
+    await publish_decision(session, decision("d", 3))
+
+    found = await read_streams(session, subjects("a", "b", "c", "d", "e"), max_look_ups=4)
+
+    assert {uid: str(each.attempt) for uid, each in found.in_flight.items()} == {
+        "uid-a": "uid-a.6.1",
+        "uid-b": "uid-b.6.1",
+        "uid-c": "uid-c.6.2",
+    }
+    assert {uid: each.decision.attempt for uid, each in found.decisions.items()} == {
+        "uid-c": "uid-c.6.1",
+        "uid-d": "uid-d.6.3",
+    }
+
+
+class MovingOn:
+    """A session on which a message moves on as soon as the stage where it was has been read."""
+
+    def __init__(self, session) -> None:
+        self._session = session
+
+    async def scan(self, stream, subject):
+        async for stored in self._session.scan(stream, subject):
+            yield stored
+        if stream == "PENDING":
+            await publish_ranked(self._session, ranked("moves", 1))
+        else:
+            await publish_decision(self._session, decision("decided", 1))
+
+    async def last(self, stream, subject):
+        return await self._session.last(stream, subject)
+
+
+async def test_message_that_moves_on_is_found_at_the_next_stage(session):
+    found = await read_streams(MovingOn(session), subjects("moves", "decided"), max_look_ups=4)
+
+    assert list(found.in_flight) == ["uid-moves"]
+    assert list(found.decisions) == ["uid-decided"]
+
+
+async def test_unknown_pods_and_undecodable_messages_are_ignored(session):
+    await publish_pending(session, pending("gone", 1))
+    await session.publish("berth.pending.berth.default.odd", b"garbage")
+    await session.publish("berth.ranked.berth.default.odd", b"{}")
+
+    found = await read_streams(session, subjects("odd"), max_look_ups=4)
+
+    assert found.in_flight == {}
+    assert found.decisions == {}
+
+
+async def test_holds_only_the_attempt_in_the_stream(session):
+    await publish_pending(session, pending("a", 2))
+    subject = PodSubject(stage="pending", profile="berth", namespace="default", pod="a")
+
+    assert await holds(session, "PENDING", subject, attempt("a", 6, 2))
+    assert not await holds(session, "PENDING", subject, attempt("a", 6, 1))
+
+
+def found_in_flight(name: str, *, term: int = 6, n: int = 3) -> dict[str, FoundInFlight]:
     return {f"uid-{name}": FoundInFlight(attempt=attempt(name, term, n), pod=a_pod(name))}
 
 
@@ -19,183 +121,185 @@ def decided(name: str, outcome: Outcome, *, term: int = 6, n: int = 3, age: floa
     return {f"uid-{name}": FoundDecision(decision=decision, time=EPOCH - timedelta(seconds=age), age_seconds=age)}
 
 
-def test_nothing_is_published_before_the_bus_has_been_looked_through():
-    world = WatcherUnderTest()
-    world.list_objects(a_pod("web"))
-    world.take_over()
-    world.read_bucket()
-    world.show(a_pod("late"))
-    assert world.published == []
+def test_nothing_is_published_before_the_streams_have_been_read():
+    watcher = WatcherUnderTest()
+    watcher.list_objects(a_pod("web"))
+    watcher.take_over()
+    watcher.read_bucket()
+    watcher.show(a_pod("late"))
+    assert watcher.published == []
 
-    world.send(StreamsRead())
+    watcher.send(StreamsRead())
 
-    assert sorted(world.pods_published) == ["late", "web"]
+    assert sorted(watcher.pods_published) == ["late", "web"]
 
 
 def test_nothing_is_written_before_the_bucket_has_been_read():
-    world = WatcherUnderTest()
-    world.list_objects(a_node("n1"))
-    world.take_over()
-    world.show(a_node("n2"))
-    assert world.bucket == {}
+    watcher = WatcherUnderTest()
+    watcher.list_objects(a_node("n1"))
+    watcher.take_over()
+    watcher.show(a_node("n2"))
+    assert watcher.bucket == {}
 
-    world.read_bucket()
+    watcher.read_bucket()
 
-    assert world.mirrored("node.n1") is not None
-    assert world.mirrored("node.n2") is not None
+    assert watcher.mirrored("node.n1") is not None
+    assert watcher.mirrored("node.n2") is not None
 
 
 def test_only_differences_are_written():
     former = WatcherUnderTest().lead(a_node("same"), a_node("changed"), a_node("left"))
-    world = WatcherUnderTest(sequence=former.sequence)
-    world.bucket = dict(former.bucket)
+    watcher = WatcherUnderTest(sequence=former.sequence)
+    watcher.bucket = dict(former.bucket)
 
-    world.lead(a_node("same", version=9), a_node("changed", cpu="9"), a_node("new"))
+    watcher.lead(a_node("same", version=9), a_node("changed", cpu="9"), a_node("new"))
 
-    assert world.bucket["node.same"] is former.bucket["node.same"]
-    assert world.mirrored("node.changed")["status"]["allocatable"]["cpu"] == "9"
-    assert world.mirrored("node.left") is None
-    assert world.mirrored("node.new") is not None
-
-
-def test_a_pod_in_pending_or_ranked_is_in_flight_as_it_is():
-    world = WatcherUnderTest().lead(a_pod("web"), stages=StreamsRead(in_flight=found("web")))
-    assert world.published == []
-    assert world.core.figures(world.now).in_flight == 1
-
-    world.advance(10)
-
-    assert [str(effect.attempt) for effect in world.of(LookUpAttempt)] == ["uid-web.6.3"]
+    assert watcher.bucket["node.same"] is former.bucket["node.same"]
+    assert watcher.mirrored("node.changed")["status"]["allocatable"]["cpu"] == "9"
+    assert watcher.mirrored("node.left") is None
+    assert watcher.mirrored("node.new") is not None
 
 
-def test_an_attempt_of_the_former_term_is_decided_and_the_next_is_of_the_new_term():
-    world = WatcherUnderTest().lead(a_pod("web"), stages=StreamsRead(in_flight=found("web")))
+def test_pod_in_pending_or_ranked_stays_in_flight():
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=found_in_flight("web")))
+    assert watcher.published == []
+    assert watcher.core.figures(watcher.now).in_flight == 1
 
-    world.decide("web", Outcome.CONFLICT, attempt="uid-web.6.3")
+    watcher.advance(10)
 
-    assert world.attempt_of("web") == f"uid-web.{TERM}.1"
+    assert [str(effect.attempt) for effect in watcher.of(LookUpAttempt)] == ["uid-web.6.3"]
 
 
-def test_a_pod_that_changed_while_nobody_led_is_published_again_at_once():
+def test_attempt_after_one_of_the_former_term_is_of_the_new_term():
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=found_in_flight("web")))
+
+    watcher.decide("web", Outcome.CONFLICT, attempt="uid-web.6.3")
+
+    assert watcher.attempt_of("web") == f"uid-web.{TERM}.1"
+
+
+def test_pod_changed_while_nobody_led_is_published_again():
     in_flight = {"uid-web": FoundInFlight(attempt=attempt("web", 6, 3), pod=a_pod("web", labels={"old": "1"}))}
 
-    world = WatcherUnderTest().lead(a_pod("web"), stages=StreamsRead(in_flight=in_flight))
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=in_flight))
 
-    assert world.attempt_of("web") == "uid-web.7.1"
-
-
-def test_after_waiting_a_pod_is_in_flight_without_a_place_in_the_window():
-    stages = StreamsRead(in_flight=found("web"), decisions=decided("web", Outcome.WAITING))
-
-    world = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(a_pod("web"), a_pod("next"), stages=stages)
-
-    assert world.stage("web") == "in flight"
-    assert world.pods_published == ["next"]
+    assert watcher.attempt_of("web") == "uid-web.7.1"
 
 
-def test_more_in_flight_than_there_are_places_holds_the_rest_back():
-    in_flight = {**found("a"), **found("b")}
+def test_waiting_pod_is_in_flight_without_a_slot():
+    streams = StreamsRead(in_flight=found_in_flight("web"), decisions=decided("web", Outcome.WAITING))
 
-    world = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
-        a_pod("a"), a_pod("b"), a_pod("c"), stages=StreamsRead(in_flight=in_flight)
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("web"), a_pod("next"), streams=streams
     )
-    world.decide("a", Outcome.BOUND, attempt="uid-a.6.3")
-    assert world.published == []
-    world.decide("b", Outcome.BOUND, attempt="uid-b.6.3")
 
-    assert world.pods_published == ["c"]
+    assert watcher.stage("web") == "in flight"
+    assert watcher.pods_published == ["next"]
 
 
-def test_a_final_decision_of_the_attempt_that_ranked_still_holds_counts():
-    stages = StreamsRead(in_flight=found("web"), decisions=decided("web", Outcome.BOUND))
+def test_more_pods_in_flight_than_slots_hold_others_back():
+    in_flight = {**found_in_flight("a"), **found_in_flight("b")}
 
-    world = WatcherUnderTest().lead(a_pod("web"), stages=stages)
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("a"), a_pod("b"), a_pod("c"), streams=StreamsRead(in_flight=in_flight)
+    )
+    watcher.decide("a", Outcome.BOUND, attempt="uid-a.6.3")
+    assert watcher.published == []
+    watcher.decide("b", Outcome.BOUND, attempt="uid-b.6.3")
 
-    assert world.stage("web") == "awaiting watch"
-    assert world.core.figures(world.now).in_flight == 0
-
-
-def test_a_decision_of_an_earlier_attempt_leaves_the_pod_in_flight():
-    stages = StreamsRead(in_flight=found("web", n=4), decisions=decided("web", Outcome.CONFLICT, n=3))
-
-    world = WatcherUnderTest().lead(a_pod("web"), stages=stages)
-
-    assert world.stage("web") == "in flight"
+    assert watcher.pods_published == ["c"]
 
 
-def test_the_last_decision_restores_back_off_and_reasons():
-    refusal = {"message": "0/1 nodes are available: 1 Insufficient cpu.", "blockers": ["NodeResourcesFit"]}
-    stages = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, n=2, age=0.5, **refusal))
+def test_final_decision_counts_while_ranked_still_holds_the_attempt():
+    streams = StreamsRead(in_flight=found_in_flight("web"), decisions=decided("web", Outcome.BOUND))
 
-    world = WatcherUnderTest(sequence=5).lead(a_pod("web"), stages=stages)
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=streams)
 
-    queued = world.core.find("uid-web")
+    assert watcher.stage("web") == "awaiting watch"
+    assert watcher.core.figures(watcher.now).in_flight == 0
+
+
+def test_decision_of_an_earlier_attempt_leaves_the_pod_in_flight():
+    streams = StreamsRead(in_flight=found_in_flight("web", n=4), decisions=decided("web", Outcome.CONFLICT, n=3))
+
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=streams)
+
+    assert watcher.stage("web") == "in flight"
+
+
+def test_last_decision_restores_back_off_and_reasons():
+    rejection = {"message": "0/1 nodes are available: 1 Insufficient cpu.", "blockers": ["NodeResourcesFit"]}
+    streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, n=2, age=0.5, **rejection))
+
+    watcher = WatcherUnderTest(sequence=5).lead(a_pod("web"), streams=streams)
+
+    queued = watcher.core.find("uid-web")
     assert queued is not None
-    assert queued.message == refusal["message"]
+    assert queued.message == rejection["message"]
     assert queued.unschedulable_plugins == {"NodeResourcesFit"}
-    assert world.stage("web") == "backoff"
-    world.advance(1.4)  # the second failure backs off for 2 s, half a second of which had passed
-    assert world.published == []
-    world.advance(0.2)
-    assert world.attempt_of("web") == "uid-web.7.1"
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(1.4)  # the second failure backs off for 2 s, half a second of which had passed
+    assert watcher.published == []
+    watcher.advance(0.2)
+    assert watcher.attempt_of("web") == "uid-web.7.1"
 
 
-def test_a_namesakes_decision_is_not_the_pods():
-    stages = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, uid="uid-of-another"))
+def test_decision_of_another_pod_of_the_same_name_is_ignored():
+    streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, uid="uid-of-another"))
 
-    world = WatcherUnderTest().lead(a_pod("web"), stages=stages)
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=streams)
 
-    assert world.attempt_of("web") == "uid-web.7.1"
-
-
-def test_a_decision_heard_during_the_takeover_is_not_missed():
-    world = WatcherUnderTest()
-    world.list_objects(a_pod("web"))
-    world.take_over()
-    world.read_bucket()
-    world.decide("web", Outcome.BOUND, attempt="uid-web.6.3")
-
-    world.send(StreamsRead(in_flight=found("web")))
-
-    assert world.stage("web") == "awaiting watch"
+    assert watcher.attempt_of("web") == "uid-web.7.1"
 
 
-def test_a_pod_that_nobody_has_ever_tried_is_tried():
-    world = WatcherUnderTest().lead(a_pod("web"), stages=StreamsRead(in_flight=found("other")))
+def test_decision_received_during_the_takeover_counts():
+    watcher = WatcherUnderTest()
+    watcher.list_objects(a_pod("web"))
+    watcher.take_over()
+    watcher.read_bucket()
+    watcher.decide("web", Outcome.BOUND, attempt="uid-web.6.3")
 
-    assert world.attempt_of("web") == "uid-web.7.1"
+    watcher.send(StreamsRead(in_flight=found_in_flight("web")))
+
+    assert watcher.stage("web") == "awaiting watch"
 
 
-def test_a_wiped_store_is_filled_again_and_every_pod_is_tried():
-    world = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("bound", node="n1"))
+def test_pod_never_tried_is_published():
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=found_in_flight("other")))
+
+    assert watcher.attempt_of("web") == "uid-web.7.1"
+
+
+def test_empty_bucket_is_filled_and_every_pod_is_published():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("bound", node="n1"))
     objects = (a_node("n1"), a_pod("web"), a_pod("bound", node="n1"))
 
     again = WatcherUnderTest().lead(*objects)
 
-    assert again.bucket.keys() == world.bucket.keys()
+    assert again.bucket.keys() == watcher.bucket.keys()
     assert again.pods_published == ["web"]
 
 
-def test_an_attempt_of_a_higher_term_ends_the_leadership():
-    world = WatcherUnderTest().lead(a_pod("web"), stages=StreamsRead(in_flight=found("web", term=8)))
+def test_attempt_of_a_higher_term_ends_the_term():
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=found_in_flight("web", term=8)))
 
-    assert [effect.term for effect in world.of(StepDown)] == [8]
-
-
-def test_a_higher_terms_entry_in_the_bucket_ends_the_leadership():
-    world = WatcherUnderTest()
-    world.put("node.n1", foreign_value(a_node("n1"), term=8))
-
-    world.lead(a_node("n1"))
-
-    assert [effect.term for effect in world.of(StepDown)] == [8]
+    assert [effect.term for effect in watcher.of(StepDown)] == [8]
 
 
-def test_a_refusal_from_before_the_takeover_may_have_missed_events_and_is_tried_again():
-    refusal = {"blockers": ["NodeResourcesFit"], "positions": Positions(cluster=1)}
-    stages = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, n=1, age=60, **refusal))
+def test_entry_of_a_higher_term_ends_the_term():
+    watcher = WatcherUnderTest()
+    watcher.put("node.n1", foreign_value(a_node("n1"), term=8))
 
-    world = WatcherUnderTest(sequence=5).lead(a_pod("web"), stages=stages)
-    world.advance(0)
+    watcher.lead(a_node("n1"))
 
-    assert world.attempt_of("web") == "uid-web.7.1"
+    assert [effect.term for effect in watcher.of(StepDown)] == [8]
+
+
+def test_rejection_from_before_the_takeover_may_have_missed_events():
+    rejection = {"blockers": ["NodeResourcesFit"], "positions": Positions(cluster=1)}
+    streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, n=1, age=60, **rejection))
+
+    watcher = WatcherUnderTest(sequence=5).lead(a_pod("web"), streams=streams)
+    watcher.advance(0)
+
+    assert watcher.attempt_of("web") == "uid-web.7.1"

@@ -1,0 +1,198 @@
+"""Attempts end by a Decision of the latest attempt, by what the API shows, or because they are lost."""
+
+from datetime import UTC, datetime
+
+from berth.api.messages import Outcome
+from berth_watcher.events import AttemptLookedUp, LookUpAttempt, PodRead, PublishDeadLetter, PublishRefused, ReadPod
+from berth_watcher.settings import AttemptSettings
+from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
+
+
+def test_pod_bound_by_another_scheduler_leaves_the_flight():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_node("n1"), a_pod("web", age_seconds=9), a_pod("next")
+    )
+
+    watcher.show(a_pod("web", node="n1", version=2, age_seconds=9))
+
+    assert watcher.stage("web") == "gone"
+    assert watcher.pods_published == ["web", "next"]
+
+
+def test_decision_of_a_deleted_pod_is_ignored():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("web", age_seconds=9), a_pod("next")
+    )
+
+    watcher.show(a_pod("web", deleted=True, version=2, age_seconds=9))
+    watcher.delete(a_pod("web", deleted=True, version=3, age_seconds=9))
+    watcher.decide("web", Outcome.CONFLICT)
+
+    assert watcher.stage("web") == "gone"
+    assert watcher.pods_published == ["web", "next"]
+
+
+def test_pod_changed_in_flight_is_published_again():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.show(a_pod("web", labels={"tier": "front"}, version=2))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+    assert watcher.published[-1].message.pod.metadata.labels == {"tier": "front"}
+    assert watcher.core.figures(watcher.now).in_flight == 1
+
+
+def test_own_conditions_are_no_change_of_the_pod():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.show(a_pod("web", version=2, nominated="n1"))
+
+    assert len(watcher.published) == 1
+
+
+def test_decision_of_an_earlier_attempt_is_ignored():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.show(a_pod("web", labels={"tier": "front"}, version=2))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, attempt="uid-web.7.1", blockers=["NodeResourcesFit"])
+
+    assert watcher.stage("web") == "in flight"
+
+
+def test_duplicate_decision_counts_once():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    decision = watcher.decision("web", Outcome.ERROR)
+
+    watcher.send(decision)
+    watcher.advance(0.5)
+    watcher.send(decision)
+    watcher.advance(0.5)
+
+    assert watcher.pods_published == ["web", "web"]
+
+
+def test_decision_of_the_higher_epoch_counts():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, epoch=1, blockers=["NodeResourcesFit"])
+    watcher.decide("web", Outcome.BOUND, epoch=2)
+    assert watcher.stage("web") == "awaiting watch"
+    watcher.decide("web", Outcome.ERROR, epoch=1)
+
+    assert watcher.stage("web") == "awaiting watch"
+
+
+def test_pod_too_large_for_the_bus_backs_off_and_frees_its_slot():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(
+        a_pod("huge", age_seconds=9), a_pod("next")
+    )
+
+    watcher.send(PublishRefused(attempt=attempt("huge", 7, 1), reason="too large"))
+
+    assert [effect.dead_letter.reason for effect in watcher.of(PublishDeadLetter)] == ["too large"]
+    assert watcher.stage("huge") == "backoff"
+    assert watcher.pods_published == ["huge", "next"]
+
+
+def test_attempt_without_decision_is_looked_up_every_ten_seconds():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(9.9)
+    assert watcher.of(LookUpAttempt) == []
+
+    watcher.advance(0.2)
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=True))
+    watcher.advance(10)
+
+    assert [str(effect.attempt) for effect in watcher.of(LookUpAttempt)] == ["uid-web.7.1"] * 2
+    assert str(watcher.of(LookUpAttempt)[0].subject("pending")) == "berth.pending.berth.default.web"
+    assert len(watcher.published) == 1
+
+
+def test_waiting_delays_the_look_up():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(9)
+
+    watcher.decide("web", Outcome.WAITING)
+    watcher.advance(9)
+
+    assert watcher.of(LookUpAttempt) == []
+
+
+def test_lost_attempt_is_followed_by_the_next():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_missed_decision_is_found_by_the_look_up():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+    missed = watcher.decision("web", Outcome.BOUND).decision
+
+    watcher.send(
+        AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False, decision=missed, time=datetime.now(UTC))
+    )
+
+    assert len(watcher.published) == 1
+    assert watcher.stage("web") == "awaiting watch"
+
+
+def test_third_lost_attempt_is_an_error_and_a_dead_letter():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    for n in (1, 2, 3):
+        watcher.advance(10)
+        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n), in_work_queue=False))
+
+    (dead_letter,) = (effect.dead_letter for effect in watcher.of(PublishDeadLetter))
+    assert dead_letter.attempt == "uid-web.7.3"
+    assert "uid-web.7.3" in dead_letter.reason
+    assert watcher.stage("web") == "backoff"
+    assert watcher.core.figures(watcher.now).in_flight == 0
+    watcher.advance(1)
+    assert watcher.attempt_of("web") == "uid-web.7.4"
+
+
+def test_look_up_of_an_earlier_attempt_is_ignored():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.advance(10)
+    watcher.show(a_pod("web", labels={"tier": "front"}, version=2))
+
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_pod_decided_gone_but_unbound_at_the_api_is_tried_again():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.decide("web", Outcome.GONE)
+    assert [(effect.namespace, effect.name) for effect in watcher.of(ReadPod)] == [("default", "web")]
+    watcher.send(PodRead(uid="uid-web", pod=a_pod("web", version=5)))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+    assert watcher.published[-1].message.pod.metadata.resource_version == "5"
+
+
+def test_pod_decided_gone_is_read_again_until_the_watch_shows_it():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.GONE)
+
+    watcher.send(PodRead(uid="uid-web", pod=None))
+    watcher.advance(10)
+
+    assert len(watcher.published) == 1
+    assert len(watcher.of(ReadPod)) == 2
+    watcher.delete(a_pod("web", version=3))
+    assert watcher.stage("web") == "gone"
+
+
+def test_pod_of_the_same_name_is_another_pod():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.delete(a_pod("web", version=2))
+    watcher.show(a_pod("web", uid="uid-second", version=3))
+
+    assert watcher.attempt_of("web") == "uid-second.7.1"

@@ -1,0 +1,224 @@
+"""Unschedulable pods back off and are requeued by events that may help them, also by those during their flight."""
+
+import time
+
+from berth.api.messages import Outcome, Positions
+from berth.framework.events import Action, ClusterEvent, Resource
+from berth_watcher.requeue import EventLog
+from berth_watcher.settings import AttemptSettings, RequeueSettings
+from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
+
+FIT = {"blockers": ["NodeResourcesFit"]}
+
+
+def rejected(watcher: WatcherUnderTest, name: str = "web", **more: object) -> None:
+    """A ranking that had seen everything in the bucket rejected the pod for lack of resources."""
+    positions = Positions(cluster=watcher.sequence)
+    watcher.decide(name, Outcome.UNSCHEDULABLE, positions=positions, **FIT, **more)
+
+
+def test_unschedulable_pod_is_tried_again_after_five_minutes():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    rejected(watcher)
+    watcher.advance(299)
+    assert len(watcher.published) == 1
+
+    watcher.advance(1)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_new_node_requeues_a_pod_after_its_back_off():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    rejected(watcher)
+
+    watcher.show(a_node("n1"))
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(1)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_ranking_must_see_the_event_that_requeued_the_pod():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    rejected(watcher)
+    watcher.advance(2)
+    watcher.hold_writes = True
+
+    watcher.show(a_node("n1"))
+    assert watcher.stage("web") == "awaiting mirror"
+    watcher.answer_writes()
+
+    assert watcher.published[-1].message.after.cluster >= watcher.bucket["node.n1"].sequence
+
+
+def test_pod_that_leaves_a_node_requeues_pods_that_lacked_resources():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("big", node="n1", cpu="4"))
+    rejected(watcher)
+    watcher.advance(2)
+
+    watcher.show(a_pod("big", node="n1", cpu="4", phase="Succeeded", version=2))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_end_of_a_nomination_requeues_pods_that_lacked_resources():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("preemptor", nominated="n1", scheduler="other"))
+    rejected(watcher)
+    watcher.advance(2)
+
+    watcher.show(a_pod("preemptor", scheduler="other", version=2))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_events_that_cannot_help_are_ignored():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    rejected(watcher)
+    watcher.advance(2)
+
+    watcher.show(a_node("n1", labels={"zone": "a"}, version=2), a_pod("other", node="n1", version=3))
+    watcher.show(a_node("small", cpu="500m"))
+
+    assert watcher.stage("web") == "unschedulable"
+
+
+def test_event_during_the_flight_is_not_lost():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    seen = Positions(cluster=watcher.sequence)
+    watcher.show(a_node("n1"))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, **FIT)
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(1)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+    assert watcher.published[-1].message.after.cluster >= watcher.bucket["node.n1"].sequence
+
+
+def test_event_before_publishing_is_not_lost():
+    watcher = WatcherUnderTest().lead()
+    seen = Positions(cluster=watcher.sequence)
+    watcher.show(a_node("n1"))
+    watcher.show(a_pod("web"))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, **FIT)
+
+    assert watcher.stage("web") == "backoff"
+
+
+def test_event_that_the_ranking_had_seen_does_not_requeue():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.show(a_node("n1"))
+
+    rejected(watcher)
+
+    assert watcher.stage("web") == "unschedulable"
+
+
+def test_event_not_stored_yet_counts_as_not_seen():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.hold_writes = True
+    watcher.show(a_node("n1"))
+
+    rejected(watcher)
+
+    assert watcher.stage("web") == "backoff"
+
+
+def test_back_off_doubles_from_one_second_to_ten():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    waits = []
+    for _ in range(6):
+        watcher.decide("web", Outcome.ERROR)
+        began = watcher.now
+        while watcher.stage("web") == "backoff":
+            watcher.advance(0.5)
+        waits.append(watcher.now - began)
+
+    assert waits == [1, 2, 4, 8, 10, 10]
+
+
+def test_rejected_pod_goes_behind_older_pods():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(a_pod("web", age_seconds=100))
+    rejected(watcher)
+    watcher.show(a_pod("running"), a_pod("young"))
+    watcher.advance(2)
+
+    watcher.show(a_node("n1"))
+    watcher.decide("running", Outcome.BOUND)
+    watcher.decide("young", Outcome.BOUND)
+
+    assert watcher.pods_published == ["web", "running", "young", "web"]
+
+
+def test_change_of_the_pod_itself_requeues_it():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    rejected(watcher)
+    watcher.advance(2)
+
+    watcher.show(a_pod("web", labels={"tier": "front"}, version=2))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_own_condition_does_not_requeue_the_pod():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    rejected(watcher)
+    watcher.advance(2)
+
+    watcher.show(a_pod("web", version=2))
+
+    assert watcher.stage("web") == "unschedulable"
+
+
+def test_rejection_without_plugins_is_tried_again_after_its_back_off():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))
+    watcher.advance(1)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_preempting_pod_waits_for_a_victim_or_ten_seconds():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"), a_pod("victim", node="n1"))
+    preempting = {"positions": Positions(cluster=watcher.sequence), "node": "n1", "blockers": ["NodeResourcesFit"]}
+    watcher.decide("web", Outcome.PREEMPTING, **preempting)
+    watcher.advance(2)
+    watcher.delete(a_pod("victim", node="n1", version=2))
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+    preempting["positions"] = Positions(cluster=watcher.sequence)
+    watcher.decide("web", Outcome.PREEMPTING, **preempting)
+    watcher.advance(10)
+
+    assert watcher.attempt_of("web") == "uid-web.7.3"
+
+
+def test_events_of_no_interest_cost_the_same_however_many_pods_wait():
+    """Ten thousand pods wait and a thousand others are bound: one call of a hint per pod would be ten million calls."""
+    watcher = WatcherUnderTest(
+        settings=AttemptSettings(window_floor=20_000, requeue=RequeueSettings(max_unschedulable_seconds=1e6))
+    )
+    watcher.lead(a_node("n1"), *(a_pod(f"p{n}") for n in range(10_000)))
+    for n in range(10_000):
+        rejected(watcher, f"p{n}", attempt=f"uid-p{n}.7.1")
+    assert watcher.core.figures(watcher.now).pending["unschedulable"] == 10_000
+
+    began = time.process_time()
+    for n in range(1000):
+        watcher.show(a_pod(f"other{n}", node="n1", version=2 + n))
+
+    assert time.process_time() - began < 2
+
+
+def test_decision_older_than_the_log_counts_as_having_missed_events():
+    log, added = EventLog(max_events=2), ClusterEvent(Resource.NODE, Action.ADD)
+
+    for sequence in (10, 20, 30):
+        log.record(added, None, None, sequence=sequence)
+
+    assert log.may_lack_events_since(9)
+    assert not log.may_lack_events_since(10)
+    assert len(list(log.since(10))) == 2

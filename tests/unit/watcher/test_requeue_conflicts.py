@@ -1,0 +1,116 @@
+"""After a conflict a pod goes to the front of its priority, once the reflectors have shown what it was about."""
+
+from berth.api.messages import Outcome, Reason
+from berth.kube.watch import Current
+from berth_watcher.events import AttemptLookedUp
+from berth_watcher.settings import AttemptSettings
+from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
+
+ONE_PLACE = AttemptSettings(window_floor=1)
+
+
+def test_conflict_goes_to_the_front_of_its_priority():
+    watcher = WatcherUnderTest(settings=ONE_PLACE).lead(a_pod("loser"))
+    watcher.show(a_pod("older", age_seconds=100), a_pod("urgent", priority=1))
+
+    watcher.decide("loser", Outcome.CONFLICT)
+    watcher.decide("urgent", Outcome.BOUND)
+    watcher.decide("loser", Outcome.BOUND)
+
+    assert watcher.pods_published == ["loser", "urgent", "loser", "older"]
+
+
+def test_conflict_waits_for_every_version_that_it_names():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+
+    watcher.decide("web", Outcome.CONFLICT, resource_versions={"pod": "50", "node": "40"})
+    watcher.show(a_pod("other", node="n1", version=50))
+    assert watcher.stage("web") == "awaiting versions"
+    watcher.show(a_node("n1", version=40))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_bookmark_reaches_a_version():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.CONFLICT, resource_versions={"node": "40"})
+
+    watcher.send(Current(kind="node", resource_version="41"))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_broken_watch_holds_a_conflict_for_ten_seconds_at_most():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.CONFLICT, resource_versions={"node": "4000"})
+
+    watcher.advance(10)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_next_ranking_must_see_what_the_conflict_was_about():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    watcher.hold_writes = True
+    watcher.decide("web", Outcome.CONFLICT, resource_versions={"pod": "50"})
+
+    watcher.show(a_pod("other", node="n1", version=50))
+    assert watcher.stage("web") == "awaiting mirror"
+    watcher.answer_writes()
+
+    after = watcher.published[-1].message.after
+    assert after.cluster >= watcher.bucket["pod.uid-other"].sequence
+    assert after.decisions == 1
+
+
+def test_required_positions_survive_a_lost_attempt():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+    watcher.decide("web", Outcome.CONFLICT)
+    asked_for = watcher.published[-1].message.after
+    watcher.advance(10)
+
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 2), in_work_queue=False))
+
+    assert asked_for.cluster > 0
+    assert watcher.published[-1].message.after == asked_for
+
+
+def test_first_attempt_requires_no_positions():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
+
+    assert watcher.published[0].message.after.cluster == 0
+
+
+def test_third_consecutive_conflict_backs_off():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    for _ in range(2):
+        watcher.decide("web", Outcome.CONFLICT)
+    assert len(watcher.published) == 3
+
+    watcher.decide("web", Outcome.CONFLICT)
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(1)
+
+    assert len(watcher.published) == 4
+
+
+def test_stale_conflicts_are_not_counted():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+
+    for _ in range(5):
+        watcher.decide("web", Outcome.CONFLICT, reason=Reason.STALE)
+
+    assert len(watcher.published) == 6
+    assert watcher.stage("web") == "in flight"
+
+
+def test_another_outcome_resets_the_count_of_conflicts():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.CONFLICT)
+    watcher.decide("web", Outcome.CONFLICT)
+    watcher.decide("web", Outcome.ERROR)
+    watcher.advance(1)
+
+    watcher.decide("web", Outcome.CONFLICT)
+
+    assert watcher.stage("web") == "in flight"
