@@ -101,7 +101,7 @@ def foreign_value(thing: msgspec.Struct, term: int = 1) -> bytes:
 
 @dataclass
 class WatcherUnderTest:
-    """One term of the watcher's core. ``send`` handles events and answers the writes that follow, unless ``hold_writes``."""
+    """One term of the watcher's core. ``send`` handles events and answers the writes, unless ``hold_writes``."""
 
     settings: AttemptSettings = field(default_factory=AttemptSettings)
     now: float = 1000.0

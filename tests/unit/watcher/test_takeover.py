@@ -6,7 +6,7 @@ import pytest
 
 from berth.api.messages import Decision, Outcome, Pending, Positions, Ranked
 from berth.api.subjects import PodSubject
-from berth.bus.streams import publish_decision, publish_pending, publish_ranked
+from berth.bus.stages import publish_decision, publish_pending, publish_ranked
 from berth_watcher.events import FoundDecision, FoundInFlight, LookUpAttempt, StepDown, StreamsRead
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import holds, read_streams

@@ -50,7 +50,8 @@ class ObjectStore:
 
     def apply(self, event: ReflectorNews) -> list[ObjectChange]:
         """Store what a reflector shows, and return what it changed, in order."""
-        reached = version_of(event)
+        metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
+        reached = version_number(metadata.resource_version)
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
         if isinstance(event, Undecodable):
             return self._apply_undecodable(event)
@@ -95,12 +96,6 @@ class ObjectStore:
 
 def _key(kind: str, thing: KubernetesObject) -> str:
     return thing.metadata.name if kind in BY_NAME else thing.metadata.uid
-
-
-def version_of(event: ReflectorNews) -> int:
-    """The resourceVersion that the event brings its kind to; 0 if it is not a number."""
-    thing = event.object.metadata if isinstance(event, Upserted | Deleted) else event
-    return version_number(thing.resource_version)
 
 
 def without_version(thing: KubernetesObject) -> KubernetesObject:
