@@ -16,19 +16,21 @@ from berth.kube.watch import Deleted, ReflectorEvent, Upserted
 from berth.process.configuration import profiles_of, read_configuration
 from berth_binder.cache import NODES, PODS, Cache
 from berth_binder.core import BinderCore
-from berth_binder.effects import (
+from berth_binder.events import (
     NO_ANSWER,
     Ack,
-    Answer,
+    BindingAnswer,
+    DecisionStored,
     Effect,
-    Evicted,
+    Event,
+    EvictionAnswer,
     GetPod,
     PodAnswer,
-    Post,
-    Publish,
-    RankedMessage,
+    PostBinding,
+    PublishDecision,
+    RankedDelivery,
+    TimerFired,
 )
-from berth_binder.progress import ViewState
 from berth_binder.settings import BackoffSettings, CoreSettings
 
 PROFILE = "berth"
@@ -85,26 +87,32 @@ def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, *
     return Ranked(attempt=str(attempt), profile=PROFILE, pod=pod, candidates=candidates, **whole)
 
 
-class Always(random.Random):
-    """Chance without any: pauses are never cut."""
+def delivery(message: Ranked, sequence: int) -> RankedDelivery:
+    """RANKED as it is delivered at this place in the stream."""
+    attempt = Attempt.parse(message.attempt)
+    return RankedDelivery(ranked=message, attempt=attempt, sequence=sequence, delivery=None)
+
+
+class NoJitter(random.Random):
+    """Back-off pauses are never cut."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
-BACKOFF = BackoffSettings(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), chance=Always())
+BACKOFF = BackoffSettings(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), chance=NoJitter())
 
 
 @dataclass
 class Bench:
-    """A committer with everything round it. ``said`` are its Decisions, ``acked`` the messages that it let go."""
+    """A core with everything round it. ``decisions`` are all it published, ``acked`` the sequences it acknowledged."""
 
     nodes: int = 3
     cpu: str = "4"
     settings: CoreSettings = field(default_factory=lambda: CoreSettings(best=3, backoff=BACKOFF))
     epoch: int = 7
     now: float = 1000.0
-    said: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     acked: list[int] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     _sequence: int = 0
@@ -118,9 +126,10 @@ class Bench:
         self.core = self.new_epoch(self.epoch)
 
     def new_epoch(self, epoch: int) -> BinderCore:
-        """A committer of another epoch on the same cache."""
-        stand = ViewState(epoch=Epoch(epoch), config="test")
-        self.core = BinderCore(cache=self.cache, profiles=self.profiles, stand=stand, settings=self.settings)
+        """A core of another epoch on the same cache."""
+        self.core = BinderCore(
+            cache=self.cache, profiles=self.profiles, epoch=Epoch(epoch), config="test", settings=self.settings
+        )
         return self.core
 
     def succeed(self) -> BinderCore:
@@ -157,13 +166,15 @@ class Bench:
 
     def deliver(self, message: Ranked, sequence: int) -> list[Effect]:
         """The same with a sequence of its own."""
-        held = RankedMessage(sequence=sequence, delivery=None)
-        return self.run([*self.core.take(message, held, self.now), *self.core.advance(self.now)])
+        return self.handle(delivery(message, sequence))
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Hand the event to the core, and carry out what it asks for."""
+        return self.run(self.core.handle(event, self.now))
 
     def answer(self, pod: Pod, status: int, **parts: Any) -> list[Effect]:
         """The API server answers the pod's Binding."""
-        effects = self.core.answered(pod.uid, Answer(status=status, **parts), self.now)
-        return self.run([*effects, *self.core.advance(self.now)])
+        return self.handle(BindingAnswer(uid=pod.uid, status=status, **parts))
 
     def no_answer(self, pod: Pod) -> list[Effect]:
         """It does not."""
@@ -172,28 +183,26 @@ class Bench:
     def reading(self, asked: Pod, pod: Pod | None, status: int | None = None) -> list[Effect]:
         """The API server shows the pod, or that there is none (404), or does not answer."""
         found = status if status is not None else (200 if pod is not None else 404)
-        effects = self.core.read(asked.uid, PodAnswer(status=found, pod=pod), self.now)
-        return self.run([*effects, *self.core.advance(self.now)])
+        return self.handle(PodAnswer(uid=asked.uid, status=found, pod=pod))
 
     def evicted(self, asked: Pod, node: str = "", status: int = 200, *, version: int = 50) -> list[Effect]:
         """The API server answers the evictions for a pod: it shows the pod with the node kept for it, or refuses."""
         shown = nominated(asked, node, version) if status == 200 else None
-        effects = self.core.evicted(asked.uid, Evicted(status=status, pod=shown), self.now)
-        return self.run([*effects, *self.core.advance(self.now)])
+        return self.handle(EvictionAnswer(uid=asked.uid, status=status, pod=shown))
 
     def wait(self, seconds: float) -> list[Effect]:
         """Time passes."""
         self.now += seconds
-        return self.run(self.core.advance(self.now))
+        return self.handle(TimerFired())
 
     def run(self, effects: list[Effect]) -> list[Effect]:
         """Carry out what needs no API server: every Decision gets its PubAck at once. Returns all effects."""
         done: list[Effect] = []
         for effect in effects:
             done.append(effect)
-            if isinstance(effect, Publish):
-                self.said.append(effect.decision)
-                done += self.run(self.core.published(effect.decision))
+            if isinstance(effect, PublishDecision):
+                self.decisions.append(effect.decision)
+                done += self.handle(DecisionStored(decision=effect.decision))
             elif isinstance(effect, Ack):
                 self.acked.append(effect.held.sequence)
         self.effects += [effect for effect in done if effect not in self.effects]
@@ -203,13 +212,13 @@ class Bench:
 
     @property
     def outcomes(self) -> list[str]:
-        """The outcomes said, in order."""
-        return [str(said.outcome) for said in self.said]
+        """The outcomes of the Decisions, in order."""
+        return [str(decision.outcome) for decision in self.decisions]
 
 
 def posts(effects: list[Effect]) -> list[tuple[str, str, str]]:
     """The Bindings among effects: pod, node, resourceVersion."""
-    found = [each for each in effects if isinstance(each, Post)]
+    found = [each for each in effects if isinstance(each, PostBinding)]
     return [(each.pod.metadata.name, each.node, each.pod.metadata.resource_version) for each in found]
 
 

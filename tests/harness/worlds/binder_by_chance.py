@@ -13,22 +13,24 @@ from berth.api.messages import Ranked
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.kube.watch import Deleted, Listed, Upserted
 from berth_binder.cache import PODS
-from berth_binder.effects import (
+from berth_binder.events import (
     Ack,
-    Answer,
-    Demote,
+    BindingAnswer,
+    ClearNomination,
+    DecisionStored,
     Effect,
-    Evict,
-    Evicted,
+    Event,
+    EvictionAnswer,
+    EvictPods,
     GetPod,
     Nak,
     PodAnswer,
-    Post,
-    Publish,
-    RankedMessage,
+    PostBinding,
+    PublishDecision,
+    TimerFired,
 )
 from berth_binder.settings import CoreSettings
-from harness.worlds.binder_bench import BACKOFF, Bench, at_version, make_node, make_pod, on_node, ranked
+from harness.worlds.binder_bench import BACKOFF, Bench, at_version, delivery, make_node, make_pod, on_node, ranked
 
 NODES = 4
 ROOM = 4
@@ -46,7 +48,7 @@ class World:
     bound_to: dict[str, list[str]] = field(default_factory=dict)
     lag: list[object] = field(default_factory=list)
     under_way: list[Effect] = field(default_factory=list)
-    late_posts: list[Post] = field(default_factory=list)
+    late_posts: list[PostBinding] = field(default_factory=list)
     messages: dict[int, Ranked] = field(default_factory=dict)
     unsettled: set[int] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class World:
         self.version += 1
         self.lag.append(Deleted(kind=PODS, object=at_version(pod, self.version)))
 
-    def bind(self, post: Post) -> int:
+    def bind(self, post: PostBinding) -> int:
         pod = self.pods.get(post.pod.metadata.name)
         if pod is None:
             return 404
@@ -105,9 +107,10 @@ class World:
 
     def deliver(self, sequence: int) -> None:
         self.unsettled.add(sequence)
-        held = RankedMessage(sequence=sequence, delivery=None)
-        core, now = self.bench.core, self.bench.now
-        self.carry_out([*core.take(self.messages[sequence], held, now), *core.advance(now)])
+        self.handle(delivery(self.messages[sequence], sequence))
+
+    def handle(self, event: Event) -> None:
+        self.carry_out(self.bench.core.handle(event, self.bench.now))
 
     def redeliver(self) -> None:
         """One of the last messages comes again, also one whose ack was lost."""
@@ -125,29 +128,31 @@ class World:
             match effect:
                 case Ack() | Nak():
                     self.unsettled.discard(effect.held.sequence)
-                case Publish():
-                    self.bench.said.append(effect.decision)
-                    self.carry_out(self.bench.core.published(effect.decision))
-                case Post() | GetPod() | Evict() | Demote():
+                case PublishDecision():
+                    self.bench.decisions.append(effect.decision)
+                    self.handle(DecisionStored(decision=effect.decision))
+                case PostBinding() | GetPod() | EvictPods() | ClearNomination():
                     self.under_way.append(effect)
 
     def answer(self) -> None:
         if not self.under_way:
             return
         effect = self.under_way.pop(self.chance.randrange(len(self.under_way)))
-        self.carry_out([*self._answer(effect), *self.bench.core.advance(self.bench.now)])
+        answer = self._answer(effect)
+        if answer is not None:
+            self.handle(answer)
 
-    def _answer(self, effect: Effect) -> list[Effect]:
+    def _answer(self, effect: Effect) -> Event | None:
         match effect:
-            case Post():
+            case PostBinding():
                 return self._answer_post(effect)
-            case Evict():
+            case EvictPods():
                 return self._answer_evict(effect)
-            case Demote():
-                return self._answer_demote(effect)
+            case ClearNomination():
+                return self._clear_nomination(effect)
         return self._answer_read(effect)
 
-    def _answer_post(self, post: Post) -> list[Effect]:
+    def _answer_post(self, post: PostBinding) -> BindingAnswer:
         fate = self.chance.random()
         if fate < 0.15:
             status = 0
@@ -159,21 +164,21 @@ class World:
             status = self.chance.choice([429, 500, 503])
         else:
             status = self.bind(post)
-        return self.bench.core.answered(post.pod.uid, Answer(status=status), self.bench.now)
+        return BindingAnswer(uid=post.pod.uid, status=status)
 
-    def _answer_evict(self, evict: Evict) -> list[Effect]:
+    def _answer_evict(self, effect: EvictPods) -> EvictionAnswer:
         """Victims go one after another; the answer may be lost at any of them, and at the end."""
-        for victim in evict.victims:
+        uid = effect.pod.uid
+        for victim in effect.victims:
             if self.chance.random() < 0.1:
-                return self.bench.core.evicted(evict.pod.uid, Evicted(status=0), self.bench.now)
+                return EvictionAnswer(uid=uid, status=0)
             self.evict(victim)
-        pod = self.pods.get(evict.pod.metadata.name)
-        if pod is None or pod.uid != evict.pod.uid:
-            return self.bench.core.evicted(evict.pod.uid, Evicted(status=404), self.bench.now)
-        kept = self._keep(pod, evict.node)
-        lost = self.chance.random() < 0.1
-        answer = Evicted(status=0) if lost else Evicted(status=200, pod=kept)
-        return self.bench.core.evicted(evict.pod.uid, answer, self.bench.now)
+        pod = self.pods.get(effect.pod.metadata.name)
+        if pod is None or pod.uid != uid:
+            return EvictionAnswer(uid=uid, status=404)
+        nominated = self._nominate(pod, effect.node)
+        is_lost = self.chance.random() < 0.1
+        return EvictionAnswer(uid=uid, status=0) if is_lost else EvictionAnswer(uid=uid, status=200, pod=nominated)
 
     def evict(self, victim: Pod) -> None:
         """Pods of a name, but not namesakes, are told to go: some at once, some later."""
@@ -185,22 +190,22 @@ class World:
             self.replace(pod.metadata.name)
             return
         self.version += 1
-        said = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+        decision = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
         metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-        going = msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[said]))
+        going = msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[decision]))
         self._store(at_version(going, self.version))
 
-    def _keep(self, pod: Pod, node: str) -> Pod:
+    def _nominate(self, pod: Pod, node: str) -> Pod:
         self.version += 1
-        kept = at_version(msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node)), self.version)
-        self._store(kept)
-        return kept
+        nominated = at_version(msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node)), self.version)
+        self._store(nominated)
+        return nominated
 
-    def _answer_demote(self, demote: Demote) -> list[Effect]:
-        pod = self.pods.get(demote.pod.metadata.name)
-        if pod is not None and pod.uid == demote.pod.uid and not pod.spec.node_name and self.chance.random() < 0.9:
-            self._keep(pod, "")
-        return []
+    def _clear_nomination(self, effect: ClearNomination) -> None:
+        """The core gets no answer; now and then the request is lost."""
+        pod = self.pods.get(effect.pod.metadata.name)
+        if pod is not None and pod.uid == effect.pod.uid and not pod.spec.node_name and self.chance.random() < 0.9:
+            self._nominate(pod, "")
 
     def end_one(self) -> None:
         """A kubelet ends a pod that was told to go."""
@@ -213,13 +218,11 @@ class World:
         self.delete(name)
         self.create(name)
 
-    def _answer_read(self, read: GetPod) -> list[Effect]:
-        pod = self.pods.get(read.pod.metadata.name)
+    def _answer_read(self, effect: GetPod) -> PodAnswer:
+        pod = self.pods.get(effect.pod.metadata.name)
         if self.chance.random() < 0.2:
-            reading = PodAnswer(status=0)
-        else:
-            reading = PodAnswer(status=404 if pod is None else 200, pod=pod)
-        return self.bench.core.read(read.pod.uid, reading, self.bench.now)
+            return PodAnswer(uid=effect.pod.uid, status=0)
+        return PodAnswer(uid=effect.pod.uid, status=404 if pod is None else 200, pod=pod)
 
     def land_late(self) -> None:
         if self.late_posts:
@@ -237,7 +240,7 @@ class World:
 
     def pass_time(self) -> None:
         self.bench.now += self.chance.choice([0.1, 1.0, 12.0])
-        self.carry_out(self.bench.core.advance(self.bench.now))
+        self.handle(TimerFired())
 
     def meddle(self) -> None:
         name = self.chance.choice(sorted(self.pods))

@@ -56,7 +56,7 @@ class BinderWorld:
     cluster: Cluster
     bus: Bus
     session: Session
-    said: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     lease: str = field(default_factory=lambda: f"binder-test-{uuid.uuid4().hex[:8]}")
     configuration: KubeSchedulerConfiguration = field(default_factory=lambda: read_configuration(None))
     binders: list[RunningBinder] = field(default_factory=list)
@@ -118,7 +118,7 @@ class BinderWorld:
         return self._finals(attempt)[0]
 
     def _finals(self, attempt: str) -> list[Decision]:
-        return [said for said in self.said if said.attempt == attempt and said.outcome.final]
+        return [decision for decision in self.decisions if decision.attempt == attempt and decision.outcome.final]
 
     async def events(self, name: str) -> list[dict]:
         """The pod's Events."""
@@ -146,7 +146,7 @@ class BinderWorld:
         """Keep reading DECISIONS into ``said``."""
         async with self.session.read_stream("DECISIONS") as following:
             async for batch in following.batches():
-                self.said += [decode(stored.data, Decision) for stored in batch]
+                self.decisions += [decode(stored.data, Decision) for stored in batch]
 
 
 W = TypeVar("W", bound=BinderWorld)

@@ -22,8 +22,8 @@ async def test_a_ranked_pod_is_bound_told_and_acknowledged(world):
     pod = await world.add_pod("web")
     await world.leading_binder()
     await world.rank(pod, node)
-    said = await world.decision(pod)
-    assert (said.outcome, said.node) == (Outcome.BOUND, node)
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.node) == (Outcome.BOUND, node)
     assert (await world.pod("web")).spec.node_name == node
     await world.nothing_ranked_is_left()
     await world.until(lambda: world.events("web"))
@@ -82,9 +82,9 @@ async def test_no_node_gets_more_than_it_has_however_fast_the_pods_come(world):
     for pod in pods:
         await world.rank(pod, node, other)
     outcomes = [(await world.decision(pod)) for pod in pods]
-    assert sorted(said.outcome for said in outcomes) == [Outcome.BOUND] * 4 + [Outcome.CONFLICT] * 2
-    assert sorted(said.node for said in outcomes if said.node) == sorted([node, node, other, other])
-    assert {said.reason for said in outcomes if not said.node} == {Reason.NO_CANDIDATE}
+    assert sorted(decision.outcome for decision in outcomes) == [Outcome.BOUND] * 4 + [Outcome.CONFLICT] * 2
+    assert sorted(decision.node for decision in outcomes if decision.node) == sorted([node, node, other, other])
+    assert {decision.reason for decision in outcomes if not decision.node} == {Reason.NO_CANDIDATE}
 
 
 async def test_a_new_epoch_fences_what_is_ranked_before_it_binds(world):
@@ -110,9 +110,11 @@ async def test_a_second_binder_goes_on_where_the_first_one_stopped(world):
         await world.rank(pod, node)
     await world.start_binder()
     for pod in pods:
-        await world.until(lambda pod=pod: any(said.uid == pod.uid and said.outcome == "bound" for said in world.said))
+        await world.until(
+            lambda pod=pod: any(decision.uid == pod.uid and decision.outcome == "bound" for decision in world.decisions)
+        )
     await world.nothing_ranked_is_left()
-    epochs = {said.epoch for said in world.said}
+    epochs = {decision.epoch for decision in world.decisions}
     assert len(epochs) <= 2
     (consumer,) = await world.session.consumers("RANKED")
     assert consumer == f"binder-{max(epochs)}"
@@ -126,7 +128,7 @@ async def test_stopping_leaves_no_request_half_done_and_gives_the_lease_back(wor
         await world.rank(pod, node)
     await binder.stop()
     bound = {pod.uid for pod in [await world.pod(pod.metadata.name) for pod in pods] if pod.spec.node_name}
-    await world.until(lambda: {said.uid for said in world.said if said.outcome == "bound"} == bound)
+    await world.until(lambda: {decision.uid for decision in world.decisions if decision.outcome == "bound"} == bound)
     lease = await world.cluster.api.get(
         f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
     )

@@ -45,8 +45,8 @@ async def test_a_node_whose_link_has_filled_meanwhile_is_passed_over(world):
     pod = await world.add_pod("web")
     await world.leading_binder()
     await world.rank(pod, full, room)
-    said = await world.decision(pod)
-    assert (said.outcome, said.node) == (Outcome.BOUND, room)
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.node) == (Outcome.BOUND, room)
 
 
 async def test_a_sample_that_comes_while_it_leads_counts(world):
@@ -55,9 +55,9 @@ async def test_a_sample_that_comes_while_it_leads_counts(world):
     pod = await world.add_pod("web")
     await world.leading_binder()
     await world.rank(pod, node)
-    said = await world.decision(pod)
-    assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
-    assert said.rejections[0].reason == "node(s) had a saturated network link"
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
+    assert decision.rejections[0].reason == "node(s) had a saturated network link"
     await put(world, node, 10.0)
     for n in range(2, 30):  # ranked again, as the watcher has it done, until the sample has been read
         await world.rank(pod, node, n=n)

@@ -69,9 +69,9 @@ async def kept_for(world: BinderWorld, name: str) -> str:
 
 
 async def preempted(world: BinderWorld, pod: Pod) -> Decision:
-    said = await world.decision(pod)
-    assert said.outcome is Outcome.PREEMPTING
-    return said
+    decision = await world.decision(pod)
+    assert decision.outcome is Outcome.PREEMPTING
+    return decision
 
 
 async def test_victims_are_deleted_and_the_node_is_kept(world):
@@ -79,8 +79,8 @@ async def test_victims_are_deleted_and_the_node_is_kept(world):
     vip = await add(world, "vip", cpu="2", **IMPORTANT)
     await world.leading_binder()
     await propose(world, vip, node, "low-1", "low-2")
-    said = await preempted(world, vip)
-    assert (said.node, {victim.name for victim in said.preemption.victims}) == (node, {"low-1", "low-2"})
+    decision = await preempted(world, vip)
+    assert (decision.node, {victim.name for victim in decision.preemption.victims}) == (node, {"low-1", "low-2"})
     assert not await is_there(world, "low-1")
     assert not await is_there(world, "low-2")
     assert await kept_for(world, "vip") == node
@@ -96,9 +96,9 @@ async def test_a_victim_with_grace_says_why_it_goes(world):
     await propose(world, vip, node, "low")
     await preempted(world, vip)
     victim = await world.pod("low")
-    said = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
-    assert (victim.metadata.deletion_timestamp is not None, said.reason) == (True, "PreemptionByScheduler")
-    assert said.message == "berth: preempting to accommodate a higher priority pod"
+    decision = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    assert (victim.metadata.deletion_timestamp is not None, decision.reason) == (True, "PreemptionByScheduler")
+    assert decision.message == "berth: preempting to accommodate a higher priority pod"
 
 
 async def test_a_namesake_of_a_victim_is_left_alone(world):
@@ -141,14 +141,18 @@ async def test_a_missing_right_names_the_rule_to_add(failing):
     await failing.leading_binder()
     failing.cluster.simulated.faults.inject(Reject(**DELETE, count=None, user="system:serviceaccount:berth:binder"))
     await propose(failing, vip, node, "low")
-    said = await failing.decision(vip)
-    assert said.outcome is Outcome.ERROR
-    assert 'apiGroups: [""], resources: ["pods"], verbs: ["delete"]' in said.message
+    decision = await failing.decision(vip)
+    assert decision.outcome is Outcome.ERROR
+    assert 'apiGroups: [""], resources: ["pods"], verbs: ["delete"]' in decision.message
     assert await kept_for(failing, "vip") == ""
     victim = await failing.pod("low")
     assert victim.metadata.deletion_timestamp is None
-    said = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
-    assert (said.status, said.reason, said.message) == ("False", "EvictionRefused", "the eviction was refused")
+    decision = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    assert (decision.status, decision.reason, decision.message) == (
+        "False",
+        "EvictionRefused",
+        "the eviction was refused",
+    )
 
 
 async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed_by_one_that_ends_it(failing):
@@ -163,12 +167,12 @@ async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed
         return any(pod.metadata.deletion_timestamp for pod in pods)
 
     await failing.until(one_is_going)
-    assert failing.said == []
+    assert failing.decision == []
     await first.kill()
     failing.cluster.simulated.faults.inject(Clear())
     await failing.start_binder()
-    said = await preempted(failing, vip)
-    assert (said.node, {victim.name for victim in said.preemption.victims}) == (node, {"low-1", "low-2"})
+    decision = await preempted(failing, vip)
+    assert (decision.node, {victim.name for victim in decision.preemption.victims}) == (node, {"low-1", "low-2"})
     assert await kept_for(failing, "vip") == node
     await failing.nothing_ranked_is_left()
 

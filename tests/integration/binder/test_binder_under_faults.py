@@ -51,9 +51,9 @@ async def test_a_refusal_is_an_error_with_the_apis_words_an_event_and_a_conditio
     await world.leading_binder()
     inject(world, Fail(**BINDING, status=422, message="this pod is odd"))
     await world.rank(pod, node)
-    said = await world.decision(pod)
-    assert said.outcome is Outcome.ERROR
-    assert "this pod is odd" in said.message
+    decision = await world.decision(pod)
+    assert decision.outcome is Outcome.ERROR
+    assert "this pod is odd" in decision.message
     await world.until(lambda: world.events("web"))
     assert "this pod is odd" in (await world.events("web"))[0]["note"]
     conditions = {each.type: each.reason for each in (await world.pod("web")).status.conditions or ()}
@@ -78,7 +78,7 @@ async def test_pods_behind_one_that_the_api_leaves_open_are_bound(world):
         await world.rank(pod, node)
     for pod in pods[1:]:
         await world.decision(pod)
-    assert pods[0].uid not in {said.uid for said in world.said}
+    assert pods[0].uid not in {decision.uid for decision in world.decisions}
     assert (await world.decision(pods[0])).outcome is Outcome.BOUND
 
 
@@ -112,7 +112,7 @@ async def test_a_redelivered_message_is_said_once(world):
     await world.rank(pod, node)
     assert (await world.decision(pod)).outcome is Outcome.BOUND
     await world.nothing_ranked_is_left()
-    assert len(world.said) == 1
+    assert len(world.decisions) == 1
 
 
 async def test_garbage_is_put_aside_with_its_reason_and_the_next_pod_is_bound(world):
@@ -157,9 +157,9 @@ async def test_a_leader_that_reads_a_fence_of_a_higher_epoch_starts_anew_above_i
     lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
     await world.cluster.api.patch(lease, {"metadata": {"annotations": {"berth/term": "50"}}})
     await world.rank(await world.pod("web"), node)
-    said = await world.decision(pod)
-    assert said.epoch > 50
-    assert said.outcome is Outcome.BOUND
+    decision = await world.decision(pod)
+    assert decision.epoch > 50
+    assert decision.outcome is Outcome.BOUND
 
 
 async def test_a_binder_whose_consumer_is_gone_takes_over_anew(world):

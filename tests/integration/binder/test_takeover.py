@@ -208,8 +208,8 @@ async def test_a_leader_that_cannot_renew_starts_no_post(world):
     await asyncio.sleep(0.5)
     assert (await world.pod("web")).spec.node_name == ""
     faults.inject(Clear())
-    said = await world.decision(pod)
-    assert (said.outcome, said.epoch) == (Outcome.BOUND, 2)
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.epoch) == (Outcome.BOUND, 2)
 
 
 async def test_the_clock_is_asked_right_before_each_post(world, monkeypatch):
@@ -220,8 +220,8 @@ async def test_the_clock_is_asked_right_before_each_post(world, monkeypatch):
         await world.rank(pod, node)
         await world.until(lambda: _has_given_up(world))
         assert (await world.pod("web")).spec.node_name == ""
-    said = await world.decision(pod)
-    assert (said.outcome, said.epoch > 1) == (Outcome.BOUND, True)
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.epoch > 1) == (Outcome.BOUND, True)
 
 
 async def _has_given_up(world: BinderWorld) -> bool:

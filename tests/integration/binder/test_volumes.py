@@ -71,7 +71,7 @@ class VolumeWorld(BinderWorld):
         return found["metadata"].get("annotations", {}).get(SELECTED, "")
 
     def is_waiting(self, pod) -> bool:
-        return any(said.outcome is Outcome.WAITING and said.uid == pod.uid for said in self.said)
+        return any(decision.outcome is Outcome.WAITING and decision.uid == pod.uid for decision in self.decisions)
 
 
 @pytest.fixture
@@ -150,8 +150,8 @@ async def test_a_provisioner_that_gives_up_has_the_pod_ranked_again(world):
     await world.rank(pod, node)
     await world.until(lambda: world.is_waiting(pod))
     await world.patched(f"{world.claims}/data", {"metadata": {"annotations": {SELECTED: None}}})
-    said = await world.decision(pod)
-    assert (said.outcome, said.message) == (
+    decision = await world.decision(pod)
+    assert (decision.outcome, decision.message) == (
         Outcome.UNSCHEDULABLE,
         'binding volumes: provisioning failed for PVC "data"',
     )

@@ -47,9 +47,9 @@ def test_the_longest_pod_name_still_gives_a_name_that_the_api_takes():
 
 
 def test_notes_and_messages_are_cut_and_show_it():
-    said = decision(Outcome.UNSCHEDULABLE, message="é" * 5000)
-    assert len(event_of(said, make_pod("web")).note.encode()) <= LONGEST_NOTE
-    assert condition_of(said, make_pod("web")).message.endswith("...")
+    unschedulable = decision(Outcome.UNSCHEDULABLE, message="é" * 5000)
+    assert len(event_of(unschedulable, make_pod("web")).note.encode()) <= LONGEST_NOTE
+    assert condition_of(unschedulable, make_pod("web")).message.endswith("...")
 
 
 def test_a_repeat_is_a_patch_of_the_series():
@@ -64,7 +64,7 @@ def test_a_condition_names_its_reason():
 
 
 def test_a_condition_that_stays_false_keeps_its_time():
-    said = PodCondition(type="PodScheduled", status="False", last_transition_time="2025-12-31T00:00:00Z")
-    pod = make_pod("web", status={"conditions": [said]})
+    present = PodCondition(type="PodScheduled", status="False", last_transition_time="2025-12-31T00:00:00Z")
+    pod = make_pod("web", status={"conditions": [present]})
     condition = condition_of(decision(Outcome.UNSCHEDULABLE, message="no room"), pod).condition(WALL)
     assert condition.last_transition_time == "2025-12-31T00:00:00Z"

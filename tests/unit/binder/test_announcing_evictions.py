@@ -13,7 +13,9 @@ VICTIMS = [Victim(uid="u1", namespace="other", name="low-1"), Victim(uid="u2", n
 EVICTED = Preemption(node="n1", victims=VICTIMS)
 
 
-def said(*, n: int = 1, outcome: Outcome = Outcome.PREEMPTING, preemption: Preemption | None = EVICTED) -> Decision:
+def a_decision(
+    *, n: int = 1, outcome: Outcome = Outcome.PREEMPTING, preemption: Preemption | None = EVICTED
+) -> Decision:
     return Decision(
         attempt=f"uid-vip.1.{n}",
         epoch=7,
@@ -29,7 +31,7 @@ def said(*, n: int = 1, outcome: Outcome = Outcome.PREEMPTING, preemption: Preem
 
 
 def test_each_victim_has_an_event_that_says_for_whom_it_went():
-    bodies = [event_body(note, instance="x", wall=WALL) for note in events_of_victims(said(), make_pod("vip"))]
+    bodies = [event_body(note, instance="x", wall=WALL) for note in events_of_victims(a_decision(), make_pod("vip"))]
     assert [(body["reason"], body["action"], body["type"]) for body in bodies] == [
         ("Preempted", "Preempting", "Normal")
     ] * 2
@@ -42,15 +44,15 @@ def test_each_victim_has_an_event_that_says_for_whom_it_went():
 
 
 def test_saying_it_twice_makes_one_event():
-    names = [[note.name for note in events_of_victims(said(n=n), make_pod("vip"))] for n in (1, 2)]
+    names = [[note.name for note in events_of_victims(a_decision(n=n), make_pod("vip"))] for n in (1, 2)]
     assert names[0] == names[1]
 
 
 def test_the_pod_itself_is_told_that_it_fits_nowhere_yet():
-    event, condition = event_of(said(), make_pod("vip")), condition_of(said(), make_pod("vip"))
+    event, condition = event_of(a_decision(), make_pod("vip")), condition_of(a_decision(), make_pod("vip"))
     assert (event.reason, event.note) == ("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")
     assert (condition.reason, condition.message) == ("Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")
 
 
 def test_other_decisions_tell_nobody_of_victims():
-    assert events_of_victims(said(outcome=Outcome.BOUND, preemption=None), make_pod("vip")) == []
+    assert events_of_victims(a_decision(outcome=Outcome.BOUND, preemption=None), make_pod("vip")) == []

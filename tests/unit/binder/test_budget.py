@@ -63,8 +63,8 @@ def test_what_is_the_services_own_affair_is_not_told(outcome):
 
 
 def test_a_condition_that_the_pod_has_already_is_not_written_again():
-    said = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
-    pod = make_pod("web", status={"conditions": [said]})
+    present = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
+    pod = make_pod("web", status={"conditions": [present]})
     budget = EventBudget()
     budget.add(decided(pod, Outcome.UNSCHEDULABLE, message="no room"), pod)
     assert [type(note) for note in drain(budget)] == [EventRecord]

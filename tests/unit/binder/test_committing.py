@@ -1,5 +1,8 @@
 """The way of a pod through the binder, rule by rule as PROTOCOL 5 gives them."""
 
+import random
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -7,8 +10,9 @@ from berth.api.messages import Outcome, Reason
 from berth.api.pod import Pod, PodCondition
 from berth.kube.watch import Current, Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
-from berth_binder.effects import Ack, LogWarning, Nak, Publish, RecordEvent
-from berth_binder.settings import CoreSettings
+from berth_binder.conflictcheck import NodeChoice
+from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent
+from berth_binder.settings import BackoffSettings, CoreSettings
 from harness.worlds.binder_bench import BACKOFF, Bench, at_version, make_node, make_pod, on_node, posts, ranked, reads
 
 
@@ -34,24 +38,18 @@ def test_a_ranked_pod_is_bound_to_the_first_node_and_acknowledged_after_the_deci
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n2", "n1"))) == [("web", "n2", "10")]
     effects = bench.answer(pod, 201)
-    assert [type(each) for each in effects] == [Publish, Ack, RecordEvent]
-    (said,) = bench.said
-    assert (said.outcome, said.node, said.epoch, said.uid) == (Outcome.BOUND, "n2", 7, pod.uid)
+    assert [type(each) for each in effects] == [PublishDecision, Ack, RecordEvent]
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.node, decision.epoch, decision.uid) == (Outcome.BOUND, "n2", 7, pod.uid)
     assert bench.acked == [1]
 
 
 def test_nothing_is_acknowledged_before_the_pub_ack(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
-    effects = bench.core.answered(pod.uid, _created(), bench.now)
-    assert [type(each) for each in effects] == [Publish]
+    effects = bench.core.handle(BindingAnswer(uid=pod.uid, status=201), bench.now)
+    assert [type(each) for each in effects] == [PublishDecision]
     assert [held.sequence for held in bench.core.held()] == [1]
-
-
-def _created():
-    from berth_binder.effects import Answer  # noqa: PLC0415 - only here
-
-    return Answer(status=201)
 
 
 def test_a_binding_names_the_newest_resource_version_that_is_known(bench):
@@ -70,9 +68,9 @@ def test_the_decision_carries_what_explains_it(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", "n2", scorer="s-1", evaluated=3))
     bench.answer(pod, 201)
-    (said,) = bench.said
-    assert [each.node for each in said.candidates] == ["n1", "n2"]
-    assert (said.scorer, said.evaluated, said.feasible, said.config) == ("s-1", 3, 2, "test")
+    (decision,) = bench.decisions
+    assert [each.node for each in decision.candidates] == ["n1", "n2"]
+    assert (decision.scorer, decision.evaluated, decision.feasible, decision.config) == ("s-1", 3, 2, "test")
 
 
 # Before all else.
@@ -102,7 +100,7 @@ def test_another_epoch_decides_again(bench):
     bench.show(on_node(pod, "n1"))
     bench.new_epoch(8)
     assert posts(bench.deliver(ranked(pod, "n1"), 1)) == []
-    assert [(said.epoch, said.outcome) for said in bench.said] == [(7, "bound"), (8, "bound")]
+    assert [(decision.epoch, decision.outcome) for decision in bench.decisions] == [(7, "bound"), (8, "bound")]
 
 
 @pytest.mark.parametrize(("node", "outcome"), [("n2", "bound"), ("n3", "gone")])
@@ -142,14 +140,14 @@ def test_a_pod_that_has_changed_since_is_a_conflict(bench):
     pod = bench.show(make_pod("web"))
     bench.show(labelled(pod, 12))
     bench.take(ranked(pod, "n1"))
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
 
 
 def test_a_pod_that_was_gated_is_a_conflict(bench):
     pod = bench.show(make_pod("web"))
     bench.show(at_version(gated(pod), 12))
     bench.take(ranked(pod, "n1"))
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
 
 
 def test_a_condition_or_a_nomination_is_no_change(bench):
@@ -162,14 +160,17 @@ def test_a_condition_or_a_nomination_is_no_change(bench):
 def test_a_scorers_error_is_an_error_with_its_words(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, error="parsing spec.containers[0]: '4x'"))
-    assert (bench.said[0].outcome, bench.said[0].message) == (Outcome.ERROR, "parsing spec.containers[0]: '4x'")
+    assert (bench.decisions[0].outcome, bench.decisions[0].message) == (
+        Outcome.ERROR,
+        "parsing spec.containers[0]: '4x'",
+    )
 
 
 def test_no_candidate_is_unschedulable_with_the_scorers_reasons(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, message="0/3 nodes are available", blockers=["NodeResourcesFit"]))
-    (said,) = bench.said
-    assert (said.outcome, said.message, said.blockers) == (
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.message, decision.blockers) == (
         Outcome.UNSCHEDULABLE,
         "0/3 nodes are available",
         ["NodeResourcesFit"],
@@ -179,7 +180,7 @@ def test_no_candidate_is_unschedulable_with_the_scorers_reasons(bench):
 def test_a_no_that_hangs_on_a_proposal_is_a_conflict(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, message="0/3 nodes are available", proposals_counted=True))
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.PROPOSALS)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.PROPOSALS)
 
 
 def test_a_profile_that_nobody_here_knows_is_given_back_with_a_delay(bench):
@@ -213,7 +214,7 @@ def test_a_reservation_takes_room_before_the_watch_shows_it(bench):
     one, two = bench.show(make_pod("one", cpu="3")), bench.show(make_pod("two", cpu="3"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n1", counted=1))
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
 
 
 def test_a_nominated_pod_of_higher_priority_keeps_its_room(bench):
@@ -228,17 +229,17 @@ def test_a_conflict_names_the_newest_object_of_each_kind_and_what_refused(bench)
     pod = bench.show(make_pod("web"))
     bench.cache.observe(Current(kind=PODS, resource_version="90"))
     bench.take(ranked(pod, "n1", "n2"))
-    (said,) = bench.said
-    assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
-    assert said.resource_versions == {"node": "33", "pod": "10"}
-    assert {each.plugin for each in said.rejections} == {"NodeUnschedulable"}
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, Reason.NO_CANDIDATE)
+    assert decision.resource_versions == {"node": "33", "pod": "10"}
+    assert {each.plugin for each in decision.rejections} == {"NodeUnschedulable"}
 
 
 def test_only_a_conflict_names_resource_versions(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, 201)
-    assert bench.said[0].resource_versions == {}
+    assert bench.decisions[0].resource_versions == {}
 
 
 # Untouched first.
@@ -266,7 +267,7 @@ def test_when_all_were_touched_the_first_three_attempts_are_ranked_again(bench, 
     touch(bench, "n1", "n2", "n3")
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=n))) == []
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.STALE)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.STALE)
 
 
 def test_from_the_fourth_attempt_on_a_touched_one_is_taken(bench):
@@ -310,7 +311,7 @@ def test_409_and_the_pod_is_on_our_node_is_bound(bench):
     bench.take(ranked(pod, "n1", "n2"))
     assert reads(bench.answer(pod, 409)) == ["web"]
     bench.reading(pod, on_node(pod, "n1"))
-    assert (bench.said[0].outcome, bench.said[0].node) == (Outcome.BOUND, "n1")
+    assert (bench.decisions[0].outcome, bench.decisions[0].node) == (Outcome.BOUND, "n1")
 
 
 def test_409_and_the_pod_is_elsewhere_is_gone_and_frees_the_room(bench):
@@ -352,7 +353,7 @@ def test_409_and_the_pod_has_changed_or_is_gated_is_a_conflict(bench, change):
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, 409)
     bench.reading(pod, change(pod))
-    assert (bench.said[0].outcome, bench.said[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.CHANGED)
     assert not bench.cache.assumed_pods
 
 
@@ -396,9 +397,9 @@ def test_every_other_refusal_is_an_error_with_the_apis_words(bench, status):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, status, message="namespace default is being terminated")
-    (said,) = bench.said
-    assert said.outcome is Outcome.ERROR
-    assert "namespace default is being terminated" in said.message
+    (decision,) = bench.decisions
+    assert decision.outcome is Outcome.ERROR
+    assert "namespace default is being terminated" in decision.message
     assert not bench.cache.assumed_pods
 
 
@@ -406,10 +407,10 @@ def test_a_missing_right_is_also_told_to_the_operator(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     effects = bench.answer(pod, 403, message="forbidden", missing_right="add to the ClusterRole: create pods/binding")
-    assert [each.text for each in effects if isinstance(each, LogWarning)] == [
+    assert [each.text for each in effects if isinstance(each, LogError)] == [
         "add to the ClusterRole: create pods/binding"
     ]
-    assert "add to the ClusterRole" in bench.said[0].message
+    assert "add to the ClusterRole" in bench.decisions[0].message
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 429, 500, 503, 504])
@@ -417,7 +418,7 @@ def test_what_leaves_the_binding_open_is_read_and_the_same_node_tried_again(benc
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n2", "n1"))
     assert bench.answer(pod, status) == []
-    assert bench.said == []
+    assert bench.decisions == []
     assert bench.cache.assumed_pod(pod.uid).node == "n2"
     assert reads(bench.wait(1)) == ["web"]
     assert posts(bench.reading(pod, pod)) == [("web", "n2", "10")]
@@ -438,7 +439,7 @@ def test_a_lost_answer_of_a_binding_that_was_carried_out_is_bound(bench):
     bench.no_answer(pod)
     bench.wait(1)
     bench.reading(pod, on_node(pod, "n1"))
-    assert (bench.said[0].outcome, bench.said[0].node) == (Outcome.BOUND, "n1")
+    assert (bench.decisions[0].outcome, bench.decisions[0].node) == (Outcome.BOUND, "n1")
 
 
 def test_a_reading_without_an_answer_is_tried_again_later_and_later(bench):
@@ -447,30 +448,30 @@ def test_a_reading_without_an_answer_is_tried_again_later_and_later(bench):
     bench.no_answer(pod)
     pauses = []
     for _ in range(5):
-        pauses.append(bench.core._hold_ups._paused[pod.uid].due - bench.now)
+        pauses.append(bench.core._attempts[pod.uid].due - bench.now)
         bench.wait(pauses[-1])
         bench.reading(pod, None, status=0)
     assert pauses == [1, 2, 4, 5, 5]
 
 
 def test_a_longer_pause_is_made_when_the_api_asks_for_it(bench):
-    from datetime import timedelta  # noqa: PLC0415 - only here
-
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1"))
     bench.answer(pod, 429, retry_after=timedelta(seconds=3))
     assert bench.core.due() == bench.now + 3
 
 
-def test_pauses_are_cut_by_chance():
-    import random  # noqa: PLC0415 - only here
-
-    from berth_binder.settings import BackoffSettings  # noqa: PLC0415 - only here
-
-    pauses = BackoffSettings(chance=random.Random(1))
-    found = {pauses.after(3) for _ in range(20)}
-    assert len(found) > 10
-    assert all(0.2 <= pause <= 0.4 for pause in found)
+def test_pauses_have_jitter():
+    backoff = BackoffSettings(initial=timedelta(seconds=1), chance=random.Random(1))
+    bench = Bench(settings=CoreSettings(best=3, backoff=backoff))
+    found = set()
+    for number in range(3):
+        pod = bench.show(make_pod(f"p{number}"))
+        bench.take(ranked(pod, f"n{number + 1}"))
+        bench.no_answer(pod)
+        found.add(bench.core._attempts[pod.uid].due - bench.now)
+    assert len(found) == 3
+    assert all(0.5 <= pause <= 1 for pause in found)
 
 
 # Order and places on the wire.
@@ -551,7 +552,9 @@ def test_a_later_attempt_takes_the_reservation_over_and_one_outcome_is_said_for_
     assert bench.cache.assumed_pod(pod.uid).node == "n1"
     bench.wait(1)
     bench.reading(pod, on_node(pod, "n1"))
-    assert [(said.attempt, said.outcome, said.node) for said in bench.said] == [("uid-web.1.2", "bound", "n1")]
+    assert [(decision.attempt, decision.outcome, decision.node) for decision in bench.decisions] == [
+        ("uid-web.1.2", "bound", "n1")
+    ]
     assert bench.acked == [1, 2]
 
 
@@ -560,17 +563,22 @@ def test_a_later_attempt_of_a_pod_that_the_api_has_confirmed_is_bound_where_it_i
     bench.take(ranked(pod, "n1", n=1))
     bench.answer(pod, 201)
     assert posts(bench.take(ranked(pod, "n2", n=2))) == []
-    assert [(said.attempt, said.node) for said in bench.said] == [("uid-web.1.1", "n1"), ("uid-web.1.2", "n1")]
+    assert [(decision.attempt, decision.node) for decision in bench.decisions] == [
+        ("uid-web.1.1", "n1"),
+        ("uid-web.1.2", "n1"),
+    ]
 
 
 def test_a_later_attempt_that_comes_while_the_decision_is_published_is_decided_after_it(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", n=1))
-    (publish,) = bench.core.answered(pod.uid, _created(), bench.now)
+    (publish,) = bench.core.handle(BindingAnswer(uid=pod.uid, status=201), bench.now)
     assert bench.take(ranked(pod, "n2", n=2)) == []
-    bench.said.append(publish.decision)
-    bench.run([*bench.core.published(publish.decision), *bench.core.advance(bench.now)])
-    assert [(said.attempt, said.outcome) for said in bench.said] == [("uid-web.1.1", "bound"), ("uid-web.1.2", "bound")]
+    bench.run([publish])
+    assert [(decision.attempt, decision.outcome) for decision in bench.decisions] == [
+        ("uid-web.1.1", "bound"),
+        ("uid-web.1.2", "bound"),
+    ]
     assert bench.acked == [1, 2]
 
 
@@ -594,7 +602,7 @@ def test_a_binding_that_the_api_leaves_open_says_waiting_every_ten_seconds(bench
     for _ in range(30):
         bench.wait(1)
         bench.reading(pod, None, status=0)
-    waits = [(said.outcome, said.node, said.repeat) for said in bench.said]
+    waits = [(decision.outcome, decision.node, decision.repeat) for decision in bench.decisions]
     assert waits == [("waiting", "n1", 0), ("waiting", "n1", 1), ("waiting", "n1", 2)]
     assert bench.acked == []
     assert [held.sequence for held in bench.core.held()] == [1]
@@ -612,7 +620,7 @@ def test_a_later_attempt_of_a_waiting_one_says_waiting_at_once(bench):
     bench.reading(pod, None, status=0)
     assert bench.outcomes == ["waiting"]
     bench.take(ranked(pod, "n2", n=2))
-    assert [(said.attempt, said.outcome, said.repeat) for said in bench.said] == [
+    assert [(decision.attempt, decision.outcome, decision.repeat) for decision in bench.decisions] == [
         ("uid-web.1.1", "waiting", 0),
         ("uid-web.1.2", "waiting", 0),
     ]
@@ -623,23 +631,23 @@ def test_a_later_attempt_of_a_waiting_one_says_waiting_at_once(bench):
 
 def test_an_exception_counts_for_that_pod_and_the_fifth_is_an_error_and_a_dead_letter(bench, monkeypatch):
     odd, fine = bench.show(make_pod("odd")), bench.show(make_pod("fine"))
-    original = bench.core._recheck.__class__.choose
+    original = NodeChoice.choose
 
     def choose(self, message, attempt, pod, profile):
         if pod.uid == odd.uid:
             raise RuntimeError("a plugin broke")
         return original(self, message, attempt, pod, profile)
 
-    monkeypatch.setattr(bench.core._recheck.__class__, "choose", choose)
+    monkeypatch.setattr(NodeChoice, "choose", choose)
     bench.take(ranked(odd, "n1"))
     assert posts(bench.take(ranked(fine, "n2"))) == [("fine", "n2", "10")]
     for _ in range(4):
         assert "error" not in bench.outcomes
         bench.wait(5)
-    said = bench.said[-1]
-    assert (said.outcome, said.uid) == (Outcome.ERROR, odd.uid)
-    assert "a plugin broke" in said.message
-    buried = [each.held.sequence for each in bench.effects if isinstance(each, Publish) and each.bury]
+    decision = bench.decisions[-1]
+    assert (decision.outcome, decision.uid) == (Outcome.ERROR, odd.uid)
+    assert "a plugin broke" in decision.message
+    buried = [each.held.sequence for each in bench.effects if isinstance(each, PublishDecision) and each.dead_letter]
     assert buried == [1]
     assert bench.acked == [1]
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from berth_binder.effects import Post
+from berth_binder.events import PostBinding
 from harness.worlds.binder_by_chance import NODES, ROOM, SETTINGS, World
 
 PODS_MADE = 24
@@ -18,14 +18,14 @@ def test_one_node_a_pod_room_on_every_node_and_an_end_for_every_message(seed):
     for _ in range(600):
         world.step()
         assert all(world.load(f"n{number}") <= ROOM for number in range(1, NODES + 1))
-        assert len([one for one in world.under_way if isinstance(one, Post)]) <= SETTINGS.max_in_flight
+        assert len([one for one in world.under_way if isinstance(one, PostBinding)]) <= SETTINGS.max_in_flight
     world.come_to_rest()
     assert all(len(nodes) == 1 for nodes in world.bound_to.values())
     assert world.unsettled == set()
     assert list(world.bench.core.held()) == []
     assert not world.bench.cache.assumed_pods
-    finals = [said.attempt for said in world.bench.said if said.outcome.final]
+    finals = [decision.attempt for decision in world.bench.decisions if decision.outcome.final]
     assert len(finals) == len(set(finals)), "an attempt was decided twice"
-    for said in world.bench.said:
-        if said.outcome == "bound":
-            assert world.bound_to[said.uid] == [said.node]
+    for decision in world.bench.decisions:
+        if decision.outcome == "bound":
+            assert world.bound_to[decision.uid] == [decision.node]

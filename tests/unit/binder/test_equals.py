@@ -12,7 +12,7 @@ from berth.plugins.additional.nodelabel import NodeScoreLabel, NodeScoreLabelArg
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort
 from berth_binder.cache import Cache
-from berth_binder.conflictcheck import Recheck
+from berth_binder.conflictcheck import NodeChoice
 from harness.builders.objects import a_node, a_pod, first_attempt
 
 LABEL = WeightedScore(NodeScoreLabel(NodeScoreLabelArgs()), 1)
@@ -51,10 +51,10 @@ def chosen(cache: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate
         feasible=feasible or len(candidates),
     )
     attempt = first_attempt(pod)
-    choice = Recheck(cache=cache, best=3).choose(
+    found = NodeChoice(cache=cache, best=3).choose(
         message, Attempt(uid=attempt.uid, term=attempt.term, n=n), pod, with_profile
     )
-    return choice.node or choice.conflict
+    return found if isinstance(found, str) else found.reason
 
 
 def saw(node: str, pods: int, **scores: int) -> Candidate:

@@ -74,8 +74,8 @@ def test_a_refusal_is_unschedulable_and_frees_the_room(bench, books, step):
     setattr(books, step, Permission(no) if step == "permission" else no)
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1"))) == []
-    (said,) = bench.said
-    assert (said.outcome, said.message, said.blockers) == (Outcome.UNSCHEDULABLE, "not this one", ["Books"])
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.message, decision.blockers) == (Outcome.UNSCHEDULABLE, "not this one", ["Books"])
     assert books.told == ["reserve n1", "unreserve n1"]
     assert not bench.cache.assumed_pods
 
@@ -84,10 +84,12 @@ def test_a_plugin_that_says_wait_keeps_the_room_and_waiting_is_said_at_once_and_
     books.permission = WAIT
     pod = bench.show(make_pod("web"))
     assert posts(bench.take(ranked(pod, "n1"))) == []
-    assert [(said.outcome, said.node, said.repeat) for said in bench.said] == [("waiting", "n1", 0)]
+    assert [(decision.outcome, decision.node, decision.repeat) for decision in bench.decisions] == [
+        ("waiting", "n1", 0)
+    ]
     for _ in range(21):
         bench.wait(1)
-    assert [said.repeat for said in bench.said] == [0, 1, 2]
+    assert [decision.repeat for decision in bench.decisions] == [0, 1, 2]
     assert bench.cache.assumed_pod(pod.uid).node == "n1"
     assert bench.acked == []
 
@@ -148,4 +150,4 @@ def test_a_profile_without_a_bind_plugin_ends_in_an_error_that_says_so(bench):
     for _ in range(5):
         bench.wait(5)
     assert bench.outcomes[-1] == "error"
-    assert "no Bind plugin" in bench.said[-1].message
+    assert "no Bind plugin" in bench.decisions[-1].message

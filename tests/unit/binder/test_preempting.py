@@ -11,7 +11,7 @@ from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.kube.watch import Deleted, Upserted
 from berth_binder.cache import PODS
-from berth_binder.effects import Demote, Effect, Evict
+from berth_binder.events import ClearNomination, Effect, EvictPods
 from harness.worlds.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked
 
 REFUSAL = "0/2 nodes are available: 2 Insufficient cpu."
@@ -36,9 +36,11 @@ def important(name: str = "vip", *, cpu: str = "2", priority: int = 1000) -> Pod
 
 def going(pod: Pod, version: int = 30) -> Pod:
     """The pod after it was evicted, before it has gone."""
-    said = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+    condition = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
     metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-    return at_version(msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[said])), version)
+    return at_version(
+        msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[condition])), version
+    )
 
 
 def proposing(pod: Pod, node: str, *victims: str, n: int = 1, violations: int = 0, **parts: object) -> Ranked:
@@ -49,7 +51,7 @@ def proposing(pod: Pod, node: str, *victims: str, n: int = 1, violations: int = 
 
 
 def evictions(effects: list[Effect]) -> list[tuple[str, str, list[str]]]:
-    found = [each for each in effects if isinstance(each, Evict)]
+    found = [each for each in effects if isinstance(each, EvictPods)]
     return [(each.pod.metadata.name, each.node, [victim.metadata.name for victim in each.victims]) for each in found]
 
 
@@ -59,11 +61,11 @@ def evictions(effects: list[Effect]) -> list[tuple[str, str, list[str]]]:
 def test_the_victims_go_then_the_pod_is_preempting(bench):
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n1", ["low-n1"])]
-    assert (bench.said, bench.acked) == ([], [])
+    assert (bench.decisions, bench.acked) == ([], [])
     bench.evicted(pod, "n1")
-    (said,) = bench.said
-    assert (said.outcome, said.node, said.message) == (Outcome.PREEMPTING, "n1", REFUSAL)
-    assert [victim.name for victim in said.preemption.victims] == ["low-n1"]
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.node, decision.message) == (Outcome.PREEMPTING, "n1", REFUSAL)
+    assert [victim.name for victim in decision.preemption.victims] == ["low-n1"]
     assert bench.acked == [1]
 
 
@@ -104,7 +106,7 @@ def test_a_less_important_pod_for_which_the_node_was_kept_looks_for_another(benc
     waiting = bench.show(nominated(important("waiting", priority=5), "n1", 11))
     pod = bench.show(important())
     effects = bench.take(proposing(pod, "n1", "low-n1"))
-    assert [each.pod for each in effects if isinstance(each, Demote)] == [waiting]
+    assert [each.pod for each in effects if isinstance(each, ClearNomination)] == [waiting]
 
 
 # By the binder's own state.
@@ -115,9 +117,9 @@ def test_others_are_needed_by_now_so_nobody_is_evicted(bench):
     bench.delete(running("low-n1", "n1"), version=31)
     bench.show(running("newcomer", "n1"))
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
-    (said,) = bench.said
-    assert (said.outcome, said.reason) == (Outcome.CONFLICT, Reason.VICTIMS)
-    assert said.resource_versions[PODS] == "31"
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.reason) == (Outcome.CONFLICT, Reason.VICTIMS)
+    assert decision.resource_versions[PODS] == "31"
 
 
 def test_fewer_are_needed_by_now_and_only_they_are_evicted():
@@ -139,7 +141,7 @@ def test_evictions_that_would_not_help_any_more_are_a_conflict(bench, change):
     else:
         bench.show(at_version(running("low-n1", "n1", priority=2000), 31))
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
-    assert [(said.outcome, said.reason) for said in bench.said] == [(Outcome.CONFLICT, Reason.VICTIMS)]
+    assert [(decision.outcome, decision.reason) for decision in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
 
 
 def test_a_budget_that_has_been_used_up_meanwhile_is_respected(bench):
@@ -148,7 +150,7 @@ def test_a_budget_that_has_been_used_up_meanwhile_is_respected(bench):
     budget(bench, labels, allowed=0)
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
-    assert [said.reason for said in bench.said] == [Reason.VICTIMS]
+    assert [decision.reason for decision in bench.decisions] == [Reason.VICTIMS]
 
 
 def test_a_budget_that_the_scorer_knew_to_be_violated_is_no_surprise(bench):
@@ -173,20 +175,20 @@ def test_a_pod_that_is_on_its_way_to_its_node_is_not_evicted(bench):
     bench.take(ranked(on_its_way, "n1"))
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "on-its-way"))) == []
-    assert [said.reason for said in bench.said] == [Reason.VICTIMS]
+    assert [decision.reason for decision in bench.decisions] == [Reason.VICTIMS]
 
 
 def test_two_pods_do_not_get_the_same_room(bench):
     first, second = bench.show(important("first")), bench.show(important("second"))
     bench.take(proposing(first, "n1", "low-n1"))
     assert evictions(bench.take(proposing(second, "n1", "low-n1"))) == []
-    assert [(said.pod, said.reason) for said in bench.said] == [("second", Reason.VICTIMS)]
+    assert [(decision.pod, decision.reason) for decision in bench.decisions] == [("second", Reason.VICTIMS)]
 
 
 def test_a_no_that_hangs_on_a_proposal_evicts_nobody(bench):
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1", proposals_counted=True))) == []
-    assert [said.reason for said in bench.said] == [Reason.PROPOSALS]
+    assert [decision.reason for decision in bench.decisions] == [Reason.PROPOSALS]
 
 
 def test_a_pod_that_is_bound_or_gone_evicts_nobody(bench):
@@ -209,7 +211,7 @@ def test_while_victims_are_going_the_answer_is_the_same_and_nobody_else_goes(ben
     kept = bench.show(nominated(pod, "n1"))
     assert evictions(bench.take(proposing(kept, "n1", n=2))) == []
     assert evictions(bench.take(proposing(kept, "n2", "low-n2", n=3))) == []
-    assert [(said.outcome, said.node) for said in bench.said] == [(Outcome.PREEMPTING, "n1")] * 3
+    assert [(decision.outcome, decision.node) for decision in bench.decisions] == [(Outcome.PREEMPTING, "n1")] * 3
 
 
 def test_victims_of_which_the_watch_does_not_show_yet_that_they_go_are_waited_for_too(bench):
@@ -217,7 +219,7 @@ def test_victims_of_which_the_watch_does_not_show_yet_that_they_go_are_waited_fo
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
     assert evictions(bench.take(proposing(pod, "n2", "low-n2", n=2))) == []
-    assert [(said.outcome, said.node) for said in bench.said] == [(Outcome.PREEMPTING, "n1")] * 2
+    assert [(decision.outcome, decision.node) for decision in bench.decisions] == [(Outcome.PREEMPTING, "n1")] * 2
 
 
 def test_a_node_that_has_become_impossible_is_not_waited_for(bench):
@@ -233,14 +235,14 @@ def test_a_node_that_has_become_impossible_is_not_waited_for(bench):
 def test_a_pod_that_nothing_helps_any_more_keeps_no_node(bench):
     kept = bench.show(nominated(important(), "n1"))
     effects = bench.take(ranked(kept, message=REFUSAL, clears_nomination=True))
-    assert [each.pod for each in effects if isinstance(each, Demote)] == [kept]
+    assert [each.pod for each in effects if isinstance(each, ClearNomination)] == [kept]
     assert bench.outcomes == ["unschedulable"]
 
 
 def test_a_pod_that_may_still_come_to_its_node_keeps_it(bench):
     kept = bench.show(nominated(important(), "n1"))
     effects = bench.take(ranked(kept, message=REFUSAL))
-    assert [each for each in effects if isinstance(each, Demote)] == []
+    assert [each for each in effects if isinstance(each, ClearNomination)] == []
 
 
 # When answers are lost, and binders too.
@@ -251,7 +253,7 @@ def test_evictions_without_an_answer_are_asked_for_again(bench, status):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     assert evictions(bench.evicted(pod, status=status)) == []
-    assert bench.said == []
+    assert bench.decisions == []
     assert evictions(bench.wait(1)) == [("vip", "n1", ["low-n1"])]
     bench.evicted(pod, "n1")
     assert bench.outcomes == ["preempting"]
@@ -262,7 +264,7 @@ def test_evictions_whose_victims_are_going_already_are_only_finished(bench):
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=0)
     bench.show(going(running("low-n1", "n1")))
-    (again,) = [each for each in bench.wait(1) if isinstance(each, Evict)]
+    (again,) = [each for each in bench.wait(1) if isinstance(each, EvictPods)]
     assert [victim.metadata.deletion_timestamp for victim in again.victims] == ["2026-01-01T00:00:00Z"]
 
 
@@ -282,7 +284,7 @@ def test_a_refused_eviction_is_an_error_in_the_servers_words_and_keeps_no_room(b
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=403)
     assert bench.outcomes == ["error"]
-    assert bench.said[0].message.startswith("evicting pods for it rejected by the API server: 403")
+    assert bench.decisions[0].message.startswith("evicting pods for it rejected by the API server: 403")
     bench.delete(running("low-n1", "n1"), version=40)
     other = bench.show(make_pod("other", cpu="2"))
     assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
@@ -326,9 +328,9 @@ def test_a_binder_that_was_killed_before_the_decision_is_followed_by_one_that_sa
     bench.show(nominated(pod, "n1"))
     bench.succeed()
     assert evictions(bench.deliver(message, 1)) == []
-    (said,) = bench.said
-    assert (said.outcome, said.epoch, said.node) == (Outcome.PREEMPTING, 8, "n1")
-    assert [victim.name for victim in said.preemption.victims] == ["low-n1"]
+    (decision,) = bench.decisions
+    assert (decision.outcome, decision.epoch, decision.node) == (Outcome.PREEMPTING, 8, "n1")
+    assert [victim.name for victim in decision.preemption.victims] == ["low-n1"]
 
 
 def test_a_binder_that_was_killed_when_all_victims_had_gone_is_followed_by_one_that_has_the_pod_ranked(bench):
@@ -355,7 +357,7 @@ def test_a_later_attempt_that_comes_while_pods_are_evicted_is_decided_with_it(be
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.take(proposing(pod, "n2", "low-n2", n=2))
     bench.evicted(pod, "n1")
-    assert [(said.outcome, said.node, said.attempt) for said in bench.said] == [
+    assert [(decision.outcome, decision.node, decision.attempt) for decision in bench.decisions] == [
         (Outcome.PREEMPTING, "n1", f"{pod.uid}.1.2")
     ]
     assert bench.acked == [1, 2]

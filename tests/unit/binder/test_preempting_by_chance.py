@@ -34,8 +34,8 @@ class Preempting(World):
         self.sequence += 1
         preemption = Preemption(node=node, victims=[_victim(each) for each in victims])
         clears = self.chance.random() < 0.1
-        said = preemption if not clears else None
-        self.messages[self.sequence] = ranked(pod, n=n, message="no", preemption=said, clears_nomination=clears)
+        proposed = preemption if not clears else None
+        self.messages[self.sequence] = ranked(pod, n=n, message="no", preemption=proposed, clears_nomination=clears)
         self.deliver(self.sequence)
 
     def step(self) -> None:
@@ -80,5 +80,5 @@ def test_room_that_is_made_is_given_once_and_every_message_has_an_end(seed):
 def test_the_runs_are_of_use():
     worlds = [run_of(seed) for seed in range(10)]
     assert sum(len(world.evicted) for world in worlds) > 20
-    outcomes = {said.outcome.value for world in worlds for said in world.bench.said}
+    outcomes = {decision.outcome.value for world in worlds for decision in world.bench.decisions}
     assert {"preempting", "conflict", "bound"} <= outcomes

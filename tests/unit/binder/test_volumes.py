@@ -11,7 +11,7 @@ from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageCl
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.watch import Upserted
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
-from berth_binder.effects import NO_ANSWER, Post, WriteVolumes, Written
+from berth_binder.events import NO_ANSWER, PostBinding, VolumesAnswer, WriteVolumes
 from harness.builders.volumes import a_claim, a_class, a_volume, kind_of
 from harness.worlds.binder_bench import Bench, make_pod, ranked
 
@@ -43,8 +43,7 @@ class World(Bench):
             self.observe(Upserted(kind=kind_of(thing), object=thing))
 
     def written(self, pod: Pod, status: int = 200, **versions: int):
-        answer = Written(status=status, message="so it is", versions=versions)
-        return self.run([*self.core.written(pod.uid, answer, self.now), *self.core.advance(self.now)])
+        return self.handle(VolumesAnswer(uid=pod.uid, status=status, message="so it is", versions=versions))
 
     @property
     def writes(self) -> list[tuple]:
@@ -52,7 +51,7 @@ class World(Bench):
 
     @property
     def posts(self) -> list[str]:
-        return [effect.node for effect in self.effects if isinstance(effect, Post)]
+        return [effect.node for effect in self.effects if isinstance(effect, PostBinding)]
 
 
 @pytest.fixture
@@ -74,9 +73,9 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(world):
     world.wait(1)
     assert (world.outcomes, world.posts) == (["waiting"], [])
     unseen = "waiting for the API server: what was written before the Binding is not seen yet"
-    assert world.said[0].message == unseen
+    assert world.decisions[0].message == unseen
     world.wait(10)
-    assert world.said[-1].message == "waiting for VolumeBinding: its claims are not bound yet"
+    assert world.decisions[-1].message == "waiting for VolumeBinding: its claims are not bound yet"
     world.show_storage(a_volume("made", version=6), selected("n1", version=7, volume="made"))
     world.wait(1)
     assert world.posts == ["n1"]
@@ -124,8 +123,8 @@ def test_a_provisioner_that_gives_the_node_back_sends_the_pod_to_another_one(wor
     world.show_storage(a_claim(version=9))
     world.wait(1)
     assert world.outcomes == ["waiting", "unschedulable"]
-    assert world.said[-1].message == 'binding volumes: provisioning failed for PVC "data"'
-    assert world.said[-1].blockers == ["VolumeBinding"]
+    assert world.decisions[-1].message == 'binding volumes: provisioning failed for PVC "data"'
+    assert world.decisions[-1].blockers == ["VolumeBinding"]
     assert world.cache.assumed_pod(pod.uid) is None
 
 
@@ -138,7 +137,7 @@ def test_a_pod_whose_claims_are_not_bound_in_time_is_refused(world):
     while world.outcomes[-1] == "waiting":
         world.wait(1)
     assert world.now - began == 1 + TEN_MINUTES  # PreBind was asked first when what was written had been seen
-    assert (world.outcomes[-1], world.said[-1].message) == (
+    assert (world.outcomes[-1], world.decisions[-1].message) == (
         "unschedulable",
         "binding volumes: context deadline exceeded",
     )
@@ -150,7 +149,7 @@ def test_what_was_changed_meanwhile_is_ranked_again_and_its_volume_is_free(world
     first, second = world.show(using("first")), world.show(using("second", "other"))
     world.take(ranked(first, "n1"))
     world.written(first, status)
-    assert [(said.outcome, said.reason) for said in world.said] == [(Outcome.CONFLICT, Reason.VOLUMES)]
+    assert [(decision.outcome, decision.reason) for decision in world.decisions] == [(Outcome.CONFLICT, Reason.VOLUMES)]
     world.take(ranked(second, "n1"))
     assert [write.claim.name for requests in world.writes for write in requests] == ["data", "other"]
 
@@ -159,8 +158,8 @@ def test_a_write_that_the_api_server_refuses_is_an_error_in_its_words(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, 403)
-    assert world.said[-1].outcome is Outcome.ERROR
-    assert world.said[-1].message == "what comes before the Binding was rejected by the API server: 403: so it is"
+    assert world.decisions[-1].outcome is Outcome.ERROR
+    assert world.decisions[-1].message == "what comes before the Binding was rejected by the API server: 403: so it is"
 
 
 def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
@@ -170,9 +169,9 @@ def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
     world.wait(1)
     sent = [effect for effect in world.effects if isinstance(effect, WriteVolumes)]
     assert len(sent) == 1  # equal effects are kept once
-    assert world.core.on_wire == 1
+    assert world.core.in_flight == 1
     world.written(pod, pvc=5)
-    assert world.core.on_wire == 0
+    assert world.core.in_flight == 0
 
 
 def test_a_successor_goes_on_with_the_node_that_was_selected(world):

@@ -1,11 +1,6 @@
-"""The binder's requests to the API server, and their answers in the core's own words.
+"""The core's requests to the API server; each returns its answer as an event of the core.
 
-The requests by which pods are evicted for a more important one, in order, and what their answers come to.
-
-Each may be repeated: a binder that is killed in between, or has no answer, begins again and does what is left.
-
-
-What plugins want written before a Binding: the requests, in order, and what their answers come to.
+A request may be repeated: a binder that is killed in between, or gets no answer, begins again and does what is left.
 """
 
 from __future__ import annotations
@@ -13,154 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.meta import ObjectMeta, version_number
 from berth.api.pod import Pod, is_marked_for_preemption
-from berth.framework.interface import KeepVolume
-from berth.framework.interface import Write as Request
+from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
-from berth.kube.pods import (
-    bind,
-    decode_pod,
-    delete_victim,
-    mark_victim,
-    nominate,
-    unmark_victim,
-)
+from berth.kube.pods import bind, decode_pod, delete_victim, mark_victim, nominate, unmark_victim
 from berth.kube.volumes import keep_volume, select_node
-from berth_binder.effects import (
+from berth_binder.events import (
     NO_ANSWER,
-    Answer,
-    Demote,
-    Evict,
-    Evicted,
+    BindingAnswer,
+    ClearNomination,
+    EvictionAnswer,
+    EvictPods,
     GetPod,
     PodAnswer,
-    Post,
+    PostBinding,
+    RequestAnswer,
+    VolumesAnswer,
     WriteVolumes,
-    Written,
+    leaves_open,
 )
 
-_encoder = msgspec.json.Encoder()
-
-
-async def post_binding(client: KubeClient, post: Post, timeout: timedelta) -> Answer:  # noqa: ASYNC109 - handed on to the client
-    """POST the Binding; no answer is an answer too."""
-    metadata = post.pod.metadata
-    try:
-        response = await bind(
-            client,
-            namespace=metadata.namespace,
-            name=metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            node=post.node,
-            timeout=timeout,
-        )
-    except ApiUnreachableError as error:
-        return Answer(status=NO_ANSWER, message=str(error))
-    return failure_of(response)
-
-
-async def read_pod(client: KubeClient, read: GetPod) -> PodAnswer:
-    """GET the pod. One of another shape is a refusal: somebody must mend it."""
-    metadata = read.pod.metadata
-    try:
-        response = await client.request("GET", f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}")
-    except ApiUnreachableError as error:
-        return PodAnswer(status=NO_ANSWER, message=str(error))
-    if not response.succeeded:
-        failure = failure_of(response)
-        return PodAnswer(status=failure.status, message=failure.message, retry_after=failure.retry_after)
-    try:
-        return PodAnswer(status=response.status, pod=decode_pod(response.body))
-    except DecodeError as error:
-        return PodAnswer(status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
-
-
-def failure_of(response: Response) -> Answer:
-    """The answer, with why it is a refusal where it is one."""
-    if response.succeeded:
-        return Answer(status=response.status)
-    failure = response.failure()
-    return Answer(
-        status=response.status,
-        message=failure.message or failure.reason,
-        retry_after=response.retry_after,
-        missing_right=missing_right(failure) or "",
-    )
-
+VOLUMES: Final = "pv"
+CLAIMS: Final = "pvc"
 
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
-"""To a request about a victim with its uid: it is gone, or another pod has its name."""
+"""To a request about a victim with its uid: it is deleted, or another pod has its name."""
 
-
-async def evict(client: KubeClient, evict: Evict, may_go_on: Callable[[], None]) -> Evicted:
-    """Evict, one after another, then keep the node. ``may_go_on`` raises when this binder leads no longer."""
-    try:
-        for victim in evict.victims:
-            may_go_on()
-            answer = await _evict_one(client, victim, evict.pod.spec.scheduler_name)
-            if answer is not None:
-                return answer
-        may_go_on()
-        return _of_nomination(await nominate(client, evict.pod, evict.node))
-    except ApiUnreachableError as error:
-        return Evicted(status=NO_ANSWER, message=str(error))
-
-
-async def demote(client: KubeClient, demoted: Demote) -> Answer:
-    """No node is kept for the pod any more. When that gets lost, its next attempt says so again."""
-    try:
-        return failure_of(await nominate(client, demoted.pod, None))
-    except ApiUnreachableError as error:
-        return Answer(status=NO_ANSWER, message=str(error))
-
-
-async def _evict_one(client: KubeClient, victim: Pod, scheduler_name: str) -> Evicted | None:
-    """None when the pod is on its way, or gone."""
-    if victim.metadata.deletion_timestamp is not None:
-        return None
-    if not is_marked_for_preemption(victim):
-        marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
-        if not marked.succeeded:
-            return None if marked.status in _NOT_THERE else _refused(marked)
-    deleted = await delete_victim(client, victim)
-    if deleted.succeeded or deleted.status in _NOT_THERE:
-        return None
-    refused = _refused(deleted)
-    if not refused.is_open:
-        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: nobody must wait for it to go
-    return refused
-
-
-def _of_nomination(response: Response) -> Evicted:
-    if not response.succeeded:
-        return _refused(response)
-    try:
-        return Evicted(status=response.status, pod=decode_pod(response.body))
-    except DecodeError as error:
-        return Evicted(status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
-
-
-def _refused(response: Response) -> Evicted:
-    failure = failure_of(response)
-    return Evicted(
-        status=failure.status,
-        message=failure.message,
-        retry_after=failure.retry_after,
-        missing_right=failure.missing_right,
-    )
-
-
-VOLUMES: Final = "pv"
-
-CLAIMS: Final = "pvc"
+A = TypeVar("A", bound=RequestAnswer)
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -170,35 +51,118 @@ class _Object(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Object)
 
 
-async def write_before_binding(client: KubeClient, write: WriteVolumes, may_go_on: Callable[[], None]) -> Written:
-    """Write one after another, up to the first failure. ``may_go_on`` raises when this binder leads no longer."""
+async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client
+    """POST the Binding."""
+    metadata = effect.pod.metadata
+    try:
+        response = await bind(
+            client,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            node=effect.node,
+            timeout=timeout,
+        )
+    except ApiUnreachableError as error:
+        return BindingAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
+    return _answer(BindingAnswer, metadata.uid, response)
+
+
+async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
+    """GET the pod. One that cannot be decoded counts as rejected: somebody must change it."""
+    metadata = effect.pod.metadata
+    try:
+        response = await client.request("GET", f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}")
+    except ApiUnreachableError as error:
+        return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
+    if not response.succeeded:
+        return _answer(PodAnswer, metadata.uid, response)
+    try:
+        return PodAnswer(uid=metadata.uid, status=response.status, pod=decode_pod(response.body))
+    except DecodeError as error:
+        return PodAnswer(uid=metadata.uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
+
+
+async def evict_pods(client: KubeClient, effect: EvictPods, check_leadership: Callable[[], None]) -> EvictionAnswer:
+    """Evict one victim after another, then nominate the node. ``check_leadership`` raises when we lead no longer."""
+    preemptor = effect.pod
+    try:
+        for victim in effect.victims:
+            check_leadership()
+            failure = await _evict(client, victim, preemptor.spec.scheduler_name)
+            if failure is not None:
+                return _answer(EvictionAnswer, preemptor.uid, failure)
+        check_leadership()
+        response = await nominate(client, preemptor, effect.node)
+    except ApiUnreachableError as error:
+        return EvictionAnswer(uid=preemptor.uid, status=NO_ANSWER, message=str(error))
+    if not response.succeeded:
+        return _answer(EvictionAnswer, preemptor.uid, response)
+    try:
+        return EvictionAnswer(uid=preemptor.uid, status=response.status, pod=decode_pod(response.body))
+    except DecodeError as error:
+        return EvictionAnswer(uid=preemptor.uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
+
+
+async def _evict(client: KubeClient, victim: Pod, scheduler_name: str) -> Response | None:
+    """Mark and delete the victim; returns the response that failed, ``None`` when the pod terminates or is gone."""
+    if victim.metadata.deletion_timestamp is not None:
+        return None
+    if not is_marked_for_preemption(victim):
+        marked = await mark_victim(client, victim, scheduler_name=scheduler_name, time=datetime.now(UTC))
+        if not marked.succeeded:
+            return None if marked.status in _NOT_THERE else marked
+    deleted = await delete_victim(client, victim)
+    if deleted.succeeded or deleted.status in _NOT_THERE:
+        return None
+    if not leaves_open(deleted.status):
+        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: nobody must wait for it to terminate
+    return deleted
+
+
+async def clear_nomination(client: KubeClient, effect: ClearNomination) -> RequestAnswer:
+    """Write that no node is nominated for the pod. When that gets lost, the pod's next attempt writes it again."""
+    uid = effect.pod.uid
+    try:
+        return _answer(RequestAnswer, uid, await nominate(client, effect.pod, None))
+    except ApiUnreachableError as error:
+        return RequestAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+
+
+async def write_volumes(
+    client: KubeClient, effect: WriteVolumes, check_leadership: Callable[[], None]
+) -> VolumesAnswer:
+    """Write one after another, up to the first failure. ``check_leadership`` raises when we lead no longer."""
+    uid = effect.pod.uid
     versions: dict[str, int] = {}
     try:
-        for request in write.requests:
-            may_go_on()
-            response = await _send(client, request)
+        for request in effect.requests:
+            check_leadership()
+            response = await _write(client, request)
             if not response.succeeded:
-                return _refused_prewriting(response)
+                return _answer(VolumesAnswer, uid, response)
             kind = VOLUMES if isinstance(request, KeepVolume) else CLAIMS
-            versions[kind] = max(versions.get(kind, 0), _version(response))
+            version = version_number(_decoder.decode(response.body).metadata.resource_version)
+            versions[kind] = max(versions.get(kind, 0), version)
     except ApiUnreachableError as error:
-        return Written(status=NO_ANSWER, message=str(error))
-    return Written(status=response.status, versions=versions)
+        return VolumesAnswer(uid=uid, status=NO_ANSWER, message=str(error))
+    return VolumesAnswer(uid=uid, status=response.status, versions=versions)
 
 
-async def _send(client: KubeClient, request: Request) -> Response:
+async def _write(client: KubeClient, request: Write) -> Response:
     return await (keep_volume(client, request) if isinstance(request, KeepVolume) else select_node(client, request))
 
 
-def _version(response: Response) -> int:
-    return version_number(_decoder.decode(response.body).metadata.resource_version)
-
-
-def _refused_prewriting(response: Response) -> Written:
-    failure = failure_of(response)
-    return Written(
-        status=failure.status,
-        message=failure.message,
-        retry_after=failure.retry_after,
-        missing_right=failure.missing_right,
+def _answer(kind: type[A], uid: str, response: Response) -> A:
+    """The response as an event, with the reason where it is a rejection."""
+    if response.succeeded:
+        return kind(uid=uid, status=response.status)
+    failure = response.failure()
+    return kind(
+        uid=uid,
+        status=response.status,
+        message=failure.message or failure.reason,
+        retry_after=response.retry_after,
+        missing_right=missing_right(failure) or "",
     )

@@ -1,26 +1,30 @@
-"""One pod on its way from RANKED to a final Decision.
+"""Attempts to bind a pod: the queue of RANKED messages, the state of an attempt, and which attempts are decided.
 
-Which messages are held for it, what is under way, and until when it pauses. There is one commitment per uid; later
-attempts of the uid join it.
+An attempt begins with its first RANKED message and ends with the PubAck of its Decision. There is one per uid: messages
+of later attempts of the same uid join it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
-from berth.api.messages import Decision, Ranked
+from berth.api.messages import Decision
 from berth.api.meta import version_number
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
-from berth_binder.conflictcheck import EvictionPlan
-from berth_binder.effects import RankedMessage
+from berth.kube.clock import Backoff
+from berth_binder.events import RankedDelivery
+from berth_binder.outcomes import EvictionPlan
 from berth_binder.pluginsteps import PluginSteps
 
 
 class AttemptPhase(Enum):
-    """What a commitment waits for."""
+    """What an attempt waits for."""
 
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
@@ -30,56 +34,49 @@ class AttemptPhase(Enum):
     DECIDING = "the PubAck of its Decision"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankedDelivery:
-    """One RANKED message for the pod."""
-
-    ranked: Ranked
-    attempt: Attempt
-    held: RankedMessage
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class BindingAttempt:
-    """The state of one uid. ``claims`` are all messages held, ``foremost`` is the one of the highest attempt."""
+    """The state of one uid. Only the core changes it."""
 
-    foremost: RankedDelivery
-    claims: list[RankedDelivery]
+    latest: RankedDelivery
+    """The message of the highest attempt."""
+    deliveries: list[RankedDelivery]
+    """All messages that are held for the pod."""
     phase: AttemptPhase
     pod: Pod
-    """The newest state known; its resourceVersion is the Binding's precondition."""
+    """The newest known state; its resourceVersion is the Binding's precondition."""
+    backoff: Backoff
+    """Between requests for this pod."""
     node: str = ""
-    """Whose room is reserved; empty as long as none was chosen."""
+    """Where the pod is assumed; empty as long as no node was chosen."""
     eviction: EvictionPlan | None = None
-    """Whom it costs, while they are being evicted."""
+    """What is being evicted for the pod."""
     steps: PluginSteps | None = None
-    """The plugins' part on the way to that node."""
-    unseen: Mapping[str, int] = field(default_factory=dict)
-    """The resourceVersions, by kind, of what was written for it: the watches must have shown them."""
+    """The plugins' steps towards that node."""
+    awaited_versions: Mapping[str, int] = field(default_factory=dict)
+    """The resourceVersions, by kind, of what was written for the pod: the watches must have reached them."""
     is_posted: bool = False
     """Whether a Binding to that node has ever been sent."""
     posted_version: int = 0
     """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
-    failures: int = 0
-    """BackoffSettings so far: the next is longer."""
-    collisions: int = 0
+    conflicts: int = 0
     """409 answers since the last pause."""
-    tries: int = 0
+    exceptions: int = 0
     """Exceptions of our own."""
     due: float = 0.0
     """When the pause ends, on the clock that is handed in."""
-    next_word: float | None = None
-    """When ``waiting`` is to be said; ``None`` as long as nothing has held it up."""
+    next_waiting: float | None = None
+    """When to publish ``waiting``; ``None`` as long as the attempt was never paused."""
     is_waiting: bool = False
-    """Whether ``waiting`` was said."""
-    hold_up: str = ""
+    """Whether ``waiting`` was published."""
+    waits_for: str = ""
     """What it waits for, for people."""
     repeats: int = 0
-    """How many times it was said for the foremost attempt."""
+    """How often ``waiting`` was published for the latest attempt."""
     decision: Decision | None = None
     """The final one, while its PubAck is awaited."""
     decided: Attempt | None = None
-    """Whose it is: a later attempt may join meanwhile."""
+    """The attempt of that Decision: a later one may join meanwhile."""
 
     @property
     def uid(self) -> str:
@@ -88,37 +85,83 @@ class BindingAttempt:
 
     @property
     def sequence(self) -> int:
-        """Where the pod stands in the order of POSTs: where its first message stood."""
-        return self.claims[0].held.sequence
+        """The pod's place in the order of POSTs: that of its first message."""
+        return self.deliveries[0].sequence
 
-    def join(self, claim: RankedDelivery) -> bool:
-        """Hold one more message for the pod; whether it is a later attempt, which takes everything over."""
-        self.claims.append(claim)
-        if claim.attempt.order <= self.foremost.attempt.order:
+    def join(self, delivery: RankedDelivery) -> bool:
+        """Hold one more message for the pod; returns whether it is of a later attempt, which is decided instead."""
+        self.deliveries.append(delivery)
+        if delivery.attempt.order <= self.latest.attempt.order:
             return False
-        self.foremost = claim
+        self.latest = delivery
         self.repeats = 0
         return True
 
-    def claims_decided(self) -> list[RankedDelivery]:
+    def decided_deliveries(self) -> list[RankedDelivery]:
         """The messages that the Decision settles: those of its attempt and of earlier ones."""
         if self.decided is None:
             return []
         order = self.decided.order
-        return [claim for claim in self.claims if claim.attempt.order <= order]
+        return [delivery for delivery in self.deliveries if delivery.attempt.order <= order]
 
-    def claims_left(self) -> list[RankedDelivery]:
-        """The messages that came for later attempts while the Decision was being published."""
-        decided = self.claims_decided()
-        return [claim for claim in self.claims if claim not in decided]
+    def undecided_deliveries(self) -> list[RankedDelivery]:
+        """The messages of later attempts that came while the Decision was being published."""
+        decided = self.decided_deliveries()
+        return [delivery for delivery in self.deliveries if delivery not in decided]
 
     def posted(self) -> None:
-        """A Binding is on its way with the present resourceVersion."""
+        """A Binding with the present resourceVersion is sent."""
         self.phase = AttemptPhase.POSTING
         self.is_posted = True
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
 
-    def learn(self, pod: Pod) -> bool:
-        """Take a newer state of the pod; whether every POST so far is dead, since none of them named this version."""
+    def update_pod(self, pod: Pod) -> bool:
+        """Set a newer state of the pod; returns whether no POST so far can land any more, as none named its version."""
         self.pod = pod
         return version_number(pod.metadata.resource_version) > self.posted_version
+
+
+class RankedQueue:
+    """Messages in stream order: a redelivered one takes its old place; of one sequence the first to arrive is first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, RankedDelivery]] = []
+        self._arrivals = count()
+
+    def push(self, delivery: RankedDelivery) -> None:
+        heapq.heappush(self._heap, (delivery.sequence, next(self._arrivals), delivery))
+
+    def pop(self) -> RankedDelivery:
+        """Remove and return the first message. Raises IndexError when there is none."""
+        return heapq.heappop(self._heap)[2]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[RankedDelivery]:
+        return (delivery for _, _, delivery in self._heap)
+
+
+class DecidedAttempts:
+    """Per uid the highest attempt with a final Decision, so that a redelivery is only acknowledged. Bounded.
+
+    A redelivery comes within ack_wait (30 s): the default holds more than that at a thousand pods a second. One that
+    comes later is examined again, and gets the same outcome (bound, gone) from what the API shows.
+    """
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._orders: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def add(self, attempt: Attempt) -> None:
+        known = self._orders.pop(attempt.uid, (0, 0))
+        self._orders[attempt.uid] = max(known, attempt.order)
+        if len(self._orders) > self._limit:
+            self._orders.popitem(last=False)
+
+    def covers(self, attempt: Attempt) -> bool:
+        """Whether this or a higher attempt of the uid has its final Decision."""
+        return attempt.order <= self._orders.get(attempt.uid, (-1, -1))
+
+    def __len__(self) -> int:
+        return len(self._orders)

@@ -1,15 +1,8 @@
-"""Which of the K nodes the pod gets, by the newest state: the first that passes every filter, untouched ones first.
+"""The conflict check: what a RANKED message comes to before anything is sent (PROTOCOL 5). Reads the cache only.
 
-A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
-since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*); where
-that is of no use, the node that was touched least is taken (ADR 2). No node is taken for being untouched that is worse
-in what pods cannot change: when all the better ones are full by now, the pod is ranked again. Where pods of a kind are
-kept apart, the node with the fewest of them is taken (ADR 3).
-
-
-What a proposal to evict pods comes to before anybody goes: the dry run again, on the binder's own state. Pure.
-
-What a RANKED message comes to before anything is sent: the checks of PROTOCOL 5, in its order. Pure.
+``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed. ``NodeChoice`` then takes the
+first of the K nodes that passes every filter, untouched ones first. ``PreemptionCheck`` repeats the dry run of a
+proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -29,253 +22,60 @@ from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.status import Code, Status
 from berth_binder.cache import PODS, Cache
-from berth_binder.effects import CHANGED, GONE, Verdict, bound, bound_somewhere, failed
+from berth_binder.outcomes import (
+    CHANGED,
+    GONE,
+    EvictionPlan,
+    Placement,
+    Verdict,
+    bound,
+    bound_elsewhere_is_gone,
+    failed,
+)
 
 STALE_ATTEMPTS: Final = 3
-"""Attempts of a uid in one term that may end in ``stale``; after that the node touched least is good enough."""
-
-
-class RecheckError(Exception):
-    """A filter could not answer: that is the pod's failure or a bug, never the node's "no"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The node, or why there is none: then ``refusals`` says which filter refused which node."""
-
-    node: str = ""
-    conflict: Reason | None = None
-    refusals: tuple[Rejection, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recheck:
-    """The same filters that the scorer ran, asked of single nodes of the binder's own state."""
-
-    cache: Cache
-    best: int = 8
-    """K: with fewer feasible nodes than this the least touched is taken at once: there is no better list to be had."""
-
-    def passes(self, pod: Pod, node: str, profile: Profile) -> Status:
-        """Every filter's answer for one node.
-
-        Raises:
-            RecheckError: a filter could not answer.
-        """
-        status = check(pod, node, self.cache.snapshot, profile)
-        if status.code is Code.ERROR:
-            raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
-        return status
-
-    def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
-        """Go through the K nodes in the scorer's order.
-
-        Raises:
-            RecheckError: a filter could not answer.
-        """
-        refusals: list[Rejection] = []
-        if not ranked.untouched_first:
-            chosen = next(self._passing(ranked.candidates, pod, profile, refusals), None)
-            return Choice(node=chosen.node) if chosen else _nothing(refusals)
-        choose = self._untouched if profile.spreading is None else self._least_company
-        try:
-            return choose(ranked, attempt, pod, profile)
-        except PluginFailure as failure:
-            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
-
-    def _untouched(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
-        refusals: list[Rejection] = []
-        excess: dict[str, int] = {}
-        floor = 0
-        for candidate in self._passing(ranked.candidates, pod, profile, refusals):
-            points = profile.fixed_points(candidate.scores)
-            if not excess and _is_worse_than_first(points, ranked, profile) and attempt.n <= STALE_ATTEMPTS:
-                return Choice(conflict=Reason.STALE)
-            floor = floor if excess else points
-            if points < floor:
-                continue
-            there = company_by_name(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
-            excess[candidate.node] = there - candidate.pods
-            if excess[candidate.node] <= 0:
-                return Choice(node=candidate.node)
-        if not excess:
-            return _nothing(refusals)
-        if self._may_be_ranked_again(ranked, attempt):
-            return Choice(conflict=Reason.STALE)
-        return Choice(node=min(excess, key=excess.__getitem__))
-
-    def _least_company(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> Choice:
-        """The node of the K with the fewest of the pod's kind; when another has fewer, a better list is to be had."""
-        names = [candidate.node for candidate in ranked.candidates]
-        there = company_by_name(pod, names, self.cache.snapshot, profile)
-        in_order = sorted(ranked.candidates, key=lambda candidate: there[candidate.node])
-        refusals: list[Rejection] = []
-        chosen = next(self._passing(in_order, pod, profile, refusals), None)
-        if chosen is None:
-            return _nothing(refusals)
-        if self._may_be_ranked_again(ranked, attempt):
-            fewer = nodes_with_less_company(pod, self.cache.snapshot, profile, than=there[chosen.node])
-            if any(self.passes(pod, node, profile).is_success for node in fewer[: self.best]):
-                return Choice(conflict=Reason.STALE)
-        return Choice(node=chosen.node)
-
-    def _passing(
-        self, candidates: Iterable[Candidate], pod: Pod, profile: Profile, refusals: list[Rejection]
-    ) -> Iterator[Candidate]:
-        """Those that pass every filter, looked at when they are asked for; of the others, why not."""
-        for candidate in candidates:
-            status = self.passes(pod, candidate.node, profile)
-            if status.is_success:
-                yield candidate
-            else:
-                refusals.append(_refusal(candidate, status))
-
-    def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
-        return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best
-
-
-def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
-    """Whether the scorer's first node, which does not pass any more, had more of the points that pods cannot change.
-
-    Others of its kind may have room that the scorer did not know of.
-    """
-    return points < profile.fixed_points(ranked.candidates[0].scores)
-
-
-def _nothing(refusals: Iterable[Rejection]) -> Choice:
-    return Choice(conflict=Reason.NO_CANDIDATE, refusals=tuple(refusals))
-
-
-def _refusal(candidate: Candidate, status: Status) -> Rejection:
-    return Rejection(plugin=status.plugin, reason=", ".join(status.reasons), nodes=1, examples=[candidate.node])
-
-
+"""Attempts of a uid in one term that may end in ``stale``; after that the node touched least is taken."""
 NOT_AS_PROPOSED: Final = "whom the pod would need gone is not as it was when the pod was ranked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionPlan:
-    """These pods are to go from the node, so that this one can be there.
-
-    ``demoted``: less important pods for which the node was kept; they look for another.
-    """
-
-    pod: Pod
-    node: str
-    victims: tuple[Pod, ...]
-    demoted: tuple[Pod, ...]
-    preemption: Preemption
+class RecheckError(Exception):
+    """A plugin could not answer: a failure of the pod or a bug, never a rejection of the node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptionCheck:
-    """Reads the cache, changes nothing."""
+class ConflictCheck:
+    """The checks in PROTOCOL 5's order."""
 
-    cache: Cache
-    profiles: Mapping[str, Profile]
+    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile], best: int = 8) -> None:
+        self._cache = cache
+        self._profiles = profiles
+        self._nodes = NodeChoice(cache=cache, best=best)
+        self._preemption = PreemptionCheck(cache=cache)
 
-    def of(self, ranked: Ranked, proposed: Preemption, pod: Pod) -> Verdict | EvictionPlan:
-        """Whom to evict; or that victims are still going; or the conflict that others would be needed by now.
+    def examine(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement | EvictionPlan:
+        """Bound already, gone, changed, an error, no candidate; or else a node, or whom to evict.
 
         Raises:
             RecheckError: a plugin could not answer.
         """
-        profile = self.profiles[ranked.profile]
-        kept = self.cache.nominated_pods.node_of(pod)
-        if kept and self._is_being_vacated(pod, kept, profile):
-            preemption = self._under_way(kept, proposed)
-            return Verdict(outcome=Outcome.PREEMPTING, node=kept, message=ranked.message, preemption=preemption)
-        now = self._needed_now(pod, proposed.node, profile)
-        if now is None or not self._is_as_proposed(now, proposed):
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
-        victims = tuple(placed.pod for uid in now.victims if (placed := self.cache.snapshot.placed(uid)))
-        return EvictionPlan(
-            pod=pod,
-            node=now.node,
-            victims=victims,
-            demoted=self._less_important_nominees(pod, now.node),
-            preemption=Preemption(node=now.node, victims=[_named(each) for each in victims], violations=now.violations),
-        )
-
-    def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
-        """Whether pods are still going for this one from a node that can take it then: nobody else is evicted."""
-        info = self.cache.snapshot.node_info(node)
-        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            return False
-        if self.cache.victims_left(pod.uid):
-            return True
-        there = (placed.pod for placed in info.placed())
-        return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in there)
-
-    def _under_way(self, node: str, proposed: Preemption) -> Preemption:
-        """Of what was proposed, whom somebody has evicted already: a binder that was killed before it said so."""
-        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
-        going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
-        return Preemption(node=node, victims=going, violations=proposed.violations)
-
-    def _needed_now(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
-        try:
-            return confirm(pod, node, self.cache.snapshot, profile)
-        except PluginFailure as failure:
-            raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
-
-    def _is_as_proposed(self, now: Nomination, proposed: Preemption) -> bool:
-        """Whether nobody else has to go than was said, nothing is violated that was not, and all are bound indeed."""
-        said = {victim.uid for victim in proposed.victims}
-        all_bound = not any(uid in self.cache.assumed_pods for uid in now.victims)
-        return said.issuperset(now.victims) and now.violations <= proposed.violations and all_bound
-
-    def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
-        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
-        return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
-
-
-def _named(pod: Pod) -> Victim:
-    return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """A node for the pod, as the binder knows it newest: its resourceVersion goes into the Binding."""
-
-    pod: Pod
-    node: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConflictCheck:
-    """Reads the cache, changes nothing."""
-
-    cache: Cache
-    recheck: Recheck
-    preempting: PreemptionCheck
-    profiles: Mapping[str, Profile]
-
-    def of(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement | EvictionPlan:
-        """Bound already, gone, changed, an error, no candidate; or else a node, or whom to evict.
-
-        Raises:
-            RecheckError: a filter could not answer.
-        """
-        pod = self.standing(ranked, attempt)
+        pod = self.current_pod(ranked, attempt)
         if isinstance(pod, Verdict):
             return pod
-        said = _said_by_the_scorer(ranked)
-        if said is None:
+        verdict = _scorers_verdict(ranked)
+        if verdict is None:
             return self.choose(ranked, attempt, pod)
-        if said.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:
-            return self.preempting.of(ranked, ranked.preemption, pod)
-        return said
+        if verdict.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:
+            return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
+        return verdict
 
-    def standing(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
-        """Bound already, gone or changed; or else the pod as it is known newest."""
-        node = self.cache.bound_node(attempt.uid)
+    def current_pod(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
+        """Bound already, gone or changed; or else the newest known state of the pod."""
+        node = self._cache.bound_node(attempt.uid)
         if node is not None:
-            return bound_somewhere(node, frozenset(each.node for each in ranked.candidates))
+            return bound_elsewhere_is_gone(node, frozenset(each.node for each in ranked.candidates))
         pod = self._newest(ranked.pod)
         if pod is None:
             return GONE
-        assumed = self.cache.assumed_pod(pod.uid)
+        assumed = self._cache.assumed_pod(pod.uid)
         if assumed is not None and assumed.is_bound:
             return bound(assumed.node)
         if pod.spec.node_name or is_gone_while_unbound(pod):
@@ -288,25 +88,31 @@ class ConflictCheck:
         Raises:
             RecheckError: a filter could not answer.
         """
-        choice = self.recheck.choose(ranked, attempt, pod, self.profiles[ranked.profile])
-        if choice.conflict is None:
-            return Placement(pod=pod, node=choice.node)
-        return Verdict(outcome=Outcome.CONFLICT, reason=choice.conflict, refusals=choice.refusals)
+        found = self._nodes.choose(ranked, attempt, pod, self._profiles[ranked.profile])
+        return found if isinstance(found, Verdict) else Placement(pod=pod, node=found)
 
-    def _newest(self, said: Pod) -> Pod | None:
-        """The newest state of the pod that anybody has shown; ``None`` when it must have been deleted since.
+    def passes(self, ranked: Ranked, pod: Pod, node: str) -> bool:
+        """Whether the pod passes every filter on the node.
 
-        The message's own is newer when the binder's watch lags behind the watcher's. Of a pod that no watch has shown
-        it counts only above everything that ours has read: else the pod came and went.
+        Raises:
+            RecheckError: a filter could not answer.
         """
-        shown = self.cache.pod(said.uid)
-        version = version_number(said.metadata.resource_version)
+        return self._nodes.status(pod, node, self._profiles[ranked.profile]).is_success
+
+    def _newest(self, ranked: Pod) -> Pod | None:
+        """The newest known state of the pod; ``None`` when it must have been deleted since.
+
+        The message's pod is newer when the binder's watch lags behind the watcher's. A pod that no watch has shown
+        counts only above everything that our watch has read: else it was created and deleted before.
+        """
+        shown = self._cache.pod(ranked.uid)
+        version = version_number(ranked.metadata.resource_version)
         if shown is None:
-            return said if version > self.cache.reached(PODS) else None
-        return said if version > version_number(shown.metadata.resource_version) else shown
+            return ranked if version > self._cache.reached(PODS) else None
+        return ranked if version > version_number(shown.metadata.resource_version) else shown
 
 
-def _said_by_the_scorer(ranked: Ranked) -> Verdict | None:
+def _scorers_verdict(ranked: Ranked) -> Verdict | None:
     if ranked.error:
         return failed(ranked.error)
     if ranked.candidates:
@@ -314,3 +120,180 @@ def _said_by_the_scorer(ranked: Ranked) -> Verdict | None:
     if ranked.proposals_counted:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.PROPOSALS, message=ranked.message)
     return Verdict(outcome=Outcome.UNSCHEDULABLE, message=ranked.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChoice:
+    """Which of the K nodes the pod gets: the scorer's filters, run on single nodes of the binder's own cache.
+
+    A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
+    since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*);
+    where that is of no use, the node that was touched least is taken (ADR 2). An untouched node with fewer of the
+    points that pods cannot change is not taken: when all better ones are full by now, the pod is ranked again. Where a
+    plugin keeps pods of a kind apart, the node with the fewest of them is taken (ADR 3).
+    """
+
+    cache: Cache
+    best: int = 8
+    """K: with fewer feasible nodes than this the least touched is taken at once: a new list is no better."""
+
+    def status(self, pod: Pod, node: str, profile: Profile) -> Status:
+        """The filters' answer for one node.
+
+        Raises:
+            RecheckError: a filter could not answer.
+        """
+        status = check(pod, node, self.cache.snapshot, profile)
+        if status.code is Code.ERROR:
+            raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
+        return status
+
+    def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
+        """A node of the K, or the conflict with which filter rejected which node.
+
+        Raises:
+            RecheckError: a filter could not answer.
+        """
+        if not ranked.untouched_first:
+            rejections: list[Rejection] = []
+            chosen = next(self._passing(ranked.candidates, pod, profile, rejections), None)
+            return chosen.node if chosen else _no_candidate(rejections)
+        choose = self._untouched if profile.spreading is None else self._least_company
+        try:
+            return choose(ranked, attempt, pod, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
+
+    def _untouched(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
+        """The first untouched node, or the one touched least of those with as many fixed points."""
+        rejections: list[Rejection] = []
+        excess: dict[str, int] = {}
+        floor = 0
+        for candidate in self._passing(ranked.candidates, pod, profile, rejections):
+            points = profile.fixed_points(candidate.scores)
+            if not excess and _is_worse_than_first(points, ranked, profile) and attempt.n <= STALE_ATTEMPTS:
+                return _STALE
+            floor = floor if excess else points
+            if points < floor:
+                continue
+            present = company_by_name(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
+            excess[candidate.node] = present - candidate.pods
+            if excess[candidate.node] <= 0:
+                return candidate.node
+        if not excess:
+            return _no_candidate(rejections)
+        if self._may_be_ranked_again(ranked, attempt):
+            return _STALE
+        return min(excess, key=excess.__getitem__)
+
+    def _least_company(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
+        """The node of the K with the fewest pods of the pod's kind; ranked again when a node beyond them has fewer."""
+        names = [candidate.node for candidate in ranked.candidates]
+        present = company_by_name(pod, names, self.cache.snapshot, profile)
+        in_order = sorted(ranked.candidates, key=lambda candidate: present[candidate.node])
+        rejections: list[Rejection] = []
+        chosen = next(self._passing(in_order, pod, profile, rejections), None)
+        if chosen is None:
+            return _no_candidate(rejections)
+        if self._may_be_ranked_again(ranked, attempt):
+            fewer = nodes_with_less_company(pod, self.cache.snapshot, profile, than=present[chosen.node])
+            if any(self.status(pod, node, profile).is_success for node in fewer[: self.best]):
+                return _STALE
+        return chosen.node
+
+    def _passing(
+        self, candidates: Iterable[Candidate], pod: Pod, profile: Profile, rejections: list[Rejection]
+    ) -> Iterator[Candidate]:
+        """Those that pass every filter, checked when they are asked for; the others are added to ``rejections``."""
+        for candidate in candidates:
+            status = self.status(pod, candidate.node, profile)
+            if status.is_success:
+                yield candidate
+            else:
+                reasons = ", ".join(status.reasons)
+                rejections.append(Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[candidate.node]))
+
+    def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
+        return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best
+
+
+_STALE: Final = Verdict(outcome=Outcome.CONFLICT, reason=Reason.STALE)
+
+
+def _no_candidate(rejections: Iterable[Rejection]) -> Verdict:
+    return Verdict(outcome=Outcome.CONFLICT, reason=Reason.NO_CANDIDATE, rejections=tuple(rejections))
+
+
+def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
+    """Whether the scorer's first node, which does not pass any more, had more of the points that pods cannot change.
+
+    Other nodes as good as the first may have room that the scorer did not know of.
+    """
+    return points < profile.fixed_points(ranked.candidates[0].scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionCheck:
+    """What a proposal to evict pods comes to: the dry run again, on the binder's own cache."""
+
+    cache: Cache
+
+    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
+        """Whom to evict; or that victims are still terminating; or the conflict that others would be needed by now.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        nominated = self.cache.nominated_pods.node_of(pod)
+        if nominated and self._is_being_vacated(pod, nominated, profile):
+            preemption = self._under_way(nominated, proposed)
+            return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
+        needed = self._dry_run(pod, proposed.node, profile)
+        if needed is None or not self._is_as_proposed(needed, proposed):
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
+        victims = tuple(placed.pod for uid in needed.victims if (placed := self.cache.snapshot.placed(uid)))
+        return EvictionPlan(
+            pod=pod,
+            node=needed.node,
+            victims=victims,
+            demoted=self._less_important_nominees(pod, needed.node),
+            preemption=Preemption(
+                node=needed.node, victims=[_victim(each) for each in victims], violations=needed.violations
+            ),
+        )
+
+    def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
+        """Whether victims still terminate on a node that the pod can use then: nobody else is evicted."""
+        info = self.cache.snapshot.node_info(node)
+        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            return False
+        if self.cache.victims_left(pod.uid):
+            return True
+        others = (placed.pod for placed in info.placed())
+        return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in others)
+
+    def _under_way(self, node: str, proposed: Preemption) -> Preemption:
+        """The proposed victims that are evicted already: by a binder that was killed before its Decision."""
+        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
+        going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
+        return Preemption(node=node, victims=going, violations=proposed.violations)
+
+    def _dry_run(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
+        try:
+            return confirm(pod, node, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
+
+    def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
+        """Whether no other victim is needed, no more budgets are violated, and no victim is only assumed."""
+        uids = {victim.uid for victim in proposed.victims}
+        all_bound = not any(uid in self.cache.assumed_pods for uid in needed.victims)
+        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
+
+    def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
+        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
+        return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
+
+
+def _victim(pod: Pod) -> Victim:
+    return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)

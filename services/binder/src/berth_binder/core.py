@@ -1,391 +1,483 @@
-"""The final Decisions of this epoch, so that a redelivered message is acknowledged without another word.
+"""The binder's core: every event in, every effect out, the clock handed in. No I/O and no log.
 
-RANKED messages that have not been looked at, in stream order: what is redelivered takes its old place again.
+A RANKED message is checked for conflicts, its pod assumed on a node, taken through Reserve, Permit and PreBind, and
+posted; the API's answer becomes a Decision, and the message is acknowledged once that is stored (PROTOCOL 5 and 6).
 
-The binder's core: RANKED messages and the API's answers in, requests and Decisions out. No I/O, no clock, no log.
-
-Messages are examined in stream order, each when there is a place on the wire for its POST, so that the re-check sees
-the newest state. A pod whose Binding was left open keeps its reservation and its node and pauses without holding a
-place; pods behind it go on. When the API server answers nobody, nothing new is started (PROTOCOL 5 and 6).
+Messages are examined in stream order, each when one more request may be in flight, so that the check sees the newest
+state. A pod whose Binding was left open stays assumed on its node and pauses without counting as in flight; pods behind
+it go on. When the API server answers nothing at all, no new message is examined.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
-from typing import Final
+from http import HTTPStatus
+from typing import Final, TypeVar
 
-from berth.api.messages import Decision, Ranked
+from berth.api.messages import Decision, Outcome, Reason
 from berth.api.meta import version_number
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt
+from berth.api.subjects import Epoch
 from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from berth_binder.attempt import AttemptPhase, BindingAttempt, RankedDelivery
+from berth.kube.clock import Backoff
+from berth_binder.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, RankedQueue
 from berth_binder.cache import Cache
-from berth_binder.conflictcheck import ConflictCheck, EvictionPlan, Placement, PreemptionCheck, Recheck
-from berth_binder.effects import (
+from berth_binder.conflictcheck import ConflictCheck
+from berth_binder.events import (
     Ack,
-    Answer,
+    BindingAnswer,
+    ClearNomination,
+    DecisionStored,
     Effect,
-    Evicted,
-    LogWarning,
+    Event,
+    EvictionAnswer,
+    EvictPods,
+    GetPod,
+    LogError,
     Nak,
-    Next,
     PodAnswer,
-    RankedMessage,
+    PostBinding,
+    PublishDecision,
+    RankedDelivery,
     RecordEvent,
-    Retry,
-    Verdict,
-    Written,
-    after_binding,
-    after_evicting,
-    after_reading,
-    after_writing,
-    failed,
-    refused,
+    RequestAnswer,
+    TimerFired,
+    VolumesAnswer,
+    WriteVolumes,
 )
+from berth_binder.outcomes import GONE, EvictionPlan, Placement, Verdict, bound, failed, rejected, verdict_on, waiting
 from berth_binder.pluginsteps import PluginSteps
-from berth_binder.progress import (
-    AttemptEnding,
-    DecisionBuilder,
-    PausedAttempts,
-    RequestSender,
-    RequestsInFlight,
-    ViewState,
-)
 from berth_binder.settings import CoreSettings
 
-
-class DecidedAttempts:
-    """Per uid the highest attempt that was finally decided. Bounded: the oldest is forgotten.
-
-    A redelivery comes within ack_wait (30 s): the default holds more than that at a thousand pods a second. One that
-    comes later still meets the API's own truth (bound, gone) and is decided alike.
-    """
-
-    def __init__(self, limit: int = 100_000) -> None:
-        self._limit = limit
-        self._orders: OrderedDict[str, tuple[int, int]] = OrderedDict()
-
-    def remember(self, attempt: Attempt) -> None:
-        """This attempt has its final Decision."""
-        known = self._orders.pop(attempt.uid, (0, 0))
-        self._orders[attempt.uid] = max(known, attempt.order)
-        if len(self._orders) > self._limit:
-            self._orders.popitem(last=False)
-
-    def covers(self, attempt: Attempt) -> bool:
-        """Whether this or a higher attempt of the uid has its final Decision."""
-        return attempt.order <= self._orders.get(attempt.uid, (-1, -1))
-
-    def __len__(self) -> int:
-        return len(self._orders)
-
-
-class StreamOrder:
-    """A heap by stream sequence; of equal ones (a redelivery of the same message) the first to arrive comes first."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, RankedDelivery]] = []
-        self._arrivals = count()
-
-    def push(self, claim: RankedDelivery) -> None:
-        """Put a message in its place."""
-        heapq.heappush(self._heap, (claim.held.sequence, next(self._arrivals), claim))
-
-    def pop(self) -> RankedDelivery:
-        """Take the message that stands first. Raises IndexError when there is none."""
-        return heapq.heappop(self._heap)[2]
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[RankedDelivery]:
-        return (claim for _, _, claim in self._heap)
-
-
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
+UNANSWERED: Final = "the API server has not answered yet"
+AFTER_EXCEPTION: Final = "trying again after an exception"
+
+A = TypeVar("A", bound=RequestAnswer)
 
 
 class BinderCore:
-    """Takes every decision of one epoch."""
+    """Takes every decision of one epoch. ``handle`` is its only way in."""
 
     def __init__(
         self,
         *,
         cache: Cache,
         profiles: Mapping[str, Profile],
-        stand: ViewState,
+        epoch: Epoch,
+        config: str,
         settings: CoreSettings | None = None,
     ) -> None:
+        """``config`` is the digest of the configuration."""
         self._settings = settings or CoreSettings()
         self._cache = cache
         self._profiles = profiles
-        self._statements = DecisionBuilder(cache=cache, stand=stand)
-        self._recheck = Recheck(cache=cache, best=self._settings.best)
-        preempting = PreemptionCheck(cache=cache, profiles=profiles)
-        self._examination = ConflictCheck(cache=cache, recheck=self._recheck, preempting=preempting, profiles=profiles)
-        self._given = DecidedAttempts()
-        self._queue = StreamOrder()
-        self._open: dict[str, BindingAttempt] = {}
-        self._wire = RequestsInFlight(self._settings.max_in_flight)
-        self._requests = RequestSender(cache=cache, wire=self._wire)
-        self._hold_ups = PausedAttempts(settings=self._settings, statements=self._statements)
-        self._ending = AttemptEnding(cache=cache, statements=self._statements, hold_ups=self._hold_ups)
+        self._epoch = epoch
+        self._config = config
+        self._check = ConflictCheck(cache=cache, profiles=profiles, best=self._settings.best)
+        self._queue = RankedQueue()
+        self._attempts: dict[str, BindingAttempt] = {}
+        self._in_flight: set[str] = set()
+        self._paused: dict[str, BindingAttempt] = {}
+        self._waiting: dict[str, BindingAttempt] = {}
+        self._decided = DecidedAttempts()
+        self._unanswered = 0
         self._is_closed = False
 
-    # Events.
-
-    def take(self, ranked: Ranked, held: RankedMessage, now: float) -> list[Effect]:
-        """A RANKED message was delivered. Raises DecodeError when its attempt has another form."""
-        attempt = Attempt.parse(ranked.attempt)
-        if ranked.profile not in self._profiles:
-            return [Nak(held=held, delay=self._settings.nak_delay)]
-        return self._admit(RankedDelivery(ranked=ranked, attempt=attempt, held=held), now)
-
-    def advance(self, now: float) -> list[Effect]:
-        """Start what may be started: words that are due, pauses that are over, then new messages in stream order."""
-        if self._is_closed:
-            return []
-        effects = self._hold_ups.words(now)
-        while self._wire.has_place:
-            step = self._next_step(now)
-            if step is None:
-                break
-            effects += step
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Apply one event, then start whatever may be started by now."""
+        effects = self._apply(event, now)
+        if not self._is_closed:
+            effects += self._start(now)
         return effects
 
-    def answered(self, uid: str, answer: Answer, now: float) -> list[Effect]:
-        """The API server answered a Binding, or did not (status 0)."""
-        return self._on_answer(uid, answer, lambda it: self._after_binding(it, answer, now), now)
-
-    def read(self, uid: str, reading: PodAnswer, now: float) -> list[Effect]:
-        """The API server answered the reading of a pod, or did not."""
-        return self._on_answer(uid, reading, lambda it: self._after_reading(it, reading, now), now)
-
-    def evicted(self, uid: str, answer: Evicted, now: float) -> list[Effect]:
-        """The API server answered the evictions for a pod, or one of them not."""
-        return self._on_answer(uid, answer, lambda it: self._after_evicting(it, answer, now), now)
-
-    def written(self, uid: str, answer: Written, now: float) -> list[Effect]:
-        """The API server answered what was to be written before a Binding, or one of the requests not."""
-        return self._on_answer(uid, answer, lambda it: self._after_writing(it, answer, now), now)
-
-    def published(self, said: Decision) -> list[Effect]:
-        """The Decision has its PubAck: what it settles is acknowledged, and people are told."""
-        commitment = self._open.get(said.uid)
-        if commitment is None or commitment.decision is not said or commitment.decided is None:
-            return []
-        del self._open[said.uid]
-        self._given.remember(commitment.decided)
-        for claim in commitment.claims_left():
-            self._queue.push(claim)
-        done: list[Effect] = [Ack(held=claim.held) for claim in commitment.claims_decided()]
-        return [*done, RecordEvent(decision=said, pod=commitment.pod)]
-
     def close(self) -> None:
-        """Start nothing any more; answers to what is on the wire are still taken."""
+        """Start nothing any more; answers to what is in flight are still handled."""
         self._is_closed = True
 
-    # Questions.
-
     def due(self) -> float | None:
-        """When ``advance`` has something to do by the clock alone; ``None``: not before the next event."""
-        return None if self._is_closed else self._hold_ups.due(has_place=self._wire.has_place)
+        """When to send ``TimerFired``; ``None``: not before the next event."""
+        if self._is_closed:
+            return None
+        times = [it.next_waiting for it in self._waiting.values() if it.next_waiting is not None]
+        if self._may_start:
+            times += [it.due for it in self._paused.values()]
+        return min(times, default=None)
 
-    def held(self) -> Iterator[RankedMessage]:
+    def held(self) -> Iterator[RankedDelivery]:
         """Every message that is not settled: it has to be kept alive."""
-        for commitment in self._open.values():
-            yield from (claim.held for claim in commitment.claims)
-        yield from (claim.held for claim in self._queue)
+        for attempt in self._attempts.values():
+            yield from attempt.deliveries
+        yield from self._queue
 
     @property
-    def on_wire(self) -> int:
-        """Requests under way."""
-        return len(self._wire)
+    def in_flight(self) -> int:
+        """Requests to the API server under way."""
+        return len(self._in_flight)
 
     @property
     def backlog(self) -> int:
-        """Messages not looked at yet."""
+        """Messages that are not examined yet."""
         return len(self._queue)
 
     @property
     def is_api_silent(self) -> bool:
-        """Whether so many requests in a row were left open that nothing new is started."""
-        return self._wire.is_silent
+        """Whether as many requests in a row as may be in flight were left open: then no new message is examined."""
+        return self._unanswered >= self._settings.max_in_flight
+
+    @property
+    def _may_start(self) -> bool:
+        return len(self._in_flight) < self._settings.max_in_flight
+
+    def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: PLR0911 - one for each kind of event
+        match event:
+            case RankedDelivery():
+                return self._receive(event, now)
+            case BindingAnswer():
+                return self._on_answer(event, self._after_posting, now)
+            case PodAnswer():
+                return self._on_answer(event, self._after_reading, now)
+            case EvictionAnswer():
+                return self._on_answer(event, self._after_evicting, now)
+            case VolumesAnswer():
+                return self._on_answer(event, self._after_writing, now)
+            case DecisionStored():
+                return self._settle(event.decision)
+            case TimerFired():
+                return []
+
+    def _start(self, now: float) -> list[Effect]:
+        """Publish ``waiting`` where it is due, resume pauses that are over, then examine messages in stream order."""
+        due = [it for it in self._waiting.values() if it.next_waiting is not None and it.next_waiting <= now]
+        effects: list[Effect] = [self._publish_waiting(attempt, now) for attempt in due]
+        while self._may_start:
+            resumed = self._next_resumed(now)
+            if resumed is not None:
+                effects += self._resume(resumed, now)
+            elif self._queue and not self.is_api_silent:
+                effects += self._begin(self._queue.pop(), now)
+            else:
+                break
+        return effects
 
     # Messages.
 
-    def _admit(self, claim: RankedDelivery, now: float) -> list[Effect]:
-        if self._given.covers(claim.attempt):
-            return [Ack(held=claim.held)]
-        commitment = self._open.get(claim.attempt.uid)
-        if commitment is not None:
-            return self._join(commitment, claim, now)
-        self._queue.push(claim)
+    def _receive(self, delivery: RankedDelivery, now: float) -> list[Effect]:
+        if delivery.ranked.profile not in self._profiles:
+            return [Nak(held=delivery, delay=self._settings.nak_delay)]
+        return self._admit(delivery, now)
+
+    def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
+        if self._decided.covers(delivery.attempt):
+            return [Ack(held=delivery)]
+        attempt = self._attempts.get(delivery.attempt.uid)
+        if attempt is not None:
+            return self._join(attempt, delivery, now)
+        self._queue.push(delivery)
         return []
 
-    def _join(self, commitment: BindingAttempt, claim: RankedDelivery, now: float) -> list[Effect]:
-        """A later attempt takes the reservation over; a waiting one says so at once."""
-        was_waiting = commitment.is_waiting
-        is_later = commitment.join(claim)
-        if not (is_later and was_waiting) or commitment.phase is AttemptPhase.DECIDING:
+    def _join(self, attempt: BindingAttempt, delivery: RankedDelivery, now: float) -> list[Effect]:
+        """A later attempt takes over; where the former was waiting, ``waiting`` is published for it at once."""
+        was_waiting = attempt.is_waiting
+        is_later = attempt.join(delivery)
+        if not (is_later and was_waiting) or attempt.phase is AttemptPhase.DECIDING:
             return []
-        return [self._hold_ups.word(commitment, now)]
+        return [self._publish_waiting(attempt, now)]
 
-    def _next_step(self, now: float) -> list[Effect] | None:
-        resumed = self._hold_ups.resume(now)
-        if resumed is not None:
-            return self._resume(resumed, now)
-        if not self._queue or self.is_api_silent:
-            return None
-        return self._begin(self._queue.pop(), now)
+    def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
+        if self._decided.covers(delivery.attempt) or delivery.attempt.uid in self._attempts:
+            return self._admit(delivery, now)
+        settings = self._settings.backoff
+        attempt = BindingAttempt(
+            latest=delivery,
+            deliveries=[delivery],
+            phase=AttemptPhase.PAUSED,
+            pod=delivery.ranked.pod,
+            backoff=Backoff(initial=settings.initial, maximum=settings.maximum, chance=settings.chance),
+        )
+        self._attempts[attempt.uid] = attempt
+        return self._guard(attempt, lambda: self._examine(attempt, now), now)
 
-    def _begin(self, claim: RankedDelivery, now: float) -> list[Effect]:
-        if self._given.covers(claim.attempt) or claim.attempt.uid in self._open:
-            return self._admit(claim, now)
-        commitment = BindingAttempt(foremost=claim, claims=[claim], phase=AttemptPhase.PAUSED, pod=claim.ranked.pod)
-        self._open[commitment.uid] = commitment
-        return self._guarded(commitment, lambda it: self._examine(it, now), now)
+    # From the conflict check to the Binding.
 
-    def _examine(self, commitment: BindingAttempt, now: float) -> list[Effect]:
-        foremost = commitment.foremost
-        found = self._examination.of(foremost.ranked, foremost.attempt)
+    def _examine(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        latest = attempt.latest
+        found = self._check.examine(latest.ranked, latest.attempt)
         if isinstance(found, Verdict):
-            return self._ending.settle(commitment, found)
+            return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
-            return self._requests.evict(commitment, found)
-        return self._place(commitment, found, now)
+            return self._evict(attempt, found)
+        return self._assume(attempt, found, now)
 
-    def _place(self, commitment: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
-        """Reserve the node, and go on to the Binding as far as the plugins let it."""
-        self._ending.undo(commitment)
-        commitment.pod, commitment.node, commitment.is_posted = placement.pod, placement.node, False
-        commitment.unseen = {}
+    def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
+        """Assume the pod on the node, and begin the plugins' steps there."""
+        self._unreserve(attempt)
+        attempt.pod, attempt.node, attempt.is_posted = placement.pod, placement.node, False
+        attempt.awaited_versions = {}
         self._cache.assume(placement.pod, placement.node)
         state = CycleState(self._cache.snapshot.class_of(placement.pod))
         state.write(SNAPSHOT, self._cache.snapshot)
-        profile = self._profiles[commitment.foremost.ranked.profile]
-        steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
-        commitment.steps = steps
-        return self._go_on(commitment, steps, now)
+        profile = self._profiles[attempt.latest.ranked.profile]
+        attempt.steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
+        return self._before_binding(attempt, attempt.steps, now)
 
-    def _go_on(self, commitment: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
-        if not self._requests.have_been_seen(commitment):
-            return self._hold_ups.await_plugin(commitment, steps, UNSEEN, now)
+    def _before_binding(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
+        """Reserve, Permit, writes and PreBind as far as they go by now; when all succeed, the Binding."""
+        if any(self._cache.reached(kind) < version for kind, version in attempt.awaited_versions.items()):
+            return self._wait_for_plugin(attempt, steps, UNSEEN, now)
         status = steps.before_binding(now)
         if status.is_success:
-            return self._requests.post(commitment, steps)
+            return self._post(attempt, steps)
         if steps.unwritten:
-            return self._requests.write(commitment, steps)
+            attempt.phase = AttemptPhase.WRITING
+            self._in_flight.add(attempt.uid)
+            return [WriteVolumes(pod=attempt.pod, requests=steps.unwritten)]
         if status.code is Code.WAIT:
-            return self._hold_ups.await_plugin(commitment, steps, status, now)
-        return self._ending.settle(commitment, refused(commitment.node, status))
+            return self._wait_for_plugin(attempt, steps, status, now)
+        return self._decide(attempt, rejected(attempt.node, status))
 
-    # Answers.
+    def _post(self, attempt: BindingAttempt, steps: PluginSteps) -> list[Effect]:
+        node = steps.binding().node
+        attempt.posted()
+        self._in_flight.add(attempt.uid)
+        return [PostBinding(pod=attempt.pod, node=node)]
+
+    def _read(self, attempt: BindingAttempt) -> list[Effect]:
+        attempt.phase = AttemptPhase.READING
+        self._in_flight.add(attempt.uid)
+        return [GetPod(pod=attempt.pod)]
+
+    def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
+        """Nominate the node before its victims go, so that nobody else gets their room."""
+        attempt.pod, attempt.eviction, attempt.phase = plan.pod, plan, AttemptPhase.EVICTING
+        self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
+        self._in_flight.add(attempt.uid)
+        demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
+        return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
+
+    # Answers of the API server.
 
     def _on_answer(
-        self, uid: str, answer: Answer, then: Callable[[BindingAttempt], list[Effect]], now: float
+        self, answer: A, then: Callable[[BindingAttempt, A, float], list[Effect]], now: float
     ) -> list[Effect]:
-        commitment = self._open.get(uid)
-        if commitment is None or not self._wire.end(uid, answer):
+        attempt = self._attempts.get(answer.uid)
+        if attempt is None or answer.uid not in self._in_flight:
             return []
-        complaint: list[Effect] = [LogWarning(text=answer.missing_right)] if answer.missing_right else []
-        return [*complaint, *self._guarded(commitment, then, now)]
+        self._in_flight.discard(answer.uid)
+        self._unanswered = self._unanswered + 1 if answer.is_open else 0
+        effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
+        return [LogError(text=answer.missing_right), *effects] if answer.missing_right else effects
 
-    def _after_binding(self, commitment: BindingAttempt, answer: Answer, now: float) -> list[Effect]:
-        step = after_binding(answer, commitment.node)
-        if isinstance(step, Verdict):
-            return self._ending.settle(commitment, step)
-        if step is Next.READ and commitment.collisions < self._settings.max_conflicts:
-            commitment.collisions += 1
-            return self._requests.look(commitment)
-        return self._hold_ups.pause(commitment, answer, now)
+    def _after_posting(self, attempt: BindingAttempt, answer: BindingAnswer, now: float) -> list[Effect]:
+        if answer.succeeded:
+            return self._decide(attempt, bound(attempt.node))
+        if answer.status == HTTPStatus.CONFLICT and attempt.conflicts < self._settings.max_conflicts:
+            attempt.conflicts += 1
+            return self._read(attempt)
+        if answer.status == HTTPStatus.CONFLICT or answer.is_open:
+            return self._back_off(attempt, answer, now)
+        return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
 
-    def _after_evicting(self, commitment: BindingAttempt, answer: Evicted, now: float) -> list[Effect]:
-        eviction, message = commitment.eviction, commitment.foremost.ranked.message
-        if eviction is None:
-            return []
-        step = after_evicting(answer, eviction.node, message, eviction.preemption)
-        if not isinstance(step, Verdict):
-            return self._hold_ups.pause(commitment, answer, now)
-        if answer.pod is not None:
-            self._cache.nomination_written(commitment.uid, version_number(answer.pod.metadata.resource_version))
-        return self._ending.settle(commitment, step)
+    def _after_reading(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
+        if answer.is_open:
+            return self._back_off(attempt, answer, now)
+        if answer.pod is None:
+            return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
+        verdict = verdict_on(answer.pod, attempt.latest.ranked.pod, attempt.node)
+        return self._retry(attempt, answer.pod, now) if verdict is None else self._decide(attempt, verdict)
 
-    def _after_writing(self, commitment: BindingAttempt, answer: Written, now: float) -> list[Effect]:
-        step, steps = after_writing(answer), commitment.steps
-        if isinstance(step, Verdict):
-            return self._ending.settle(commitment, step)
-        if step is not None or steps is None:
-            return self._hold_ups.pause(commitment, answer, now)
-        steps.written()
-        commitment.unseen = answer.versions
-        return self._go_on(commitment, steps, now)
-
-    def _after_reading(self, commitment: BindingAttempt, reading: PodAnswer, now: float) -> list[Effect]:
-        step = after_reading(reading, commitment.foremost.ranked.pod, commitment.node)
-        if isinstance(step, Verdict):
-            return self._ending.settle(commitment, step)
-        if isinstance(step, Retry):
-            return self._again(commitment, step.pod, now)
-        return self._hold_ups.pause(commitment, reading, now)
-
-    def _again(self, commitment: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
-        """Try the same node again, since a lost POST may still arrive.
+    def _retry(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
+        """Try the same node again, since a lost POST may still land.
 
         Once the pod's version has moved none can: then the node has to pass again, or another may be chosen.
         """
-        is_free = commitment.learn(pod)
-        claim, steps = commitment.foremost, commitment.steps
-        if steps is not None and (not is_free or self._passes(commitment, pod)):
-            return self._requests.post(commitment, steps)
-        found = self._examination.choose(claim.ranked, claim.attempt, pod)
+        is_free = attempt.update_pod(pod)
+        latest, steps = attempt.latest, attempt.steps
+        if steps is not None and (not is_free or self._check.passes(latest.ranked, pod, attempt.node)):
+            return self._post(attempt, steps)
+        found = self._check.choose(latest.ranked, latest.attempt, pod)
         if isinstance(found, Verdict):
-            return self._ending.settle(commitment, found)
-        return self._place(commitment, found, now)
+            return self._decide(attempt, found)
+        return self._assume(attempt, found, now)
 
-    def _passes(self, commitment: BindingAttempt, pod: Pod) -> bool:
-        profile = self._profiles[commitment.foremost.ranked.profile]
-        return self._recheck.passes(pod, commitment.node, profile).is_success
+    def _after_evicting(self, attempt: BindingAttempt, answer: EvictionAnswer, now: float) -> list[Effect]:
+        plan = attempt.eviction
+        if plan is None:
+            return []
+        if answer.is_open:
+            return self._back_off(attempt, answer, now)
+        if answer.pod is not None:
+            self._cache.nomination_written(attempt.uid, version_number(answer.pod.metadata.resource_version))
+            message = attempt.latest.ranked.message
+            verdict = Verdict(outcome=Outcome.PREEMPTING, node=plan.node, message=message, preemption=plan.preemption)
+        elif answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            verdict = GONE
+        else:
+            verdict = _error("evicting pods for it", answer)
+        return self._decide(attempt, verdict)
 
-    # BackoffSettings.
+    def _after_writing(self, attempt: BindingAttempt, answer: VolumesAnswer, now: float) -> list[Effect]:
+        steps = attempt.steps
+        if answer.is_open or steps is None:
+            return self._back_off(attempt, answer, now)
+        if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=answer.message)
+            return self._decide(attempt, verdict)
+        if not answer.succeeded:
+            return self._decide(attempt, _error("what comes before the Binding was", answer))
+        steps.unwritten = ()
+        attempt.awaited_versions = answer.versions
+        return self._before_binding(attempt, steps, now)
 
-    def _resume(self, commitment: BindingAttempt, now: float) -> list[Effect]:
-        commitment.collisions = 0
-        if commitment.is_posted:
-            return self._requests.look(commitment)
-        return self._guarded(commitment, lambda it: self._take_up(it, now), now)
+    # Pauses.
 
-    def _take_up(self, commitment: BindingAttempt, now: float) -> list[Effect]:
-        """Nothing was sent yet: no node was chosen, or plugins had to be waited for and things may have changed."""
-        claim, steps = commitment.foremost, commitment.steps
+    def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
+        """Pause after an answer that leaves things open, or (``None``) after an exception."""
+        pause = attempt.backoff.failed()
+        if answer is not None and answer.retry_after is not None:
+            pause = max(pause, min(answer.retry_after, self._settings.backoff.maximum))
+        self._pause(attempt, now + pause.total_seconds(), AFTER_EXCEPTION if answer is None else UNANSWERED)
+        if attempt.next_waiting is None:
+            attempt.next_waiting = now + self._settings.waiting_interval.total_seconds()
+        return []
+
+    def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
+        """A plugin answered WAIT: the pod stays assumed, and another may be in flight in its place."""
+        due = min(now + self._settings.plugin_interval.total_seconds(), steps.waits_until)
+        self._pause(attempt, due, f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}")
+        return [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+
+    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> None:
+        attempt.phase = AttemptPhase.PAUSED
+        attempt.due, attempt.waits_for = due, waits_for
+        self._paused[attempt.uid] = attempt
+        self._waiting[attempt.uid] = attempt
+
+    def _next_resumed(self, now: float) -> BindingAttempt | None:
+        """Of the attempts whose pause is over, the first in the stream. Few pause: a search is cheap enough."""
+        over = [it for it in self._paused.values() if it.due <= now]
+        first = min(over, key=lambda it: it.sequence, default=None)
+        if first is not None:
+            del self._paused[first.uid]
+        return first
+
+    def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        attempt.conflicts = 0
+        if attempt.is_posted:
+            return self._read(attempt)
+        return self._guard(attempt, lambda: self._resume_unposted(attempt, now), now)
+
+    def _resume_unposted(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        """No Binding was sent yet: no node was chosen, or a plugin waited and things may have changed meanwhile."""
+        latest, steps = attempt.latest, attempt.steps
         if steps is None:
-            return self._examine(commitment, now)
-        standing = self._examination.standing(claim.ranked, claim.attempt)
-        if isinstance(standing, Verdict):
-            return self._ending.settle(commitment, standing)
-        commitment.pod = standing
-        if self._passes(commitment, standing):
-            return self._go_on(commitment, steps, now)
-        return self._examine(commitment, now)
+            return self._examine(attempt, now)
+        pod = self._check.current_pod(latest.ranked, latest.attempt)
+        if isinstance(pod, Verdict):
+            return self._decide(attempt, pod)
+        attempt.pod = pod
+        if self._check.passes(latest.ranked, pod, attempt.node):
+            return self._before_binding(attempt, steps, now)
+        return self._examine(attempt, now)
+
+    def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
+        decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
+        attempt.repeats += 1
+        attempt.is_waiting = True
+        attempt.next_waiting = now + self._settings.waiting_interval.total_seconds()
+        return PublishDecision(decision=decision, held=attempt.latest)
 
     # Ends.
 
-    def _guarded(
-        self, commitment: BindingAttempt, step: Callable[[BindingAttempt], list[Effect]], now: float
-    ) -> list[Effect]:
-        """An exception while a pod is committed counts for that pod, never for the process (PROTOCOL 6)."""
+    def _guard(self, attempt: BindingAttempt, step: Callable[[], list[Effect]], now: float) -> list[Effect]:
+        """An exception counts for the pod that it came up with and never stops the process (PROTOCOL 6)."""
         try:
-            return step(commitment)
+            return step()
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
-            commitment.tries += 1
-            if commitment.tries < self._settings.max_exceptions:
-                return self._hold_ups.pause(commitment, None, now)
-            reason = f"committing {commitment.pod.key!r}: failed {commitment.tries} times: {type(exc).__name__}: {exc}"
-            return self._ending.settle(commitment, failed(reason, reason="exception"), bury=True)
+            attempt.exceptions += 1
+            if attempt.exceptions < self._settings.max_exceptions:
+                return self._back_off(attempt, None, now)
+            failure = f"failed {attempt.exceptions} times: {type(exc).__name__}: {exc}"
+            verdict = failed(f"committing {attempt.pod.key!r}: {failure}", reason="exception")
+            return self._decide(attempt, verdict, dead_letter=True)
+
+    def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
+        """Publish the final Decision; unless the pod is bound, free the node and whatever plugins have reserved."""
+        if verdict.outcome is Outcome.BOUND:
+            self._cache.finish_binding(attempt.uid)
+            if attempt.steps is not None:
+                attempt.steps.after_binding()
+        else:
+            self._cache.forget(attempt.uid)
+            self._cache.withdraw_nomination(attempt.uid)
+            self._unreserve(attempt)
+        self._paused.pop(attempt.uid, None)
+        self._waiting.pop(attempt.uid, None)
+        attempt.phase = AttemptPhase.DECIDING
+        attempt.decision = self._decision(attempt, verdict)
+        attempt.decided = attempt.latest.attempt
+        publish = PublishDecision(decision=attempt.decision, held=attempt.latest, dead_letter=dead_letter)
+        if _nomination_is_useless(attempt, verdict):
+            return [publish, ClearNomination(pod=attempt.pod)]
+        return [publish]
+
+    def _unreserve(self, attempt: BindingAttempt) -> None:
+        steps, attempt.steps = attempt.steps, None
+        if steps is not None:
+            steps.undo()
+
+    def _settle(self, decision: Decision) -> list[Effect]:
+        """The Decision is stored: acknowledge the messages that it decides, and record its Event."""
+        attempt = self._attempts.get(decision.uid)
+        if attempt is None or attempt.decision is not decision or attempt.decided is None:
+            return []
+        del self._attempts[decision.uid]
+        self._decided.add(attempt.decided)
+        for delivery in attempt.undecided_deliveries():
+            self._queue.push(delivery)
+        acks: list[Effect] = [Ack(held=delivery) for delivery in attempt.decided_deliveries()]
+        return [*acks, RecordEvent(decision=decision, pod=attempt.pod)]
+
+    def _decision(self, attempt: BindingAttempt, verdict: Verdict, *, repeat: int = 0) -> Decision:
+        """The message of a verdict, with everything that explains it."""
+        ranked, metadata = attempt.latest.ranked, attempt.pod.metadata
+        is_conflict = verdict.outcome is Outcome.CONFLICT
+        return Decision(
+            config=self._config,
+            attempt=ranked.attempt,
+            epoch=self._epoch,
+            outcome=verdict.outcome,
+            profile=ranked.profile,
+            namespace=metadata.namespace,
+            pod=metadata.name,
+            uid=metadata.uid,
+            node=verdict.node,
+            reason=verdict.reason,
+            message=verdict.message,
+            repeat=repeat,
+            evaluated=ranked.evaluated,
+            feasible=ranked.feasible,
+            candidates=ranked.candidates,
+            rejections=list(verdict.rejections) or ranked.rejections,
+            blockers=list(verdict.blockers) or ranked.blockers,
+            preemption=verdict.preemption,
+            positions=ranked.positions,
+            resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
+            scorer=ranked.scorer,
+            view_age_seconds=ranked.view_age_seconds,
+            asked_at=ranked.asked_at,
+        )
+
+
+def _error(request: str, answer: RequestAnswer) -> Verdict:
+    reason = answer.missing_right or answer.message or "no reason given"
+    return failed(f"{request} rejected by the API server: {answer.status}: {reason}", reason=str(answer.status))
+
+
+def _nomination_is_useless(attempt: BindingAttempt, verdict: Verdict) -> bool:
+    """Whether a node is nominated for a pod that would not fit there by preemption either."""
+    is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and attempt.latest.ranked.clears_nomination
+    return is_useless and bool(attempt.pod.status.nominated_node_name)

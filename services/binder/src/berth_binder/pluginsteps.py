@@ -20,35 +20,35 @@ NO_DEADLINE = float("inf")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PluginSteps:
-    """One pod's way to one node through the plugins of its profile."""
+    """One pod's steps towards one node through the plugins of its profile."""
 
     profile: Profile
     state: CycleState
     pod: Pod
     node: str
     waits_until: float = field(default=NO_DEADLINE)
-    """When a permission that is still waited for counts as refused, on the clock that is handed in."""
+    """When a permission that is still waited for counts as denied, on the clock that is handed in."""
     unwritten: tuple[Write, ...] = field(default=())
-    """What has to be written before PreBind is asked; ``written`` says that it is."""
-    _knows_what_to_write: bool = field(default=False)
+    """What has to be written before PreBind runs. The core empties it once everything is written."""
+    _has_asked_for_writes: bool = field(default=False)
     _is_permitted: bool = field(default=False)
     _is_reserved: bool = field(default=False)
     _waiting_since: dict[str, float] = field(default_factory=dict)
 
     def before_binding(self, now: float) -> Status:
-        """Everything that has to be so before the Binding. WAIT: ask again; a rejection: the node is not to be had.
+        """Run what comes before the Binding and has not succeeded yet. WAIT: run it again; else the pod is rejected.
 
         Raises:
             PluginFailure: a plugin could not answer.
         """
-        for step in (self._reserve, self._permit, self._writes, self._pre_bind):
+        for step in (self._reserve, self._permit, self._collect_writes, self._pre_bind):
             status = step(now)
             if not status.is_success:
                 return status
         return SUCCESS
 
     def binding(self) -> Binding:
-        """The request to send.
+        """The Binding to send.
 
         Raises:
             PluginFailure: no plugin of the profile binds this pod, or one could not answer.
@@ -61,20 +61,20 @@ class PluginSteps:
             f"binding {self.pod.key!r}: no Bind plugin of profile {self.profile.scheduler_name!r} takes it"
         )
 
+    def after_binding(self) -> None:
+        """Run PostBind: the API has confirmed the Binding."""
+        for plugin in self.profile.post_binds:
+            with suppress(PluginFailure):  # the pod is bound, whatever a plugin answers
+                call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
+
     def undo(self) -> None:
-        """It is not going there after all: every Reserve plugin hears of it, the last one first."""
+        """Run Unreserve of every Reserve plugin, the last one first: the pod does not get the node after all."""
         if not self._is_reserved:
             return
         self._is_reserved = False
         for plugin in reversed(self.profile.reserves):
-            with suppress(PluginFailure):  # the outcome stands, whatever a plugin makes of its own books
+            with suppress(PluginFailure):  # the outcome stands, whatever a plugin answers
                 call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
-
-    def after_binding(self) -> None:
-        """The API has said that the pod is bound."""
-        for plugin in self.profile.post_binds:
-            with suppress(PluginFailure):  # the same
-                call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
         if self._is_reserved:
@@ -88,7 +88,7 @@ class PluginSteps:
         return SUCCESS
 
     def _permit(self, now: float) -> Status:
-        """Asked again as a whole while one says WAIT; the shortest deadline counts, from the first WAIT on."""
+        """Run all again while one answers WAIT; the shortest deadline counts, from the first WAIT on."""
         if self._is_permitted:
             return SUCCESS
         waits = SUCCESS
@@ -105,34 +105,28 @@ class PluginSteps:
         self._is_permitted = waits.is_success
         return waits
 
-    def written(self) -> None:
-        """It is."""
-        self.unwritten = ()
-
-    def _writes(self, _now: float) -> Status:
-        if not self._knows_what_to_write:
-            self._knows_what_to_write = True
-            found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in self._pre_binds]
+    def _collect_writes(self, _now: float) -> Status:
+        """What PreBind plugins want written, asked once."""
+        if not self._has_asked_for_writes:
+            self._has_asked_for_writes = True
+            plugins = self.profile.pre_binds
+            found = [call(p, "PreBind", p.writes, tuple, self.state, self.pod, self.node) for p in plugins]
             self.unwritten = tuple(write for writes in found for write in writes)
         return Status(Code.WAIT, ("what comes before the Binding is being written",)) if self.unwritten else SUCCESS
 
     def _pre_bind(self, now: float) -> Status:
-        """Asked again as a whole while one says WAIT; from its first WAIT on a plugin has so much time."""
-        for plugin in self._pre_binds:
+        """Run all again while one answers WAIT; a plugin has its ``wait_seconds`` from its first WAIT on."""
+        for plugin in self.profile.pre_binds:
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = named(plugin, "PreBind", answer)
             if status.code is Code.WAIT:
-                return self._waits(plugin, status, now)
+                return self._wait_or_reject(plugin, status, now)
             if not status.is_success:
                 return status
         return SUCCESS
 
-    def _waits(self, plugin: PreBindPlugin, status: Status, now: float) -> Status:
+    def _wait_or_reject(self, plugin: PreBindPlugin, status: Status, now: float) -> Status:
         since = self._waiting_since.setdefault(plugin.name, now)
         if now < since + plugin.wait_seconds:
             return status
         return Status(Code.UNSCHEDULABLE, (plugin.too_late,), plugin.name)
-
-    @property
-    def _pre_binds(self) -> tuple[PreBindPlugin, ...]:
-        return self.profile.pre_binds

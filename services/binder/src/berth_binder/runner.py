@@ -1,9 +1,9 @@
-"""One leadership of the binder: takes over, then carries out what the core asks for until it is told or has to stop."""
+"""One leadership of the binder: takes over, then hands events to the core and carries out its effects."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,30 +21,33 @@ from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
+from berth.process.metrics import GaugeName, Meter
 from berth.process.sessions import follow_live
 from berth.process.tasks import run_until
 from berth_binder import apicalls
-from berth_binder.apicalls import demote, evict, post_binding, read_pod
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
-from berth_binder.decisions import Publishing, clear, count_binding, show
-from berth_binder.effects import (
+from berth_binder.decisions import DecisionPublisher
+from berth_binder.eventrecorder import EventRecorder
+from berth_binder.events import (
     Ack,
-    Demote,
+    BindingAnswer,
+    ClearNomination,
+    DecisionStored,
     Effect,
-    Evict,
+    Event,
+    EvictPods,
     GetPod,
-    LogWarning,
+    LogError,
     Nak,
-    Post,
-    Publish,
-    RankedMessage,
+    PostBinding,
+    PublishDecision,
+    RankedDelivery,
     RecordEvent,
     Request,
+    TimerFired,
     WriteVolumes,
 )
-from berth_binder.eventrecorder import EventRecorder
-from berth_binder.progress import ViewState
 from berth_binder.settings import BinderSettings
 from berth_binder.takeover import Takeover
 
@@ -52,6 +55,8 @@ log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
 """Between two settings of gauges; nobody scrapes more often."""
+GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
+"""Set by the leader only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class BinderParts:
 
 
 class BinderRunner:
-    """The shell of one epoch."""
+    """The I/O of one epoch."""
 
     def __init__(self, parts: BinderParts, session: Session, leadership: LeaderSession) -> None:
         self._parts = parts
@@ -81,27 +86,28 @@ class BinderRunner:
         self._core = BinderCore(
             cache=parts.cache,
             profiles=parts.profiles,
-            stand=ViewState(epoch=Epoch(leadership.number), config=parts.config),
+            epoch=Epoch(leadership.number),
+            config=parts.config,
             settings=parts.settings.core,
         )
-        self._publishing = Publishing(session, self._metrics)
+        self._publisher = DecisionPublisher(session, self._metrics)
         self._tasks = asyncio.TaskGroup()
-        self._under_way = 0
+        self._running = 0
         self._changed = asyncio.Event()
         self._due: float | None = None
-        self._complaints: set[str] = set()
+        self._logged: set[str] = set()
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
 
         Raises:
-            BerthError, or a group of them: leading is over for this reason.
+            BerthError, or a group of them: why the leadership ended.
         """
         ends = (self._leadership.lost, self._session.lost)
         consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
         if consumer is not None:
             consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.hold)
-            await run_until(self._commit(consuming), *ends)
+            await run_until(self._consume(consuming), *ends)
 
     def _takeover(self) -> Takeover:
         parts = self._parts
@@ -114,16 +120,16 @@ class BinderRunner:
             schedulers=parts.profiles.keys(),
         )
 
-    async def _commit(self, consuming: AbstractAsyncContextManager[Consumption]) -> None:
+    async def _consume(self, consuming: AbstractAsyncContextManager[Consumption]) -> None:
         async with AsyncExitStack() as stack, consuming as consumption, self._tasks as tasks:
-            live = await follow_live(self._session, self._heard_data(), stack, tasks, lambda *_: None)
+            live = await follow_live(self._session, self._live_data(), stack, tasks, lambda *_: None)
             receiving = tasks.create_task(self._receive(consumption), name="receive")
             lasting = [
                 tasks.create_task(work, name=name)
                 for name, work in (
                     ("keep alive", self._keep_alive()),
                     ("clock", self._follow_clock()),
-                    ("gauges", self._show()),
+                    ("gauges", self._set_gauges()),
                 )
             ]
             await self._parts.process.stopping.wait()
@@ -132,23 +138,31 @@ class BinderRunner:
             for task in (*lasting, *live):
                 task.cancel()
 
-    def _heard_data(self) -> LiveDataReader:
-        """What the filters read beside the cluster's objects."""
+    def _live_data(self) -> LiveDataReader:
+        """What filters read beside the cluster's objects."""
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
     async def _finish(self) -> None:
-        """Take nothing new; what is on the wire is seen to its end, as far as there is time."""
+        """Start nothing new, and wait for what is under way as long as the settings allow."""
         self._core.close()
         try:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
-                while self._under_way:
+                while self._running:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             log.warning("stopping with requests under way: the next binder reads what became of them")
 
-    # Messages.
+    # Events.
+
+    def _handle(self, event: Event) -> None:
+        """Hand an event to the core and carry out what it asks for."""
+        for effect in self._core.handle(event, self._now()):
+            self._carry_out(effect)
+        self._parts.recorder.bindings_wait = self._core.backlog > 0
+        if self._core.due() != self._due:
+            self._changed.set()
 
     async def _receive(self, consumption: Consumption) -> None:
         async for delivery in consumption:
@@ -157,33 +171,19 @@ class BinderRunner:
 
     def _take(self, delivery: Delivery) -> None:
         self._parts.cache.snapshot.live.heard_at(delivery.time.timestamp())
-        held = RankedMessage(sequence=delivery.sequence, delivery=delivery)
         try:
-            effects = self._core.take(_read(delivery), held, self._now())
+            ranked = decode(delivery.data, Ranked)
+            attempt = attempt_of(ranked)
         except UnknownSchemaError:
             delivery.nak(self._parts.settings.unknown_schema_delay)
         except DecodeError as error:
-            self._start(self._publishing.put_aside(delivery, str(error)))
+            self._start(self._publisher.reject_undecodable(delivery, str(error)))
         else:
-            self._carry_on(effects)
-
-    async def _keep_alive(self) -> None:
-        while True:
-            await self._parts.process.clock.sleep(self._parts.settings.keep_alive.total_seconds())
-            for held in self._core.held():
-                held.delivery.in_progress()
-
-    async def _show(self) -> None:
-        """Set the gauges, seldom enough to cost nothing."""
-        try:
-            while True:
-                show(self._metrics, self._parts.cache, on_wire=self._core.on_wire)
-                await self._parts.process.clock.sleep(GAUGES_SECONDS)
-        finally:
-            clear(self._metrics)
+            event = RankedDelivery(ranked=ranked, attempt=attempt, sequence=delivery.sequence, delivery=delivery)
+            self._handle(event)
 
     async def _follow_clock(self) -> None:
-        """Let the core do what is due by the clock alone."""
+        """Wake the core when something is due by the clock alone."""
         while True:
             self._due = due = self._core.due()
             self._changed.clear()
@@ -191,113 +191,128 @@ class BinderRunner:
                 async with asyncio.timeout(None if due is None else max(0.0, due - self._now())):
                     await self._changed.wait()
             except TimeoutError:
-                self._carry_on([])
+                self._handle(TimerFired())
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await self._parts.process.clock.sleep(self._parts.settings.keep_alive.total_seconds())
+            for held in self._core.held():
+                held.delivery.in_progress()
+
+    async def _set_gauges(self) -> None:
+        try:
+            while True:
+                set_gauges(self._metrics, self._parts.cache, in_flight=self._core.in_flight)
+                await self._parts.process.clock.sleep(GAUGES_SECONDS)
+        finally:
+            clear_gauges(self._metrics)
 
     # Effects.
 
-    def _carry_on(self, effects: Sequence[Effect]) -> None:
-        """Carry out effects, and whatever may be started now that something has happened."""
-        for effect in (*effects, *self._core.advance(self._now())):
-            self._perform(effect)
-        self._parts.recorder.bindings_wait = self._core.backlog > 0
-        if self._core.due() != self._due:
-            self._changed.set()
-
-    def _perform(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Ack():
                 effect.held.delivery.ack()
             case Nak():
                 effect.held.delivery.nak(effect.delay)
             case RecordEvent():
-                self._announce(effect)
-            case LogWarning():
-                self._complain(effect.text)
+                self._parts.recorder.record(effect.decision, self._parts.cache.pod(effect.pod.uid) or effect.pod)
+            case LogError():
+                self._log_once(effect.text)
             case _:
                 self._start(self._request(effect))
 
     def _request(self, effect: Request) -> Coroutine[Any, Any, None]:
         match effect:
-            case Post():
-                return self._post(effect)
+            case PostBinding():
+                return self._post_binding(effect)
             case GetPod():
-                return self._read(effect)
-            case Evict():
-                return self._evict(effect)
-            case Demote():
-                return self._demote(effect)
+                return self._get_pod(effect)
+            case EvictPods():
+                return self._evict_pods(effect)
+            case ClearNomination():
+                return self._clear_nomination(effect)
             case WriteVolumes():
-                return self._write(effect)
-            case Publish():
+                return self._write_volumes(effect)
+            case PublishDecision():
                 return self._publish(effect)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._under_way += 1
+        self._running += 1
         self._tasks.create_task(work).add_done_callback(self._ended)
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
-        self._under_way -= 1
+        self._running -= 1
         self._changed.set()
 
-    async def _post(self, post: Post) -> None:
-        self._see_that_we_lead()
+    async def _post_binding(self, effect: PostBinding) -> None:
+        self._check_leadership()
         began = self._now()
-        answer = await post_binding(self._parts.client, post, self._parts.settings.binding_timeout)
-        count_binding(self._metrics, answer, self._now() - began, profile=post.pod.spec.scheduler_name)
-        self._carry_on(self._core.answered(post.pod.uid, answer, self._now()))
+        answer = await apicalls.post_binding(self._parts.client, effect, self._parts.settings.binding_timeout)
+        count_binding(self._metrics, answer, self._now() - began, profile=effect.pod.spec.scheduler_name)
+        self._handle(answer)
 
-    async def _read(self, read: GetPod) -> None:
-        reading = await read_pod(self._parts.client, read)
-        self._carry_on(self._core.read(read.pod.uid, reading, self._now()))
+    async def _get_pod(self, effect: GetPod) -> None:
+        self._handle(await apicalls.get_pod(self._parts.client, effect))
 
-    async def _evict(self, effect: Evict) -> None:
-        answer = await evict(self._parts.client, effect, self._see_that_we_lead)
+    async def _evict_pods(self, effect: EvictPods) -> None:
+        answer = await apicalls.evict_pods(self._parts.client, effect, self._check_leadership)
+        victims = [victim.key for victim in effect.victims]
+        about = {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": victims}
         if answer.pod is not None:
-            log.info("evicted pods", **_about(effect), status=answer.status)
+            log.info("evicted pods", **about, status=answer.status)
         else:
-            log.warning("could not evict pods", **_about(effect), status=answer.status, reason=answer.message)
-        self._carry_on(self._core.evicted(effect.pod.uid, answer, self._now()))
+            log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
+        self._handle(answer)
 
-    async def _write(self, write: WriteVolumes) -> None:
-        written = await apicalls.write_before_binding(self._parts.client, write, self._see_that_we_lead)
-        log.info("wrote what comes before a Binding", pod=write.pod.key, uid=write.pod.uid, status=written.status)
-        self._carry_on(self._core.written(write.pod.uid, written, self._now()))
-
-    async def _demote(self, effect: Demote) -> None:
-        self._see_that_we_lead()
-        answer = await demote(self._parts.client, effect)
+    async def _clear_nomination(self, effect: ClearNomination) -> None:
+        self._check_leadership()
+        answer = await apicalls.clear_nomination(self._parts.client, effect)
         if answer.missing_right:
-            self._complain(answer.missing_right)
+            self._log_once(answer.missing_right)
 
-    async def _publish(self, publish: Publish) -> None:
-        await self._publishing.decide(publish)
-        self._carry_on(self._core.published(publish.decision))
+    async def _write_volumes(self, effect: WriteVolumes) -> None:
+        answer = await apicalls.write_volumes(self._parts.client, effect, self._check_leadership)
+        log.info("wrote what comes before a Binding", pod=effect.pod.key, uid=effect.pod.uid, status=answer.status)
+        self._handle(answer)
 
-    def _announce(self, effect: RecordEvent) -> None:
-        self._parts.recorder.record(effect.decision, self._parts.cache.pod(effect.pod.uid) or effect.pod)
+    async def _publish(self, effect: PublishDecision) -> None:
+        await self._publisher.publish(effect)
+        self._handle(DecisionStored(decision=effect.decision))
 
-    def _complain(self, text: str) -> None:
-        if text not in self._complaints:
-            self._complaints.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             log.error(text)
 
-    def _see_that_we_lead(self) -> None:
-        """By the clock, and by what the watch has shown; asked right before each POST."""
+    def _check_leadership(self) -> None:
+        """Raise when this binder leads no longer, by the clock or by the fences on pods; called before each write."""
         self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
         self._leadership.check()
 
 
-def _read(delivery: Delivery) -> Ranked:
-    """The message, if it is one that the core can work with.
+def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
+    """Count the answer to a Binding and its duration, which is also that of the extension point Bind."""
+    metrics.observe(
+        "scheduler_framework_extension_point_duration_seconds",
+        seconds,
+        extension_point="Bind",
+        status="Success" if answer.succeeded else "Error",
+        profile=profile,
+    )
+    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
+    metrics.observe("berth_binding_duration_seconds", seconds)
 
-    Raises:
-        DecodeError: it is not.
-    """
-    ranked = decode(delivery.data, Ranked)
-    attempt_of(ranked)
-    return ranked
+
+def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:
+    metrics.set("berth_reservations", len(cache.assumed_pods))
+    metrics.set("berth_bindings_in_flight", in_flight)
+    metrics.set("scheduler_cache_size", cache.snapshot.node_count, type="nodes")
+    metrics.set("scheduler_cache_size", cache.snapshot.pod_count, type="pods")
+    metrics.set("scheduler_cache_size", len(cache.assumed_pods), type="assumed_pods")
 
 
-def _about(effect: Evict) -> dict[str, object]:
-    names = [victim.key for victim in effect.victims]
-    return {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": names}
+def clear_gauges(metrics: Meter) -> None:
+    """Clear them at the end of a leadership: another binder leads, or none."""
+    for name in GAUGES:
+        metrics.clear(name)

@@ -11,20 +11,14 @@ from berth.process.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffSettings:
-    """How long to wait before the API server is asked again for one pod: doubling, with jitter."""
+    """Pauses before the API server is asked again for one pod: doubling, with jitter. Retry-After can lengthen them."""
 
     initial: timedelta = timedelta(milliseconds=100)
     """After the first failure: an API server that fails over is back within a few hundred milliseconds."""
     maximum: timedelta = timedelta(seconds=5)
     """Well below Lease and proposal, so that a pod is bound soon after the API server answers again."""
     chance: random.Random = field(default_factory=random.Random)
-
-    def after(self, failures: int, retry_after: timedelta | None = None) -> float:
-        """Seconds to wait after so many failures in a row (from 1). Retry-After is kept, up to ``maximum``."""
-        full = min(self.initial * (1 << min(failures - 1, 16)), self.maximum)
-        pause = full * self.chance.uniform(0.5, 1.0)
-        least = min(retry_after, self.maximum) if retry_after is not None else timedelta()
-        return max(pause, least).total_seconds()
+    """Cuts each pause by up to a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from berth.kube.pods import condition_patch, decode_pod, fence_condition, get_po
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
 from berth_binder.cache import PODS, Cache, fence_epoch
-from berth_binder.effects import Answer
+from berth_binder.events import leaves_open
 
 log = get_logger()
 
@@ -181,7 +181,7 @@ class Takeover:
     def _after_rejection(self, pod: Pod, response: Response) -> int | None:
         if response.status == HTTPStatus.NOT_FOUND:
             return 0
-        if Answer(status=response.status).is_open:
+        if leaves_open(response.status):
             return None
         problem = refusal(f"fencing pod {pod.key!r}", response)
         if missing_right(response.failure()):

@@ -1,0 +1,195 @@
+"""What goes into the binder's core and what comes out: events, and effects that the runner carries out.
+
+A request to the API server is an effect; its answer comes back as an event. An answer is an HTTP status with the
+server's message; no answer at all is status 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any, Final
+
+from berth.api.messages import Decision, Ranked
+from berth.api.pod import Pod
+from berth.api.subjects import Attempt
+from berth.framework.interface import Write
+
+NO_ANSWER: Final = 0
+"""The status of a request that was not answered."""
+_OPEN: Final = frozenset({NO_ANSWER, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+def leaves_open(status: int) -> bool:
+    """Whether an answer does not decide about the pod: no answer, server overloaded or failing, not authenticated."""
+    return status in _OPEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankedDelivery:
+    """A RANKED message was delivered. It is held until its effect is durable."""
+
+    ranked: Ranked
+    attempt: Attempt
+    sequence: int
+    """In the stream: the order in which Bindings are started."""
+    delivery: Any
+    """The bus's own object; the core only hands it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAnswer:
+    """The API server answered a request for the pod of this uid, or did not."""
+
+    uid: str
+    status: int
+    message: str = ""
+    retry_after: timedelta | None = None
+    missing_right: str = ""
+    """The rule to add where berth's account lacks one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it does not decide about the pod."""
+        return leaves_open(self.status)
+
+    @property
+    def succeeded(self) -> bool:
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingAnswer(RequestAnswer):
+    """To the POST of a Binding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAnswer(RequestAnswer):
+    """To the GET of a pod."""
+
+    pod: Pod | None = None
+    """The pod of that name, when there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionAnswer(RequestAnswer):
+    """To evictions and the nomination after them: to the first request that failed, or else to the last."""
+
+    pod: Pod | None = None
+    """The preemptor with its nominated node, when all succeeded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumesAnswer(RequestAnswer):
+    """To the writes before a Binding: to the first that failed, or else to the last."""
+
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """The highest resourceVersion that was written, by kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionStored:
+    """The stream has acknowledged the Decision (PubAck)."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """The time that ``due`` named has come."""
+
+
+Event = RankedDelivery | BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | DecisionStored | TimerFired
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostBinding:
+    """POST a Binding to the node; the pod's uid and resourceVersion are its preconditions. -> BindingAnswer."""
+
+    pod: Pod
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetPod:
+    """GET the pod. -> PodAnswer."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictPods:
+    """Evict the victims from the node and nominate it for the pod. -> EvictionAnswer."""
+
+    pod: Pod
+    node: str
+    victims: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearNomination:
+    """Write on the pod that no node is nominated for it any more. Not answered."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteVolumes:
+    """Carry out the writes of PreBind plugins. -> VolumesAnswer."""
+
+    pod: Pod
+    requests: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishDecision:
+    """Publish a Decision about the held message. -> DecisionStored."""
+
+    decision: Decision
+    held: RankedDelivery
+    dead_letter: bool = False
+    """Whether to copy the message to ``dead`` before: it has failed too often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """The message's effect is durable: acknowledge it."""
+
+    held: RankedDelivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nak:
+    """Have the message delivered again after the delay: another binder may be able to use it."""
+
+    held: RankedDelivery
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordEvent:
+    """Record the Decision on the pod: Event and condition, as their budget allows."""
+
+    decision: Decision
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogError:
+    """Log what an operator must change; the runner logs each text once."""
+
+    text: str
+
+
+Request = PostBinding | GetPod | EvictPods | ClearNomination | WriteVolumes | PublishDecision
+"""What takes time."""
+
+Effect = Request | Ack | Nak | RecordEvent | LogError
