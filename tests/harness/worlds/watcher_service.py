@@ -1,4 +1,4 @@
-"""Running watchers between a cluster and a bus, and a pipeline behind them that binds every pod to the first node."""
+"""Watchers that run on a cluster and a bus, and a stand-in for scorer and binder that binds every pod to node n1."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from harness.plugins.fixtures_kube import Cluster
 SECONDS = 40.0
 
 Answer = Callable[[Pending], Outcome | None]
-"""What the pipeline makes of an attempt; ``None`` takes the message and is never heard of again."""
+"""The outcome that the stand-in decides for an attempt; ``None`` acknowledges the message and publishes no Decision."""
 
 
 def bound(pending: Pending) -> Outcome:
@@ -34,7 +34,7 @@ def bound(pending: Pending) -> Outcome:
 
 @dataclass
 class RunningWatcher:
-    """One watcher process in a task of this one."""
+    """One watcher, in a task of the test's process."""
 
     process: Process
     task: asyncio.Task[None]
@@ -56,15 +56,15 @@ class RunningWatcher:
 
 @dataclass
 class WatcherWorld:
-    """What a test of the watcher sees and does."""
+    """What a test of running watchers sees and does."""
 
     cluster: Cluster
     bus: Bus
     answer: Answer = bound
     config: Path | None = None
     """The watchers' configuration file."""
-    decided: dict[str, Any] = field(default_factory=dict)
-    """Fields that every Decision of the pipeline has."""
+    decision_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of every Decision of the stand-in."""
     lease: str = field(default_factory=lambda: f"watcher-test-{uuid.uuid4().hex[:8]}")
     watchers: list[RunningWatcher] = field(default_factory=list)
     attempts: list[str] = field(default_factory=list)
@@ -114,20 +114,20 @@ class WatcherWorld:
     async def session(self) -> Session:
         return await self.bus.connect(name="test")
 
-    async def until(self, holds: Callable[[], Any], seconds: float = SECONDS) -> None:
-        """Wait until something holds."""
+    async def until(self, condition: Callable[[], Any], seconds: float = SECONDS) -> None:
+        """Wait until a condition holds."""
         async with asyncio.timeout(seconds):
             while True:
-                found = holds()
-                if await found if asyncio.iscoroutine(found) else found:
+                result = condition()
+                if await result if asyncio.iscoroutine(result) else result:
                     return
                 await asyncio.sleep(0.02)
 
-    async def run_pipeline(self) -> None:
-        """Rank and bind in one, on one connection after the other."""
+    async def run_stand_in(self) -> None:
+        """Rank and bind every pod of PENDING. Connects again after an error."""
         while True:
             with contextlib.suppress(BerthError):
-                session = await self.bus.connect(name="pipeline")
+                session = await self.bus.connect(name="stand-in")
                 try:
                     await self._consume(session)
                 finally:
@@ -147,7 +147,7 @@ class WatcherWorld:
         if outcome is Outcome.BOUND:
             await self.cluster.api.bind(pending.pod.metadata.name, "n1")
         if outcome is not None:
-            await publish_decision(session, _decision(pending, outcome, **self.decided))
+            await publish_decision(session, _decision(pending, outcome, **self.decision_fields))
         delivery.ack()
 
 
@@ -167,11 +167,11 @@ def _decision(pending: Pending, outcome: Outcome, **more: Any) -> Decision:
 
 @asynccontextmanager
 async def watcher_world(cluster: Cluster, bus: Bus) -> AsyncIterator[WatcherWorld]:
-    """A world whose watchers and pipeline end with it."""
+    """Ends the watchers and the stand-in with it."""
     world = WatcherWorld(cluster=cluster, bus=bus)
-    pipeline = asyncio.create_task(world.run_pipeline())
+    stand_in = asyncio.create_task(world.run_stand_in())
     yield world
-    pipeline.cancel()
-    await asyncio.gather(pipeline, return_exceptions=True)
+    stand_in.cancel()
+    await asyncio.gather(stand_in, return_exceptions=True)
     for watcher in world.watchers:
         await watcher.kill()

@@ -155,7 +155,7 @@ class WatcherUnderTest:
     # --- events
 
     def send(self, *events: Event) -> None:
-        self._carry_out(self.core.handle_all(events, self.now))
+        self._carry_out(self.core.handle(events, self.now))
 
     def advance(self, seconds: float) -> None:
         self.now += seconds

@@ -56,7 +56,7 @@ LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
 
 
 class WatcherCore:
-    """One term of a watcher: call ``begin`` once, then ``handle_all`` for ever."""
+    """One term of a watcher: call ``begin`` once, then ``handle`` for ever."""
 
     def __init__(
         self,
@@ -106,11 +106,7 @@ class WatcherCore:
         self._requeue.begin(position=0)
         return self._take_effects()
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        """Handle one event; see :meth:`handle_all`."""
-        return self.handle_all((event,), now)
-
-    def handle_all(self, events: Iterable[Event], now: float) -> list[Effect]:
+    def handle(self, events: Iterable[Event], now: float) -> list[Effect]:
         """Handle events in order, then timers, and publish what may go. ``now`` is in monotonic seconds."""
         self._queue.now = now
         for event in events:

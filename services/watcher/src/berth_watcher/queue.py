@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from berth.api.messages import Decision, Outcome, Positions, Rejection
+from berth.api.messages import Decision, Outcome, Positions
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 
@@ -109,7 +109,6 @@ class QueuedPod:
     """Of its last final Decision."""
     message: str = ""
     """Why it waits, from that Decision."""
-    rejections: list[Rejection] = field(default_factory=list)
     unschedulable_plugins: frozenset[str] = frozenset()
     """The plugins that rejected it."""
     node: str = ""
@@ -151,7 +150,6 @@ class QueuedPod:
         self.epoch = decision.epoch
         self.outcome = decision.outcome
         self.message = decision.message
-        self.rejections = decision.rejections
         self.unschedulable_plugins = frozenset(decision.blockers)
         self.node = decision.node
         self.lost_attempts = 0

@@ -172,7 +172,7 @@ class WatcherTerm:
             self._leadership.check()
             now = self._now()
             events = self._inbox.take(self._parts.settings.batch_size) or [Tick()]
-            runner.run(core.handle_all(events, now))
+            runner.run(core.handle(events, now))
             if now >= self._gauges_due:
                 self._gauges_due = now + self._parts.settings.gauge_interval.total_seconds()
                 self._gauges.update(core.figures(now))

@@ -1,4 +1,4 @@
-"""Live data that somebody puts into the buckets of a real NATS server wakes the pods that it can help."""
+"""Live data in the buckets of a real NATS server requeues the pods that it may help."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,9 +33,9 @@ async def world(
         yield world
 
 
-async def test_a_sample_of_a_link_with_room_wakes_a_pod_that_saturated_links_refused(world):
+async def test_sample_of_a_free_link_requeues_a_pod_that_saturated_links_rejected(world):
     everything = Positions(cluster=1 << 40)
-    world.decided = {"blockers": ["NetworkTraffic"], "positions": everything}
+    world.decision_fields = {"blockers": ["NetworkTraffic"], "positions": everything}
     world.answer = lambda pending: Outcome.UNSCHEDULABLE if pending.attempt.endswith(".1") else Outcome.BOUND
     await world.leading_watcher()
     await world.add_pod("web")

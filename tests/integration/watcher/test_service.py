@@ -17,15 +17,15 @@ from harness.worlds.watcher_service import WatcherWorld, watcher_world
 
 @pytest.fixture
 async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIterator[WatcherWorld]:
-    await without_pods(cluster)
+    await delete_all_pods(cluster)
     async with watcher_world(cluster, nats_bus_under_test.bus) as world:
         if cluster.simulated is None and (await cluster.api.get("/api/v1/nodes/n1")).code == 404:
             await world.add_node("n1")
         yield world
 
 
-async def without_pods(cluster: Cluster) -> None:
-    """Other tests of this run have left pods on the real API server, and a watcher takes those of every namespace."""
+async def delete_all_pods(cluster: Cluster) -> None:
+    """Other tests have left pods on the real API server, and a watcher schedules the pods of every namespace."""
     listed = await cluster.api.get("/api/v1/pods")
     for pod in listed.body["items"]:
         metadata = pod["metadata"]
@@ -49,7 +49,7 @@ async def mirrored(world: WatcherWorld, kind: str) -> dict[str, dict]:
     }
 
 
-async def test_every_pending_pod_is_released_once_and_bound(world):
+async def test_every_pending_pod_is_published_once_and_bound(world):
     await world.leading_watcher()
 
     names = await world.add_pods("web", 100)
@@ -59,7 +59,7 @@ async def test_every_pending_pod_is_released_once_and_bound(world):
     assert all(attempt.endswith(".1") for attempt in world.attempts)
 
 
-async def test_the_mirror_holds_nodes_and_bound_pods_and_loses_what_goes(world):
+async def test_mirror_follows_nodes_and_bound_pods(world):
     await world.leading_watcher()
     await world.add_pods("web", 3)
     await world.until(world.all_bound)
@@ -82,7 +82,7 @@ async def test_the_mirror_holds_nodes_and_bound_pods_and_loses_what_goes(world):
     await world.until(two_left)
 
 
-async def test_a_second_watcher_stands_by_and_goes_on_where_the_first_stopped(world):
+async def test_standby_goes_on_where_the_leader_stopped(world):
     first = await world.leading_watcher()
     second = await world.start_watcher()
     await world.until(lambda: second.process.health.is_ready)
@@ -97,7 +97,7 @@ async def test_a_second_watcher_stands_by_and_goes_on_where_the_first_stopped(wo
     assert len(world.names) == 40
 
 
-async def test_a_watcher_killed_in_the_middle_of_its_work_loses_nothing(world):
+async def test_killed_watcher_loses_no_pod(world):
     first = await world.leading_watcher()
     adding = asyncio.create_task(world.add_pods("web", 100))
     await world.until(lambda: len(world.names) > 20)
@@ -110,7 +110,7 @@ async def test_a_watcher_killed_in_the_middle_of_its_work_loses_nothing(world):
     assert set(world.names) == {f"web-{number}" for number in range(100)}
 
 
-async def test_messages_that_get_lost_behind_pending_are_found_missing_and_published_again(world):
+async def test_lost_attempts_are_published_again(world):
     world.answer = lambda pending: None if pending.attempt.endswith(".1") else Outcome.BOUND
     await world.leading_watcher(numbers=Numbers(silent_attempt=timedelta(seconds=1)))
 
@@ -120,7 +120,7 @@ async def test_messages_that_get_lost_behind_pending_are_found_missing_and_publi
     assert sorted(attempt.rsplit(".", 1)[1] for attempt in world.attempts) == ["1"] * 5 + ["2"] * 5
 
 
-async def test_pods_of_others_are_left_alone_and_gated_ones_wait(world):
+async def test_pods_of_others_are_ignored_and_gated_pods_wait(world):
     await world.leading_watcher()
     await world.add_pod("other", schedulerName="somebody-else")
     await world.add_pod("gated", schedulingGates=[{"name": "example.com/quota"}])

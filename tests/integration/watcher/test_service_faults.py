@@ -1,4 +1,4 @@
-"""The watcher when NATS is killed, comes back, or has lost its store: every pod is bound all the same."""
+"""Every pod is bound although NATS is killed, restarted, or has lost its store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ async def world(simulated_cluster: Cluster, own_nats_server: NatsServer) -> Asyn
         yield world
 
 
-async def test_nats_killed_and_restarted_costs_no_pod(world, own_nats_server):
+async def test_restart_of_nats_loses_no_pod(world, own_nats_server):
     await world.leading_watcher()
     adding = asyncio.create_task(world.add_pods("web", 60))
     await world.until(lambda: len(world.names) > 10)
@@ -33,7 +33,7 @@ async def test_nats_killed_and_restarted_costs_no_pod(world, own_nats_server):
     await world.until(world.all_bound)
 
 
-async def test_nats_that_has_lost_its_store_is_filled_again_and_costs_no_pod(world, own_nats_server):
+async def test_loss_of_the_nats_store_loses_no_pod(world, own_nats_server):
     watcher = await world.leading_watcher()
     adding = asyncio.create_task(world.add_pods("web", 60))
     await world.until(lambda: len(world.names) > 10)
