@@ -36,6 +36,7 @@ from berth_watcher.events import (
     Tick,
     WriteKey,
 )
+from berth_watcher.queue import Timestamp
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectStore
 
@@ -134,7 +135,7 @@ class WatcherUnderTest:
             store=self.store,
             profiles=self.profiles or profiles_of(read_configuration(None)),
             settings=self.settings,
-            started=(1000.0, EPOCH),
+            started=Timestamp(monotonic=1000.0, wall=EPOCH),
         )
         self._carry_out(self.core.begin(self.now))
 

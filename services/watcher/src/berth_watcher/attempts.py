@@ -30,7 +30,15 @@ from berth_watcher.events import (
     Warn,
 )
 from berth_watcher.hints import QueueingHints, label_of_own_update
-from berth_watcher.queue import WAITING_FOR_EVENT, InFlightWindow, QueuedPod, SchedulingQueue, Stage
+from berth_watcher.queue import (
+    WAITING_FOR_EVENT,
+    EventClock,
+    InFlightWindow,
+    QueuedPod,
+    SchedulingQueue,
+    Stage,
+    Timestamp,
+)
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState, former_state
@@ -49,44 +57,44 @@ class Attempts:
         self,
         *,
         term: Term,
+        clock: EventClock,
         queue: SchedulingQueue,
         requeue: Requeue,
         hints: QueueingHints,
         profiles: Mapping[str, object],
         settings: AttemptSettings,
         emit: Callable[[Effect], None],
-        wall_clock: Callable[[float], datetime],
     ) -> None:
         self._term = term
+        self._clock = clock
         self._queue = queue
         self._requeue = requeue
         self._hints = hints
         self._profiles = profiles
         self._settings = settings
         self._emit = emit
-        self._wall_clock = wall_clock
         self.window = InFlightWindow(settings.window_floor)
         self.running = False
         """Whether the takeover has found out what is in flight. Nothing is published before."""
 
-    def recover(self, streams: StreamsRead, now: float) -> None:
+    def recover(self, streams: StreamsRead) -> None:
         """The takeover has read the streams: every pod goes on where the former leader left it."""
         self.running = True
         for queued in [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]:
             state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
-            self._restore(queued, state, now)
+            self._restore(queued, state)
 
-    def on_pod(self, pod: Pod, now: float) -> None:
+    def on_pod(self, pod: Pod) -> None:
         """The watch shows a pod."""
         queued = self._queue.get(pod.metadata.uid)
         if not self._is_ours(pod):
             if queued is not None:
-                self._count_scheduled(queued, pod, now)
+                self._count_scheduled(queued, pod)
                 self._remove(queued)
         elif queued is None:
-            self._add(pod, now)
+            self._add(pod)
         else:
-            self._update(queued, pod, now)
+            self._update(queued, pod)
 
     def on_pod_deleted(self, uid: str) -> None:
         """The watch shows that a pod does not exist any more."""
@@ -94,11 +102,11 @@ class Attempts:
         if queued is not None:
             self._remove(queued)
 
-    def on_decision(self, event: DecisionReceived, now: float) -> None:
+    def on_decision(self, event: DecisionReceived) -> None:
         """Only Decisions of the latest attempt count. Of two, that of the higher epoch counts, then the first."""
         decision = event.decision
         if decision.outcome.final:
-            self.window.count_decision(now)
+            self.window.count_decision(self._clock.now)
         queued = self._queue.get(decision.uid)
         if queued is None or str(queued.attempt) != decision.attempt:
             return
@@ -106,35 +114,35 @@ class Attempts:
         if decision.epoch < queued.epoch or (not in_flight and decision.epoch == queued.epoch):
             return
         if decision.outcome.final:
-            self._conclude(queued, decision, now, event.time)
+            self._conclude(queued, decision, event.time)
         elif in_flight:
             queued.epoch = decision.epoch
             self.window.release(queued.uid)
-            self._queue.move(queued, Stage.IN_FLIGHT, due=now + self._settings.look_up_seconds)
+            self._await_decision(queued)
 
-    def on_looked_up(self, event: AttemptLookedUp, now: float) -> None:
+    def on_looked_up(self, event: AttemptLookedUp) -> None:
         """Without message or final Decision the attempt is lost: the next one follows, or after the third an error."""
         queued = self._in_flight(event.attempt)
         if queued is None or event.in_work_queue:
             return
         decision = event.decision
         if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
-            self._conclude(queued, decision, now, event.time or self._wall_clock(now))
+            self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
             return
         queued.lost_attempts += 1
         if queued.lost_attempts < MAX_LOST_ATTEMPTS:
-            self._publish(queued, now)
+            self._publish(queued)
         else:
             lost = f"looking for attempt {str(queued.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
-            self._give_up(queued, f"{lost}; {MAX_LOST_ATTEMPTS} attempts got lost in a row", now)
+            self._give_up(queued, f"{lost}; {MAX_LOST_ATTEMPTS} attempts got lost in a row")
 
-    def on_publish_refused(self, event: PublishRefused, now: float) -> None:
+    def on_publish_refused(self, event: PublishRefused) -> None:
         """An attempt that the bus will never store is an error of its pod."""
         queued = self._in_flight(event.attempt)
         if queued is not None:
-            self._give_up(queued, event.reason, now)
+            self._give_up(queued, event.reason)
 
-    def on_pod_read(self, event: PodRead, now: float) -> None:
+    def on_pod_read(self, event: PodRead) -> None:
         """The API's answer about a pod that the binder decided to be gone or bound."""
         queued = self._queue.get(event.uid)
         if queued is None or queued.stage is not Stage.AWAITING_WATCH:
@@ -142,35 +150,35 @@ class Attempts:
         if event.pod is None or not self._is_ours(event.pod):
             return  # it is gone or bound: the watch will show that
         queued.pod = event.pod
-        self._requeue.on_still_unbound(queued, now, self._wall_clock(now))
+        self._requeue.on_still_unbound(queued)
 
-    def requeue(self, pods: Iterable[QueuedPod], now: float) -> None:
+    def requeue(self, pods: Iterable[QueuedPod]) -> None:
         """An event may help these unschedulable or gated pods."""
         for queued in pods:
             if queued.stage is Stage.GATED:
                 self._enqueue(queued)
             else:
-                self._requeue.requeue(queued, now)
+                self._requeue.requeue(queued)
 
-    def run_timers(self, now: float) -> None:
+    def run_timers(self) -> None:
         """Handle the pods whose timer has gone off."""
-        for queued in self._queue.pop_due(now):
+        for queued in self._queue.pop_due():
             if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
-                self._look_up(queued, queued.attempt, now)
+                self._look_up(queued, queued.attempt)
             elif queued.stage is Stage.AWAITING_WATCH:
-                self._read_pod(queued, now)
+                self._read_pod(queued)
             else:
                 self._requeue.on_timer(queued)
 
-    def publish_active(self, now: float) -> None:
+    def publish_active(self) -> None:
         """Publish active pods in order while the window has free slots."""
-        free = self.window.free(now) if self.running else 0
+        free = self.window.free(self._clock.now) if self.running else 0
         while free > 0:
             queued = self._queue.pop()
             if queued is None:
                 return
             self.window.acquire(queued.uid)
-            self._publish(queued, now, waited=now - (queued.active_since or now))
+            self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
             free -= 1
 
     def _is_ours(self, pod: Pod) -> bool:
@@ -184,8 +192,8 @@ class Attempts:
             return None
         return queued
 
-    def _add(self, pod: Pod, now: float) -> None:
-        queued = QueuedPod(pod=pod, timestamp=_created(pod) or self._wall_clock(now))
+    def _add(self, pod: Pod) -> None:
+        queued = QueuedPod(pod=pod, timestamp=_created(pod) or self._clock.timestamp().wall)
         self._queue.add(queued)
         self._enqueue(queued)
 
@@ -199,7 +207,7 @@ class Attempts:
             queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
             self._queue.move(queued, Stage.GATED)
 
-    def _update(self, queued: QueuedPod, pod: Pod, now: float) -> None:
+    def _update(self, queued: QueuedPod, pod: Pod) -> None:
         before, queued.pod = queued.pod, pod
         if queued.stage in WAITING_FOR_EVENT:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
@@ -207,22 +215,22 @@ class Attempts:
             self._enqueue(queued)
         elif queued.stage is Stage.IN_FLIGHT:
             if queued.published is not None and changed(queued.published, pod):
-                self._publish(queued, now)
+                self._publish(queued)
         elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
-            self._requeue.requeue(queued, now)
+            self._requeue.requeue(queued)
 
-    def _count_scheduled(self, queued: QueuedPod, pod: Pod, now: float) -> None:
+    def _count_scheduled(self, queued: QueuedPod, pod: Pod) -> None:
         """Count a bound pod, if the Binding is ours: its attempt is in flight, or was decided ``bound``."""
         decided = queued.stage is Stage.AWAITING_WATCH and queued.outcome is Outcome.BOUND
         ours = decided or queued.stage is Stage.IN_FLIGHT
         if is_bound(pod) and ours and queued.attempt is not None and queued.first_active_at is not None:
-            self._emit(CountScheduled(attempts=queued.attempt.n, seconds=now - queued.first_active_at))
+            self._emit(CountScheduled(attempts=queued.attempt.n, seconds=self._clock.now - queued.first_active_at))
 
     def _remove(self, queued: QueuedPod) -> None:
         self.window.release(queued.uid)
         self._queue.remove(queued)
 
-    def _publish(self, queued: QueuedPod, now: float, *, waited: float | None = None) -> None:
+    def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
         """Publish the next attempt. The caller sees to the slot in the window."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
@@ -235,39 +243,41 @@ class Attempts:
         )
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         queued.at_front = False
-        self._queue.move(queued, Stage.IN_FLIGHT, due=now + self._settings.look_up_seconds)
+        self._await_decision(queued)
         self._emit(PublishPending(message=message, waited_seconds=waited))
 
-    def _conclude(
-        self, queued: QueuedPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0
-    ) -> None:
-        """Handle a final Decision by its outcome (PROTOCOL 5). ``age``: seconds since it was stored."""
+    def _await_decision(self, queued: QueuedPod) -> None:
+        self._queue.move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
+
+    def _conclude(self, queued: QueuedPod, decision: Decision, time: datetime, age_seconds: float = 0.0) -> None:
+        """Handle a final Decision, which was stored at ``time``, by its outcome (PROTOCOL 5)."""
+        decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
         self.window.release(queued.uid)
         queued.record_decision(decision)
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
-                self._requeue.on_unschedulable(queued, decision, now, decided_at, age)
+                self._requeue.on_unschedulable(queued, decision, decided_at)
             case Outcome.CONFLICT:
-                self._requeue.on_conflict(queued, decision, now, decided_at, age)
+                self._requeue.on_conflict(queued, decision, decided_at)
             case Outcome.ERROR:
-                self._requeue.on_error(queued, now, decided_at, age)
+                self._requeue.on_error(queued, decided_at)
             case Outcome.GONE:
                 self._queue.move(queued, Stage.AWAITING_WATCH)
-                self._read_pod(queued, now)
+                self._read_pod(queued)
             case _:
-                self._queue.move(queued, Stage.AWAITING_WATCH, due=now + WATCH_SECONDS)
+                self._queue.move(queued, Stage.AWAITING_WATCH, due=self._clock.now + WATCH_SECONDS)
 
-    def _look_up(self, queued: QueuedPod, attempt: Attempt, now: float) -> None:
+    def _look_up(self, queued: QueuedPod, attempt: Attempt) -> None:
         meta = queued.pod.metadata
         self._emit(LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name))
-        self._queue.set_timer(queued, now + self._settings.look_up_seconds)
+        self._queue.set_timer(queued, self._clock.now + self._settings.look_up_seconds)
 
-    def _read_pod(self, queued: QueuedPod, now: float) -> None:
+    def _read_pod(self, queued: QueuedPod) -> None:
         meta = queued.pod.metadata
         self._emit(ReadPod(uid=queued.uid, namespace=meta.namespace, name=meta.name))
-        self._queue.set_timer(queued, now + WATCH_SECONDS)
+        self._queue.set_timer(queued, self._clock.now + WATCH_SECONDS)
 
-    def _give_up(self, queued: QueuedPod, reason: str, now: float) -> None:
+    def _give_up(self, queued: QueuedPod, reason: str) -> None:
         """An error without a Decision: a dead letter and a warning, and the pod backs off."""
         subject, attempt = str(queued.subject("pending")), str(queued.attempt)
         dead_letter = DeadLetter(subject=subject, reason=reason, service="watcher", attempt=attempt)
@@ -275,30 +285,30 @@ class Attempts:
         self._emit(Warn(message=reason, fields={"pod": queued.pod.key, "uid": queued.uid}))
         self.window.release(queued.uid)
         queued.lost_attempts, queued.outcome, queued.message = 0, Outcome.ERROR, reason
-        self._requeue.on_error(queued, now, self._wall_clock(now))
+        self._requeue.on_error(queued, self._clock.timestamp())
 
-    def _restore(self, queued: QueuedPod, state: FormerState, now: float) -> None:
+    def _restore(self, queued: QueuedPod, state: FormerState) -> None:
         queued.attempt = state.attempt
         if state.attempt is not None and state.attempt.term > self._term:
             self._emit(StepDown(reason=f"attempt {str(state.attempt)!r}", term=state.attempt.term))
         if state.final_decision is not None and state.attempt is not None:
             queued.failures = state.attempt.n - 1
             last = state.final_decision
-            self._conclude(queued, last.decision, now, last.time, last.age_seconds)
+            self._conclude(queued, last.decision, last.time, last.age_seconds)
         elif state.in_flight is not None:
-            self._resume(queued, state.in_flight, has_slot=state.has_slot, now=now)
+            self._resume(queued, state.in_flight, has_slot=state.has_slot)
         else:
             self._queue.move(queued, Stage.ACTIVE)
 
-    def _resume(self, queued: QueuedPod, published: Pod, *, has_slot: bool, now: float) -> None:
+    def _resume(self, queued: QueuedPod, published: Pod, *, has_slot: bool) -> None:
         """Leave a pod in flight; after ``waiting`` it has no slot in the window."""
         queued.published = published
         if has_slot:
             self.window.acquire(queued.uid)
         if changed(published, queued.pod):
-            self._publish(queued, now)
+            self._publish(queued)
         else:
-            self._queue.move(queued, Stage.IN_FLIGHT, due=now + self._settings.look_up_seconds)
+            self._await_decision(queued)
 
 
 def _created(pod: Pod) -> datetime | None:

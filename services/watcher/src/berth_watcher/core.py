@@ -7,7 +7,6 @@ attempts (what is in flight) and the requeue (when a pod is tried again).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +43,7 @@ from berth_watcher.events import (
 from berth_watcher.hints import QueueingHints, cluster_events
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
-from berth_watcher.queue import QueuedPod, SchedulingQueue, Stage
+from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews
@@ -65,40 +64,45 @@ class WatcherCore:
         store: ObjectStore,
         profiles: Mapping[str, Profile],
         settings: AttemptSettings,
-        started: tuple[float, datetime],
+        started: Timestamp,
     ) -> None:
-        """``started``: the same moment by the monotonic clock and by the wall clock, to convert between them."""
         self._store = store
         self._effects: list[Effect] = []
         self._hints = hints = QueueingHints(profiles)
         self._mirror = Mirror(term)
-        self._queue = SchedulingQueue(profiles)
+        self._clock = clock = EventClock(started)
+        self._queue = SchedulingQueue(profiles, clock)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)
         self._requeue = Requeue(
-            queue=self._queue, hints=hints, mirror=self._mirror, kinds=store.kinds, settings=settings.requeue
+            clock=clock,
+            queue=self._queue,
+            hints=hints,
+            mirror=self._mirror,
+            kinds=store.kinds,
+            settings=settings.requeue,
         )
         self._attempts = Attempts(
             term=term,
+            clock=clock,
             queue=self._queue,
             requeue=self._requeue,
             hints=hints,
             profiles=profiles,
             settings=settings,
             emit=self._effects.append,
-            wall_clock=_wall_clock(started),
         )
         self._early_decisions: list[DecisionReceived] = []
         self._handlers = self._routes()
 
     def begin(self, now: float) -> list[Effect]:
         """Take in what the reflectors have shown. Nothing is written or published until the bus has been read."""
-        self._queue.now = now
+        self._clock.now = now
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
                 self._mirror_object(kind, name, thing)
                 if isinstance(thing, Pod):
-                    self._attempts.on_pod(thing, now)
+                    self._attempts.on_pod(thing)
             self._requeue.on_version(kind, self._store.versions[kind], listed=True)
             self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
         for undecodable in self._store.undecodable.values():
@@ -108,12 +112,12 @@ class WatcherCore:
 
     def handle(self, events: Iterable[Event], now: float) -> list[Effect]:
         """Handle events in order, then timers, and publish what may go. ``now`` is in monotonic seconds."""
-        self._queue.now = now
+        self._clock.now = now
         for event in events:
-            self._handlers[type(event)](event, now)
+            self._handlers[type(event)](event)
         self._requeue.on_mirror_settled()
-        self._attempts.run_timers(now)
-        self._attempts.publish_active(now)
+        self._attempts.run_timers()
+        self._attempts.publish_active()
         for kind, version in self._watermarks.pop_due(now, self._mirror.settled):
             desired = DesiredEntry(watermark=version)
             self._effects += self._mirror.set_desired(watermark_key(kind), desired, numbered=False)[1]
@@ -149,40 +153,40 @@ class WatcherCore:
             unsettled_keys=self._mirror.unsettled_keys,
         )
 
-    def _routes(self) -> Mapping[type, Callable[[Any, float], None]]:
+    def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         mirror, emit = self._mirror, self._effects.extend
         return {
             **dict.fromkeys((Listed, Upserted, Deleted, Current, Undecodable), self._on_reflector),
             DecisionReceived: self._on_decision,
-            BucketEntryRead: lambda event, _: emit(mirror.on_read(event.entry)),
+            BucketEntryRead: lambda event: emit(mirror.on_read(event.entry)),
             BucketComplete: self._on_bucket_complete,
-            KeyWritten: lambda event, _: emit(mirror.on_written(event.key, event.sequence)),
-            KeyWriteFailed: lambda event, _: emit(mirror.on_write_failed(event.key)),
-            KeyLookedUp: lambda event, _: emit(mirror.on_looked_up(event.key, event.entry)),
+            KeyWritten: lambda event: emit(mirror.on_written(event.key, event.sequence)),
+            KeyWriteFailed: lambda event: emit(mirror.on_write_failed(event.key)),
+            KeyLookedUp: lambda event: emit(mirror.on_looked_up(event.key, event.entry)),
             PodRead: self._attempts.on_pod_read,
             AttemptLookedUp: self._attempts.on_looked_up,
             PublishRefused: self._attempts.on_publish_refused,
             LiveDataReceived: self._on_live_data,
             StreamsRead: self._on_streams_read,
-            Tick: lambda _event, _now: None,
+            Tick: lambda _event: None,
         }
 
-    def _on_reflector(self, event: ReflectorNews, now: float) -> None:
+    def _on_reflector(self, event: ReflectorNews) -> None:
         for change in self._store.apply(event):
-            self._on_change(change, now)
+            self._on_change(change)
         if isinstance(event, Undecodable):
             self._effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]
         self._watermarks.on_version(event.kind, str(version), self._mirror.changes)
         self._requeue.on_version(event.kind, version, listed=isinstance(event, Listed))
 
-    def _on_change(self, change: ObjectChange, now: float) -> None:
+    def _on_change(self, change: ObjectChange) -> None:
         number = self._mirror_object(change.kind, change.name, change.new)
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
-                self._attempts.requeue(self._requeue.on_cluster_event(event, old, new, number), now)
+                self._attempts.requeue(self._requeue.on_cluster_event(event, old, new, number))
         if isinstance(change.new, Pod):
-            self._attempts.on_pod(change.new, now)
+            self._attempts.on_pod(change.new)
         elif change.kind == "pod":
             self._attempts.on_pod_deleted(change.name)
 
@@ -195,41 +199,36 @@ class WatcherCore:
         self._effects += effects
         return number
 
-    def _on_bucket_complete(self, event: BucketComplete, _now: float) -> None:
+    def _on_bucket_complete(self, event: BucketComplete) -> None:
         self._effects += self._mirror.start_writing(event.position)
         self._requeue.begin(event.position)
 
-    def _on_decision(self, event: DecisionReceived, now: float) -> None:
+    def _on_decision(self, event: DecisionReceived) -> None:
         self._requeue.last_decision = max(self._requeue.last_decision, event.sequence)
         if self._attempts.running:
-            self._attempts.on_decision(event, now)
+            self._attempts.on_decision(event)
         else:
             self._early_decisions.append(event)
 
-    def _on_streams_read(self, event: StreamsRead, now: float) -> None:
-        self._attempts.recover(event, now)
+    def _on_streams_read(self, event: StreamsRead) -> None:
+        self._attempts.recover(event)
         for decision in self._early_decisions:
-            self._attempts.on_decision(decision, now)
+            self._attempts.on_decision(decision)
         self._early_decisions.clear()
 
-    def _on_live_data(self, event: LiveDataReceived, now: float) -> None:
+    def _on_live_data(self, event: LiveDataReceived) -> None:
         try:
             name, node = parse_key(event.key)
         except DecodeError:
             return  # anybody may put facts, and no plugin reads a key without source and node
         news = LiveNews(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         pods = self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
-        self._attempts.requeue(pods, now)
+        self._attempts.requeue(pods)
 
     def _take_effects(self) -> list[Effect]:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
-
-
-def _wall_clock(started: tuple[float, datetime]) -> Callable[[float], datetime]:
-    monotonic, wall = started
-    return lambda now: wall + timedelta(seconds=now - monotonic)
 
 
 PAYLOAD_CHARACTERS: Final = 4096

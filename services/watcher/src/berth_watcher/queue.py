@@ -12,7 +12,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -161,6 +161,27 @@ class QueuedPod:
         return PodSubject(stage=stage, profile=self.profile, namespace=meta.namespace, pod=meta.name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timestamp:
+    """One moment by two clocks: monotonic seconds for timers, wall time for the ages of pods."""
+
+    monotonic: float
+    wall: datetime
+
+
+class EventClock:
+    """The time of the events that are being handled. The core sets ``now``; all its parts read it."""
+
+    def __init__(self, started: Timestamp) -> None:
+        self._started = started
+        self.now = started.monotonic
+        """Monotonic seconds."""
+
+    def timestamp(self) -> Timestamp:
+        since_start = timedelta(seconds=self.now - self._started.monotonic)
+        return Timestamp(monotonic=self.now, wall=self._started.wall + since_start)
+
+
 class QueueSort(Protocol):
     """The part of a profile that orders the active queue."""
 
@@ -172,12 +193,11 @@ class QueueSort(Protocol):
 class SchedulingQueue:
     """All pods that wait. A move costs O(log n); a cluster event costs nothing per pod unless some pod waits for it."""
 
-    def __init__(self, profiles: Mapping[str, QueueSort]) -> None:
-        self.now = 0.0
-        """Monotonic seconds: the time of the events that are being handled."""
+    def __init__(self, profiles: Mapping[str, QueueSort], clock: EventClock) -> None:
         self.incoming: Counter[tuple[str, str]] = Counter()
         """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
         self._profiles = profiles
+        self._clock = clock
         self._pods: dict[str, QueuedPod] = {}
         self._active: list[tuple[Any, datetime, int, str]] = []
         self._timers: list[tuple[float, int, str]] = []
@@ -253,9 +273,9 @@ class SchedulingQueue:
                 return pod
         return None
 
-    def pop_due(self, now: float) -> Iterator[QueuedPod]:
+    def pop_due(self) -> Iterator[QueuedPod]:
         """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
-        while self._timers and self._timers[0][0] <= now:
+        while self._timers and self._timers[0][0] <= self._clock.now:
             _, generation, uid = heapq.heappop(self._timers)
             pod = self._current(generation, uid)
             if pod is not None:
@@ -288,8 +308,9 @@ class SchedulingQueue:
         if QUEUES.get(stage) != "active":
             pod.active_since = None
         elif pod.active_since is None:
-            pod.active_since = self.now
-            pod.first_active_at = self.now if pod.first_active_at is None else pod.first_active_at
+            pod.active_since = self._clock.now
+            if pod.first_active_at is None:
+                pod.first_active_at = self._clock.now
         self._clear_rejection(pod)
         if pod.unschedulable_plugins and stage in QUEUES:
             rejected = self._rejected_as[pod.uid] = (pod.profile, pod.unschedulable_plugins)

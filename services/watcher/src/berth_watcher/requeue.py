@@ -12,7 +12,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from berth.api.livedata import BANDWIDTH, FACTS
@@ -21,7 +20,7 @@ from berth.api.meta import version_number
 from berth.framework.events import ClusterEvent, LiveNews
 from berth_watcher.hints import QueueingHints, label_of
 from berth_watcher.mirror import Mirror
-from berth_watcher.queue import QueuedPod, SchedulingQueue, Stage
+from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
@@ -40,15 +39,17 @@ as having missed something."""
 class Requeue:
     """Puts pods whose attempt failed where they wait, and makes them active again."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of the core that it works on
         self,
         *,
+        clock: EventClock,
         queue: SchedulingQueue,
         hints: QueueingHints,
         mirror: Mirror,
         kinds: Iterable[str],
         settings: RequeueSettings,
     ) -> None:
+        self._clock = clock
         self._queue = queue
         self._hints = hints
         self._mirror = mirror
@@ -64,11 +65,9 @@ class Requeue:
         """Events up to now are not in the log: those below a position of the bucket, and those not yet stored."""
         self._cluster_log.begin(self._mirror.changes, position)
 
-    def on_unschedulable(
-        self, pod: QueuedPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0
-    ) -> None:
+    def on_unschedulable(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
         """No node fits, or the victims are leaving: the pod waits for an event, unless its ranking missed one."""
-        self._fail(pod, now, decided_at, age)
+        self._fail(pod, decided_at)
         missed = self._missed_change(pod, decision.positions)
         if missed is not None:
             pod.mirror_change = missed
@@ -76,24 +75,22 @@ class Requeue:
             return
         preempting = decision.outcome is Outcome.PREEMPTING
         wait = self._settings.preemption_seconds if preempting else self._settings.max_unschedulable_seconds
-        self._queue.move(pod, Stage.UNSCHEDULABLE, due=now - age + wait)
+        self._queue.move(pod, Stage.UNSCHEDULABLE, due=decided_at.monotonic + wait)
 
-    def on_error(self, pod: QueuedPod, now: float, decided_at: datetime, age: float = 0.0) -> None:
+    def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> None:
         """The pod backs off. No event ends that."""
-        self._fail(pod, now, decided_at, age)
+        self._fail(pod, failed_at)
         self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
 
-    def on_conflict(
-        self, pod: QueuedPod, decision: Decision, now: float, decided_at: datetime, age: float = 0.0
-    ) -> None:
+    def on_conflict(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
         """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
         pod.awaited_versions = _versions(decision)
-        self._retry_soon(pod, now, decided_at, counts=decision.reason != Reason.STALE, age=age)
+        self._retry_soon(pod, decided_at, counts=decision.reason != Reason.STALE)
 
-    def on_still_unbound(self, pod: QueuedPod, now: float, decided_at: datetime) -> None:
+    def on_still_unbound(self, pod: QueuedPod) -> None:
         """The binder decided that it is gone or bound, but the API shows it unbound: a conflict without versions."""
         pod.awaited_versions = {}
-        self._retry_soon(pod, now, decided_at, counts=True)
+        self._retry_soon(pod, self._clock.timestamp(), counts=True)
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> list[QueuedPod]:
         """Record an event that the mirror is storing. Returns the waiting pods that it may help."""
@@ -142,31 +139,31 @@ class Requeue:
             pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
             self._activate(pod)
 
-    def requeue(self, pod: QueuedPod, now: float) -> None:
+    def requeue(self, pod: QueuedPod) -> None:
         """An event may help the pod: it is tried again, after its back-off."""
-        if now < pod.backoff_until:
+        if self._clock.now < pod.backoff_until:
             self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
         else:
             self._activate(pod)
 
-    def _retry_soon(self, pod: QueuedPod, now: float, decided_at: datetime, *, counts: bool, age: float = 0.0) -> None:
+    def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp, *, counts: bool) -> None:
         pod.conflicts += counts
         pod.incoming_event = ATTEMPT_FAILED
         if pod.conflicts >= MAX_CONFLICTS:
-            self.on_error(pod, now, decided_at, age)
+            self.on_error(pod, failed_at)
             return
         pod.at_front = True
-        self._queue.move(pod, Stage.AWAITING_VERSIONS, due=now + self._settings.versions_seconds)
+        self._queue.move(pod, Stage.AWAITING_VERSIONS, due=self._clock.now + self._settings.versions_seconds)
         if self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             self._activate_after_mirror(pod)
 
-    def _fail(self, pod: QueuedPod, now: float, decided_at: datetime, age: float) -> None:
+    def _fail(self, pod: QueuedPod, failed_at: Timestamp) -> None:
         pod.failures += 1
         pod.conflicts = 0
         pod.incoming_event = ATTEMPT_FAILED
         pod.at_front = False
-        pod.timestamp = decided_at
-        pod.backoff_until = now - age + self._settings.back_off.seconds(pod.failures)
+        pod.timestamp = failed_at.wall
+        pod.backoff_until = failed_at.monotonic + self._settings.back_off.seconds(pod.failures)
 
     def _activate_after_mirror(self, pod: QueuedPod) -> None:
         """The reflectors have shown what the conflict was about. The scorer must read it from the mirror."""

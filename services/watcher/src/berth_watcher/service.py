@@ -34,6 +34,7 @@ from berth.process.tasks import run_until
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, BucketEntryRead, DecisionReceived, LiveDataReceived, Tick
 from berth_watcher.metrics import Gauges, count_decision, count_received
+from berth_watcher.queue import Timestamp
 from berth_watcher.runner import EffectRunner, Inbox
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
@@ -132,7 +133,7 @@ class WatcherTerm:
             store=self._parts.store,
             profiles=self._parts.profiles,
             settings=self._parts.settings.attempts,
-            started=(self._now(), datetime.now(UTC)),
+            started=Timestamp(monotonic=self._now(), wall=datetime.now(UTC)),
         )
         self._parts.informers.listen(self._inbox.put)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
