@@ -37,7 +37,7 @@ PROFILE = "berth"
 
 
 def make_node(name: str, *, cpu: str = "4", version: int = 1, pods: str = "110", **spec: Any) -> Node:
-    """A node with so much room."""
+    """A node with these allocatable resources."""
     return msgspec.convert(
         {
             "metadata": {"name": name, "uid": f"node-{name}", "resourceVersion": str(version)},
@@ -75,8 +75,20 @@ def on_node(pod: Pod, node: str, version: int = 20) -> Pod:
 
 
 def nominated(pod: Pod, node: str, version: int = 50) -> Pod:
-    """The same pod as the API shows it once a node is kept for it."""
+    """The same pod as the API shows it once a node is nominated for it."""
     return at_version(msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node)), version)
+
+
+def gated(pod: Pod) -> Pod:
+    """The same pod with a scheduling gate."""
+    spec = msgspec.structs.replace(pod.spec, scheduling_gates=[{"name": "wait"}])
+    return msgspec.convert(msgspec.to_builtins(msgspec.structs.replace(pod, spec=spec)), Pod)
+
+
+def labelled(pod: Pod, version: int) -> Pod:
+    """The same pod with a label that it did not have."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={"new": "label"}, resource_version=str(version))
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, **parts: Any) -> Ranked:
@@ -186,7 +198,7 @@ class Bench:
         return self.handle(PodAnswer(uid=asked.uid, status=found, pod=pod))
 
     def evicted(self, asked: Pod, node: str = "", status: int = 200, *, version: int = 50) -> list[Effect]:
-        """The API server answers the evictions for a pod: it shows the pod with the node kept for it, or refuses."""
+        """The API server answers the evictions for a pod: it shows the pod with its nominated node, or rejects."""
         shown = nominated(asked, node, version) if status == 200 else None
         return self.handle(EvictionAnswer(uid=asked.uid, status=status, pod=shown))
 

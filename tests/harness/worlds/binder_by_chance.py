@@ -181,7 +181,7 @@ class World:
         return EvictionAnswer(uid=uid, status=0) if is_lost else EvictionAnswer(uid=uid, status=200, pod=nominated)
 
     def evict(self, victim: Pod) -> None:
-        """Pods of a name, but not namesakes, are told to go: some at once, some later."""
+        """The victim is deleted, unless another pod has its name: sometimes at once, sometimes with a grace period."""
         pod = self.pods.get(victim.metadata.name)
         if pod is None or pod.uid != victim.uid or pod.metadata.deletion_timestamp:
             return
@@ -192,8 +192,8 @@ class World:
         self.version += 1
         decision = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
         metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
-        going = msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[decision]))
-        self._store(at_version(going, self.version))
+        terminating = msgspec.structs.replace(pod, metadata=metadata, status=PodStatus(conditions=[decision]))
+        self._store(at_version(terminating, self.version))
 
     def _nominate(self, pod: Pod, node: str) -> Pod:
         self.version += 1
@@ -208,10 +208,10 @@ class World:
             self._nominate(pod, "")
 
     def end_one(self) -> None:
-        """A kubelet ends a pod that was told to go."""
-        going = sorted(name for name, pod in self.pods.items() if pod.metadata.deletion_timestamp)
-        if going:
-            self.replace(self.chance.choice(going))
+        """A kubelet ends a terminating pod."""
+        terminating = sorted(name for name, pod in self.pods.items() if pod.metadata.deletion_timestamp)
+        if terminating:
+            self.replace(self.chance.choice(terminating))
 
     def replace(self, name: str) -> None:
         """A pod is deleted, and its controller makes another of the same name."""

@@ -65,7 +65,7 @@ class BinderWorld:
         """Start one more binder."""
         chosen = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
         process = Process(name="binder", settings=Settings(leader_election=replace(chosen, **election)))
-        clients = Clients(bus=self.bus, api=self.cluster.client, voice=self.cluster.client)
+        clients = Clients(bus=self.bus, api=self.cluster.client, events=self.cluster.client)
         work = serve_on(clients, process, self.configuration, settings)
         binder = RunningBinder(process=process, task=asyncio.create_task(work))
         self.binders.append(binder)
@@ -83,8 +83,8 @@ class BinderWorld:
     async def add_node(self, cpu: str = "4") -> str:
         """A node that is ready, of a name of its own."""
         name = f"node-{uuid.uuid4().hex[:10]}"
-        room = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
-        node = {"metadata": {"name": name}, "status": {"allocatable": room, "capacity": room}}
+        resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+        node = {"metadata": {"name": name}, "status": {"allocatable": resources, "capacity": resources}}
         assert (await self.cluster.api.post("/api/v1/nodes", node)).code == 201
         assert (await self.cluster.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})).code == 200
         return name
@@ -143,7 +143,7 @@ class BinderWorld:
         await self.until(none)
 
     async def read_decisions(self) -> None:
-        """Keep reading DECISIONS into ``said``."""
+        """Keep reading DECISIONS into ``decisions``."""
         async with self.session.read_stream("DECISIONS") as following:
             async for batch in following.batches():
                 self.decisions += [decode(stored.data, Decision) for stored in batch]
@@ -154,7 +154,7 @@ W = TypeVar("W", bound=BinderWorld)
 
 @asynccontextmanager
 async def binder_world(cluster: Cluster, bus: Bus, kind: type[W] = BinderWorld) -> AsyncIterator[W]:
-    """A bus that serves the cluster, with nobody on it yet."""
+    """A bus that serves the cluster, with no service on it yet."""
     session = await bus.connect(name="test")
     world = kind(cluster=cluster, bus=bus, session=session)
     await claim_cluster(session, await read_cluster_id(cluster.client))

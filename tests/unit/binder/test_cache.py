@@ -27,7 +27,7 @@ def listed(version: int, *pods: Pod) -> Listed:
     return Listed(kind=PODS, objects=list(pods), resource_version=str(version))
 
 
-def test_a_reservation_counts_as_a_pod_until_the_watch_shows_the_pod_on_its_node(cache):
+def test_assumed_pod_counts_until_the_watch_shows_it_bound(cache):
     pod = show(cache, make_pod("web"))
     cache.assume(pod, "n1")
     assert cache.snapshot.pods_on("n1") == 1
@@ -37,7 +37,7 @@ def test_a_reservation_counts_as_a_pod_until_the_watch_shows_the_pod_on_its_node
     assert cache.bound_node(pod.uid) == "n1"
 
 
-def test_a_reserved_pod_that_the_watch_shows_elsewhere_counts_there_only(cache):
+def test_assumed_pod_shown_elsewhere_counts_there_only(cache):
     pod = show(cache, make_pod("web"))
     cache.assume(pod, "n1")
     show(cache, on_node(pod, "n2"))
@@ -45,7 +45,7 @@ def test_a_reserved_pod_that_the_watch_shows_elsewhere_counts_there_only(cache):
     assert not cache.assumed_pods
 
 
-def test_an_update_of_an_unbound_pod_leaves_its_reservation(cache):
+def test_update_of_an_unbound_pod_leaves_it_assumed(cache):
     pod = show(cache, make_pod("web"))
     cache.assume(pod, "n1")
     show(cache, at_version(pod, 12))
@@ -53,7 +53,7 @@ def test_an_update_of_an_unbound_pod_leaves_its_reservation(cache):
     assert cache.snapshot.pods_on("n1") == 1
 
 
-def test_a_reservation_ends_when_the_pod_is_deleted(cache):
+def test_deleted_pod_is_assumed_no_longer(cache):
     pod = show(cache, make_pod("web"))
     cache.assume(pod, "n1")
     cache.observe(Deleted(kind=PODS, object=at_version(pod, 12)))
@@ -61,14 +61,14 @@ def test_a_reservation_ends_when_the_pod_is_deleted(cache):
     assert cache.snapshot.pods_on("n1") == 0
 
 
-def test_a_reservation_ends_when_the_pod_is_shown_finished(cache):
+def test_finished_pod_is_assumed_no_longer(cache):
     pod = show(cache, make_pod("job"))
     cache.assume(pod, "n1")
     show(cache, make_pod("job", node="n1", version=15, status={"phase": "Succeeded"}))
     assert cache.snapshot.pods_on("n1") == 0
 
 
-def test_a_reservation_ends_with_a_list_that_lacks_the_pod(cache):
+def test_list_without_the_pod_ends_its_assumption(cache):
     pod = show(cache, make_pod("web", version=10))
     cache.assume(pod, "n1")
     cache.finish_binding(pod.uid)
@@ -77,7 +77,7 @@ def test_a_reservation_ends_with_a_list_that_lacks_the_pod(cache):
     assert cache.snapshot.pods_on("n1") == 0
 
 
-def test_a_reservation_of_a_pod_from_a_message_outlives_a_list_that_is_older_than_the_pod(cache):
+def test_list_older_than_the_pod_leaves_it_assumed(cache):
     pod = make_pod("web", version=40)
     cache.assume(pod, "n1")
     cache.observe(listed(30))
@@ -86,26 +86,26 @@ def test_a_reservation_of_a_pod_from_a_message_outlives_a_list_that_is_older_tha
     assert cache.assumed_pod(pod.uid) is None
 
 
-def test_a_bound_pod_that_a_list_lacks_is_taken_off_its_node(cache):
+def test_list_without_a_bound_pod_removes_it(cache):
     pod = show(cache, make_pod("web", node="n1"))
     cache.observe(listed(30))
     assert cache.bound_node(pod.uid) is None
     assert cache.snapshot.pods_on("n1") == 0
 
 
-def test_nodes_that_a_list_lacks_are_gone(cache):
+def test_list_without_a_node_removes_it(cache):
     cache.observe(Listed(kind=NODES, objects=[make_node("n2")], resource_version="9"))
     assert cache.snapshot.node_names() == ["n2"]
 
 
-def test_a_promise_that_comes_after_the_watch_changes_nothing(cache):
+def test_assuming_a_bound_pod_changes_nothing(cache):
     pod = show(cache, make_pod("web", node="n1"))
     cache.assume(pod, "n2")
     assert not cache.assumed_pods
     assert cache.snapshot.pods_on("n2") == 0
 
 
-def test_only_objects_and_events_name_a_resource_version_but_lists_and_bookmarks_move_the_position(cache):
+def test_only_objects_count_as_newest_version_but_bookmarks_move_reached(cache):
     cache.observe(listed(100, make_pod("web", version=60)))
     cache.observe(Current(kind=PODS, resource_version="200"))
     assert cache.newest_resource_versions()[PODS] == "60"
@@ -114,14 +114,14 @@ def test_only_objects_and_events_name_a_resource_version_but_lists_and_bookmarks
     assert cache.newest_resource_versions()[PODS] == "210"
 
 
-def test_a_list_of_an_api_server_with_another_store_moves_the_position_back(cache):
+def test_list_from_another_store_moves_the_versions_back(cache):
     cache.observe(listed(500, make_pod("web", version=400)))
     cache.observe(listed(50, make_pod("api", version=40)))
     assert cache.reached(PODS) == 50
     assert int(cache.newest_resource_versions()[PODS]) <= 50
 
 
-def test_a_nomination_counts_while_the_pod_is_unbound_and_is_no_pod_on_the_node(cache):
+def test_nomination_counts_while_the_pod_is_unbound(cache):
     pod = show(cache, make_pod("vip", status={"nominated_node_name": "n1"}))
     assert [nominated.node for nominated in cache.snapshot.nominations()] == ["n1"]
     assert cache.snapshot.pods_on("n1") == 0
@@ -133,23 +133,23 @@ def test_a_nomination_counts_while_the_pod_is_unbound_and_is_no_pod_on_the_node(
     assert not cache.snapshot.nominations()
 
 
-def test_unanswered_promises_of_a_former_epoch_are_forgotten_and_confirmed_ones_kept(cache):
-    lost, kept = show(cache, make_pod("lost")), show(cache, make_pod("kept"))
-    cache.assume(lost, "n1")
-    cache.assume(kept, "n2")
-    cache.finish_binding(kept.uid)
+def test_unconfirmed_pods_of_a_former_epoch_are_forgotten(cache):
+    unconfirmed, confirmed = show(cache, make_pod("unconfirmed")), show(cache, make_pod("confirmed"))
+    cache.assume(unconfirmed, "n1")
+    cache.assume(confirmed, "n2")
+    cache.finish_binding(confirmed.uid)
     cache.forget_former_epochs()
-    assert set(cache.assumed_pods) == {kept.uid}
+    assert set(cache.assumed_pods) == {confirmed.uid}
 
 
-def test_the_highest_fence_on_any_pod_is_known(cache):
+def test_highest_fence_on_any_pod_is_kept(cache):
     fence = PodCondition(type="berth/fence", status="True", message="9")
     show(cache, make_pod("web", status={"conditions": [fence]}))
     show(cache, make_pod("api"))
     assert cache.highest_fence == 9
 
 
-def test_an_unreadable_pod_stays_as_it_was_known_until_it_is_deleted(cache):
+def test_undecodable_pod_stays_as_it_was_until_it_is_deleted(cache):
     pod = show(cache, make_pod("web", node="n1"))
     odd = {"kind": PODS, "namespace": "default", "name": "web", "uid": pod.uid, "reason": "", "raw": b""}
     cache.observe(Undecodable(**odd, resource_version="30"))
@@ -159,7 +159,7 @@ def test_an_unreadable_pod_stays_as_it_was_known_until_it_is_deleted(cache):
     assert cache.reached(PODS) == 31
 
 
-def test_unbound_pods_are_those_of_the_schedulers_asked_for(cache):
+def test_unbound_pods_are_those_of_the_given_schedulers(cache):
     show(cache, make_pod("ours"))
     show(cache, make_pod("bound", node="n1"))
     theirs = Pod(metadata=make_pod("theirs").metadata)
@@ -167,7 +167,7 @@ def test_unbound_pods_are_those_of_the_schedulers_asked_for(cache):
     assert [pod.metadata.name for pod in cache.unbound_pods(["berth"])] == ["ours"]
 
 
-def test_an_object_that_nobody_foresaw_is_told_of_and_keeps_no_other_from_being_seen(cache, monkeypatch):
+def test_object_that_raises_is_reported_and_stops_no_other(cache, monkeypatch):
     odd, fine = make_pod("odd", node="n1"), make_pod("fine", node="n1", version=12)
     place = cache.snapshot.place
 

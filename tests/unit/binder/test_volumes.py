@@ -1,4 +1,4 @@
-"""Claims that wait for their first consumer: volumes kept or made, waited for, and given up, in the binder's core."""
+"""Claims that wait for their first consumer: volumes claimed or provisioned, waited for, and given up."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def selected(node: str, version: int = 5, **more) -> PersistentVolumeClaim:
     return a_claim(version=version, annotations={SELECTED_NODE: node}, **more)
 
 
-def kept(volume: PersistentVolume, claim: str = "data", version: int = 6) -> PersistentVolume:
-    """The volume as the API shows it once it is kept for a claim."""
+def claimed(volume: PersistentVolume, claim: str = "data", version: int = 6) -> PersistentVolume:
+    """The volume as the API shows it once it is bound to a claim."""
     raw = msgspec.to_builtins(volume)
     raw["metadata"]["resourceVersion"] = str(version)
     raw["spec"]["claimRef"] = {"namespace": "default", "name": claim, "uid": f"uid-{claim}"}
@@ -64,7 +64,7 @@ def world() -> World:
 CLAIM = ClaimName(namespace="default", name="data", uid="uid-data")
 
 
-def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(world):
+def test_volume_is_provisioned_before_the_pod_is_bound(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     assert (world.writes, world.posts) == ([(SelectNode(claim=CLAIM, node="n1"),)], [])
@@ -81,14 +81,14 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(world):
     assert world.posts == ["n1"]
 
 
-def test_a_free_volume_that_the_node_reaches_is_kept_for_the_claim(world):
+def test_free_volume_that_the_node_reaches_is_claimed(world):
     volume = a_volume("disk")
     world.show_storage(volume)
     pod = world.show(using("web"))
     world.take(ranked(pod, "n2"))
     assert world.writes == [(KeepVolume(volume="disk", claim=CLAIM),)]
     world.written(pod, pv=6)
-    world.show_storage(kept(volume), a_claim(version=7, volume="disk"))
+    world.show_storage(claimed(volume), a_claim(version=7, volume="disk"))
     world.wait(1)
     assert world.posts == ["n2"]
 
@@ -102,8 +102,8 @@ def test_two_pods_never_get_one_volume(world):
     assert world.outcomes == ["conflict"]
 
 
-def test_what_was_written_is_waited_for_until_the_watch_has_shown_it(world):
-    """Before that the claim looks as if somebody had taken the node back."""
+def test_binding_waits_until_the_watch_shows_what_was_written(world):
+    """Before that the claim looks as if the provisioner had rejected the node."""
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, pvc=5)
@@ -114,7 +114,7 @@ def test_what_was_written_is_waited_for_until_the_watch_has_shown_it(world):
     assert world.outcomes == ["waiting"]
 
 
-def test_a_provisioner_that_gives_the_node_back_sends_the_pod_to_another_one(world):
+def test_rejected_provisioning_sends_the_pod_to_another_node(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, pvc=5)
@@ -128,7 +128,7 @@ def test_a_provisioner_that_gives_the_node_back_sends_the_pod_to_another_one(wor
     assert world.cache.assumed_pod(pod.uid) is None
 
 
-def test_a_pod_whose_claims_are_not_bound_in_time_is_refused(world):
+def test_pod_whose_claims_are_not_bound_in_time_is_unschedulable(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, pvc=5)
@@ -144,7 +144,7 @@ def test_a_pod_whose_claims_are_not_bound_in_time_is_refused(world):
 
 
 @pytest.mark.parametrize("status", [404, 409])
-def test_what_was_changed_meanwhile_is_ranked_again_and_its_volume_is_free(world, status):
+def test_conflicting_write_is_ranked_again_and_frees_the_volume(world, status):
     world.show_storage(a_class("kubernetes.io/no-provisioner"), a_volume("disk"), a_claim("other"))
     first, second = world.show(using("first")), world.show(using("second", "other"))
     world.take(ranked(first, "n1"))
@@ -154,7 +154,7 @@ def test_what_was_changed_meanwhile_is_ranked_again_and_its_volume_is_free(world
     assert [write.claim.name for requests in world.writes for write in requests] == ["data", "other"]
 
 
-def test_a_write_that_the_api_server_refuses_is_an_error_in_its_words(world):
+def test_rejected_write_is_an_error_with_the_apis_message(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, 403)
@@ -162,7 +162,7 @@ def test_a_write_that_the_api_server_refuses_is_an_error_in_its_words(world):
     assert world.decisions[-1].message == "what comes before the Binding was rejected by the API server: 403: so it is"
 
 
-def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
+def test_write_without_an_answer_is_retried_on_the_same_node(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1", "n2"))
     world.written(pod, NO_ANSWER)
@@ -174,7 +174,7 @@ def test_a_write_without_an_answer_is_made_again_on_the_same_node(world):
     assert world.core.in_flight == 0
 
 
-def test_a_successor_goes_on_with_the_node_that_was_selected(world):
+def test_successor_keeps_the_selected_node(world):
     pod = world.show(using("web"))
     world.take(ranked(pod, "n1"))
     world.written(pod, pvc=5)
@@ -184,7 +184,7 @@ def test_a_successor_goes_on_with_the_node_that_was_selected(world):
     assert world.writes[-1] == (SelectNode(claim=CLAIM, node="n1"),)
 
 
-def test_a_leader_that_gave_up_supposes_nothing_any_more(world):
+def test_nothing_is_assumed_after_a_new_takeover(world):
     volume = a_volume("disk")
     world.show_storage(volume)
     world.take(ranked(world.show(using("web")), "n1"))
@@ -193,7 +193,7 @@ def test_a_leader_that_gave_up_supposes_nothing_any_more(world):
     assert world.cache.snapshot.objects(PersistentVolume).named("disk").spec.claim_ref is None
 
 
-def test_a_pod_whose_claims_are_bound_is_bound_at_once(world):
+def test_pod_whose_claims_are_bound_is_bound_at_once(world):
     world.show_storage(a_volume("made"), a_claim(version=4, volume="made"))
     world.take(ranked(world.show(using("web")), "n1"))
     assert (world.writes, world.posts) == ([], ["n1"])

@@ -1,11 +1,11 @@
-"""The binder: reads the cluster all the time, and commits while it leads."""
+"""The binder process: keeps its cache of the cluster current all the time and, while it leads, binds pods."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.bus.interface import Bus
@@ -23,29 +23,29 @@ from berth_binder.settings import BinderSettings, binder_settings
 
 log = get_logger()
 
-LAST_WORDS_SECONDS = 1.0
-"""How long Events that still wait may take on stopping; they are the first thing to do without."""
-
-
-async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
-    """Run the binder on the clients that the settings name, until the process stops."""
-    settings = binder_settings(process.settings)
-    async with (
-        kube_client(process.settings, name="binder", meter=process.metrics) as client,
-        kube_client(process.settings, name="binder-events", meter=process.metrics) as voice,
-    ):
-        clients = Clients(bus=nats_bus(process.settings), api=client, voice=voice)
-        await serve_on(clients, process, configuration, settings)
+LAST_EVENTS_SECONDS: Final = 1.0
+"""How long to send Events that still wait on stopping; what is left is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Whom the binder talks to."""
+    """The binder's connections."""
 
     bus: Bus
     api: KubeClient
-    voice: KubeClient
+    events: KubeClient
     """For Events and conditions: connections and a rate (qps) of their own, so that no Binding waits behind them."""
+
+
+async def serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
+    """Run the binder until the process stops, on clients made from the settings."""
+    settings = binder_settings(process.settings)
+    async with (
+        kube_client(process.settings, name="binder", meter=process.metrics) as client,
+        kube_client(process.settings, name="binder-events", meter=process.metrics) as events,
+    ):
+        clients = Clients(bus=nats_bus(process.settings), api=client, events=events)
+        await serve_on(clients, process, configuration, settings)
 
 
 async def serve_on(
@@ -59,7 +59,7 @@ async def serve_on(
         client=client,
         cache=cache,
         informers=cluster_informers(client, partial(observe, cache), process),
-        recorder=EventRecorder(clients.voice, process, EventBudget(settings.events)),
+        recorder=EventRecorder(clients.events, process, EventBudget(settings.events)),
         profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
         config=configuration.digest,
         settings=settings,
@@ -67,7 +67,7 @@ async def serve_on(
     async with asyncio.TaskGroup() as tasks:
         background = [
             tasks.create_task(parts.informers.run(), name="informers"),
-            tasks.create_task(parts.recorder.run()),
+            tasks.create_task(parts.recorder.run(), name="event recorder"),
         ]
         await lead_until_stopped(
             clients.bus,
@@ -77,16 +77,16 @@ async def serve_on(
             serve=lambda session, leadership: BinderRunner(parts, session, leadership).run(),
             stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods)},
         )
-        await parts.recorder.finish(LAST_WORDS_SECONDS)
+        await parts.recorder.finish(LAST_EVENTS_SECONDS)
         for task in background:
             task.cancel()
 
 
 def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
-    """Hand an informer's event to the cache, and log what cannot be read or does not add up."""
+    """Hand an informer's event to the cache, and log objects that cannot be used as they are."""
     cache.observe(event)
     oddities = cache.snapshot.oddities
     while oddities:
-        log.warning("counted otherwise than it is written", problem=oddities.popleft())
+        log.warning("cannot use an object as it is", reason=oddities.popleft())
     if isinstance(event, Undecodable):
-        log.warning("an object that cannot be read", kind=event.kind, object=event.name, reason=event.reason)
+        log.warning("cannot decode an object", kind=event.kind, object=event.name, reason=event.reason)

@@ -11,7 +11,7 @@ PODS_MADE = 24
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_one_node_a_pod_room_on_every_node_and_an_end_for_every_message(seed):
+def test_every_pod_has_one_node_and_every_message_an_end(seed):
     world = World(chance=random.Random(seed))
     for number in range(PODS_MADE):
         world.create(f"p{number}")

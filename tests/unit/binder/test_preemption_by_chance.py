@@ -1,4 +1,4 @@
-"""Evictions against an API server that fails by chance: no room is given twice, and every message has an end."""
+"""Evictions against an API server that fails by chance: no node is overcommitted, and every message has an end."""
 
 import random
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from harness.worlds.binder_by_chance import NODES, ROOM, World
 
 IMPORTANT = 100
 UNIMPORTANT, IMPORTANT_ONES = 20, 5
-"""The unimportant ones alone are more than there is room for."""
+"""The unimportant ones alone are more than the nodes can hold."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ def run_of(seed: int) -> Preempting:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_room_that_is_made_is_given_once_and_every_message_has_an_end(seed):
+def test_no_node_is_overcommitted_and_every_message_has_an_end(seed):
     world = run_of(seed)
     assert world.unsettled == set()
     assert list(world.bench.core.held()) == []
@@ -77,7 +77,7 @@ def test_room_that_is_made_is_given_once_and_every_message_has_an_end(seed):
     assert nominations == {uid: node for uid, node in shown.items() if node}
 
 
-def test_the_runs_are_of_use():
+def test_runs_evict_and_have_conflicts():
     worlds = [run_of(seed) for seed in range(10)]
     assert sum(len(world.evicted) for world in worlds) > 20
     outcomes = {decision.outcome.value for world in worlds for decision in world.bench.decisions}

@@ -12,28 +12,28 @@ def fenced(epoch: str) -> Pod:
     return make_pod("web", status={"conditions": [PodCondition(type="PodScheduled"), condition]})
 
 
-def test_an_unbound_pod_needs_the_fence_of_each_new_epoch():
+def test_unbound_pod_needs_the_fence_of_each_epoch():
     assert needs_fence(make_pod("web"), Epoch(3))
     assert needs_fence(fenced("2"), Epoch(3))
     assert not needs_fence(fenced("3"), Epoch(3))
 
 
-def test_a_bound_deleted_or_finished_pod_needs_no_fence():
+def test_bound_deleted_or_finished_pod_needs_no_fence():
     assert not needs_fence(make_pod("web", node="n1"), Epoch(3))
     assert not needs_fence(make_pod("web", metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}), Epoch(3))
     assert not needs_fence(make_pod("web", status={"phase": "Failed"}), Epoch(3))
 
 
-def test_each_pod_is_fenced_once():
+def test_pod_is_fenced_once():
     web, api = make_pod("web"), make_pod("api")
     assert pods_to_fence([web, api, web], Epoch(1)) == [web, api]
 
 
-def test_a_fence_that_is_no_number_is_none():
+def test_fence_without_a_number_is_none():
     assert fence_epoch(fenced("soon")) == 0
 
 
-def test_only_consumers_of_lower_epochs_go():
+def test_consumers_of_lower_epochs_are_deleted():
     names = ["binder-3", "binder-12", "binder-5", "scorer", "binder-x", "binder-"]
     assert former_consumers(names, Epoch(5)) == ["binder-3"]
     assert consumer_of(Epoch(5)) == "binder-5"

@@ -34,7 +34,7 @@ def important(name: str = "vip", *, cpu: str = "2", priority: int = 1000) -> Pod
     return make_pod(name, cpu=cpu, spec={"priority": priority})
 
 
-def going(pod: Pod, version: int = 30) -> Pod:
+def terminating(pod: Pod, version: int = 30) -> Pod:
     """The pod after it was evicted, before it has gone."""
     condition = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
     metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
@@ -55,10 +55,10 @@ def evictions(effects: list[Effect]) -> list[tuple[str, str, list[str]]]:
     return [(each.pod.metadata.name, each.node, [victim.metadata.name for victim in each.victims]) for each in found]
 
 
-# The plain way.
+# Evictions as proposed.
 
 
-def test_the_victims_go_then_the_pod_is_preempting(bench):
+def test_victims_are_evicted_then_the_pod_is_preempting(bench):
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == [("vip", "n1", ["low-n1"])]
     assert (bench.decisions, bench.acked) == ([], [])
@@ -69,19 +69,19 @@ def test_the_victims_go_then_the_pod_is_preempting(bench):
     assert bench.acked == [1]
 
 
-def test_the_room_is_kept_from_the_first_eviction_on_whatever_the_watch_shows(bench):
+def test_node_is_nominated_from_the_first_eviction_on(bench):
     pod = bench.show(important())
     other = bench.show(make_pod("other", cpu="2"))
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.delete(running("low-n1", "n1"), version=31)
-    bench.show(at_version(pod, 32))  # somebody wrote it before the node was written into it
+    bench.show(at_version(pod, 32))  # written by somebody else before its nomination
     assert posts(bench.take(ranked(other, "n1"))) == []
     bench.evicted(pod, "n1", version=33)
     bench.show(at_version(pod, 32))
     assert posts(bench.take(ranked(other, "n1", n=2))) == []
 
 
-def test_the_room_is_free_when_the_watch_shows_that_no_node_is_kept_any_more(bench):
+def test_node_is_free_when_the_watch_shows_no_nomination(bench):
     pod = bench.show(important())
     other = bench.show(make_pod("other", cpu="2"))
     bench.take(proposing(pod, "n1", "low-n1"))
@@ -93,16 +93,16 @@ def test_the_room_is_free_when_the_watch_shows_that_no_node_is_kept_any_more(ben
     assert posts(bench.take(ranked(other, "n1", n=2))) == [("other", "n1", "10")]
 
 
-def test_the_pod_is_bound_when_its_victims_have_gone(bench):
+def test_pod_is_bound_when_its_victims_are_deleted(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
-    kept = bench.show(nominated(pod, "n1"))
+    nominee = bench.show(nominated(pod, "n1"))
     bench.delete(running("low-n1", "n1"), version=51)
-    assert posts(bench.take(ranked(kept, "n1", n=2))) == [("vip", "n1", "50")]
+    assert posts(bench.take(ranked(nominee, "n1", n=2))) == [("vip", "n1", "50")]
 
 
-def test_a_less_important_pod_for_which_the_node_was_kept_looks_for_another(bench):
+def test_less_important_nominee_loses_the_node(bench):
     waiting = bench.show(nominated(important("waiting", priority=5), "n1", 11))
     pod = bench.show(important())
     effects = bench.take(proposing(pod, "n1", "low-n1"))
@@ -112,7 +112,7 @@ def test_a_less_important_pod_for_which_the_node_was_kept_looks_for_another(benc
 # By the binder's own state.
 
 
-def test_others_are_needed_by_now_so_nobody_is_evicted(bench):
+def test_nobody_is_evicted_when_others_are_needed_by_now(bench):
     pod = bench.show(important())
     bench.delete(running("low-n1", "n1"), version=31)
     bench.show(running("newcomer", "n1"))
@@ -122,7 +122,7 @@ def test_others_are_needed_by_now_so_nobody_is_evicted(bench):
     assert decision.resource_versions[PODS] == "31"
 
 
-def test_fewer_are_needed_by_now_and_only_they_are_evicted():
+def test_only_those_still_needed_are_evicted():
     bench = Bench(nodes=1, cpu="3")
     for name in ("a", "b"):
         bench.show(running(name, "n1", cpu="1"))
@@ -132,7 +132,7 @@ def test_fewer_are_needed_by_now_and_only_they_are_evicted():
 
 
 @pytest.mark.parametrize("change", ["the victims have gone", "the node has gone", "the pod on it is more important"])
-def test_evictions_that_would_not_help_any_more_are_a_conflict(bench, change):
+def test_evictions_that_do_not_help_any_more_are_a_conflict(bench, change):
     pod = bench.show(important())
     if change == "the victims have gone":
         bench.delete(running("low-n1", "n1"), version=31)
@@ -144,7 +144,7 @@ def test_evictions_that_would_not_help_any_more_are_a_conflict(bench, change):
     assert [(decision.outcome, decision.reason) for decision in bench.decisions] == [(Outcome.CONFLICT, Reason.VICTIMS)]
 
 
-def test_a_budget_that_has_been_used_up_meanwhile_is_respected(bench):
+def test_budget_used_up_meanwhile_is_respected(bench):
     labels = {"app": "web"}
     bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
     budget(bench, labels, allowed=0)
@@ -153,7 +153,7 @@ def test_a_budget_that_has_been_used_up_meanwhile_is_respected(bench):
     assert [decision.reason for decision in bench.decisions] == [Reason.VICTIMS]
 
 
-def test_a_budget_that_the_scorer_knew_to_be_violated_is_no_surprise(bench):
+def test_budget_violated_as_proposed_is_no_conflict(bench):
     labels = {"app": "web"}
     bench.show(at_version(running("low-n1", "n1", labels=labels), 12))
     budget(bench, labels, allowed=0)
@@ -169,7 +169,7 @@ def budget(bench: Bench, labels: dict[str, str], allowed: int) -> None:
     bench.observe(Upserted(kind="poddisruptionbudget", object=made))
 
 
-def test_a_pod_that_is_on_its_way_to_its_node_is_not_evicted(bench):
+def test_assumed_pod_is_not_evicted(bench):
     bench.delete(running("low-n1", "n1"), version=31)
     on_its_way = bench.show(make_pod("on-its-way", cpu="2"))
     bench.take(ranked(on_its_way, "n1"))
@@ -178,20 +178,20 @@ def test_a_pod_that_is_on_its_way_to_its_node_is_not_evicted(bench):
     assert [decision.reason for decision in bench.decisions] == [Reason.VICTIMS]
 
 
-def test_two_pods_do_not_get_the_same_room(bench):
+def test_two_pods_do_not_get_the_same_victims(bench):
     first, second = bench.show(important("first")), bench.show(important("second"))
     bench.take(proposing(first, "n1", "low-n1"))
     assert evictions(bench.take(proposing(second, "n1", "low-n1"))) == []
     assert [(decision.pod, decision.reason) for decision in bench.decisions] == [("second", Reason.VICTIMS)]
 
 
-def test_a_no_that_hangs_on_a_proposal_evicts_nobody(bench):
+def test_unschedulable_because_of_proposals_evicts_nobody(bench):
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1", proposals_counted=True))) == []
     assert [decision.reason for decision in bench.decisions] == [Reason.PROPOSALS]
 
 
-def test_a_pod_that_is_bound_or_gone_evicts_nobody(bench):
+def test_bound_or_gone_pod_evicts_nobody(bench):
     pod = important()
     bench.show(on_node(pod, "n2"))
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
@@ -200,21 +200,21 @@ def test_a_pod_that_is_bound_or_gone_evicts_nobody(bench):
     assert bench.outcomes == ["gone", "gone"]
 
 
-# While they are going.
+# While victims terminate.
 
 
-def test_while_victims_are_going_the_answer_is_the_same_and_nobody_else_goes(bench):
+def test_nobody_else_is_evicted_while_victims_terminate(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
-    bench.show(going(running("low-n1", "n1")))
-    kept = bench.show(nominated(pod, "n1"))
-    assert evictions(bench.take(proposing(kept, "n1", n=2))) == []
-    assert evictions(bench.take(proposing(kept, "n2", "low-n2", n=3))) == []
+    bench.show(terminating(running("low-n1", "n1")))
+    nominee = bench.show(nominated(pod, "n1"))
+    assert evictions(bench.take(proposing(nominee, "n1", n=2))) == []
+    assert evictions(bench.take(proposing(nominee, "n2", "low-n2", n=3))) == []
     assert [(decision.outcome, decision.node) for decision in bench.decisions] == [(Outcome.PREEMPTING, "n1")] * 3
 
 
-def test_victims_of_which_the_watch_does_not_show_yet_that_they_go_are_waited_for_too(bench):
+def test_victims_that_the_watch_still_shows_running_are_waited_for(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
@@ -222,34 +222,34 @@ def test_victims_of_which_the_watch_does_not_show_yet_that_they_go_are_waited_fo
     assert [(decision.outcome, decision.node) for decision in bench.decisions] == [(Outcome.PREEMPTING, "n1")] * 2
 
 
-def test_a_node_that_has_become_impossible_is_not_waited_for(bench):
+def test_impossible_node_is_not_waited_for(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
-    bench.show(going(running("low-n1", "n1")))
-    kept = bench.show(nominated(pod, "n1"))
+    bench.show(terminating(running("low-n1", "n1")))
+    nominee = bench.show(nominated(pod, "n1"))
     bench.remove_node("n1")
-    assert evictions(bench.take(proposing(kept, "n2", "low-n2", n=2))) == [("vip", "n2", ["low-n2"])]
+    assert evictions(bench.take(proposing(nominee, "n2", "low-n2", n=2))) == [("vip", "n2", ["low-n2"])]
 
 
-def test_a_pod_that_nothing_helps_any_more_keeps_no_node(bench):
-    kept = bench.show(nominated(important(), "n1"))
-    effects = bench.take(ranked(kept, message=REFUSAL, clears_nomination=True))
-    assert [each.pod for each in effects if isinstance(each, ClearNomination)] == [kept]
+def test_pod_that_preemption_does_not_help_loses_its_nomination(bench):
+    nominee = bench.show(nominated(important(), "n1"))
+    effects = bench.take(ranked(nominee, message=REFUSAL, clears_nomination=True))
+    assert [each.pod for each in effects if isinstance(each, ClearNomination)] == [nominee]
     assert bench.outcomes == ["unschedulable"]
 
 
-def test_a_pod_that_may_still_come_to_its_node_keeps_it(bench):
-    kept = bench.show(nominated(important(), "n1"))
-    effects = bench.take(ranked(kept, message=REFUSAL))
+def test_pod_that_preemption_may_help_keeps_its_nomination(bench):
+    nominee = bench.show(nominated(important(), "n1"))
+    effects = bench.take(ranked(nominee, message=REFUSAL))
     assert [each for each in effects if isinstance(each, ClearNomination)] == []
 
 
-# When answers are lost, and binders too.
+# Lost answers and killed binders.
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 401])
-def test_evictions_without_an_answer_are_asked_for_again(bench, status):
+def test_evictions_without_an_answer_are_retried(bench, status):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     assert evictions(bench.evicted(pod, status=status)) == []
@@ -259,16 +259,16 @@ def test_evictions_without_an_answer_are_asked_for_again(bench, status):
     assert bench.outcomes == ["preempting"]
 
 
-def test_evictions_whose_victims_are_going_already_are_only_finished(bench):
+def test_retried_eviction_finishes_what_is_left(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=0)
-    bench.show(going(running("low-n1", "n1")))
+    bench.show(terminating(running("low-n1", "n1")))
     (again,) = [each for each in bench.wait(1) if isinstance(each, EvictPods)]
     assert [victim.metadata.deletion_timestamp for victim in again.victims] == ["2026-01-01T00:00:00Z"]
 
 
-def test_evictions_that_are_not_needed_any_more_when_they_are_tried_again_are_left(bench):
+def test_retried_eviction_evicts_nobody_when_not_needed_any_more(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=0)
@@ -279,7 +279,7 @@ def test_evictions_that_are_not_needed_any_more_when_they_are_tried_again_are_le
     assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
 
 
-def test_a_refused_eviction_is_an_error_in_the_servers_words_and_keeps_no_room(bench):
+def test_rejected_eviction_is_an_error_and_nominates_no_node(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=403)
@@ -290,7 +290,7 @@ def test_a_refused_eviction_is_an_error_in_the_servers_words_and_keeps_no_room(b
     assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
 
 
-def test_a_pod_that_was_deleted_while_others_were_evicted_for_it_is_gone(bench):
+def test_preemptor_deleted_during_evictions_is_gone(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.delete(pod, version=40)
@@ -301,7 +301,7 @@ def test_a_pod_that_was_deleted_while_others_were_evicted_for_it_is_gone(bench):
     assert posts(bench.take(ranked(other, "n1"))) == [("other", "n1", "10")]
 
 
-def test_a_binder_that_was_killed_before_the_deletion_is_followed_by_one_that_does_it(bench):
+def test_successor_evicts_when_killed_before_the_deletion(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)
@@ -309,22 +309,22 @@ def test_a_binder_that_was_killed_before_the_deletion_is_followed_by_one_that_do
     assert evictions(bench.deliver(message, 1)) == [("vip", "n1", ["low-n1"])]
 
 
-def test_a_binder_that_was_killed_after_the_deletion_is_followed_by_one_that_keeps_the_node(bench):
+def test_successor_nominates_when_killed_after_the_deletion(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)
-    bench.show(going(running("low-n1", "n1")))
+    bench.show(terminating(running("low-n1", "n1")))
     bench.succeed()
     assert evictions(bench.deliver(message, 1)) == [("vip", "n1", ["low-n1"])]
     bench.evicted(pod, "n1")
     assert bench.outcomes == ["preempting"]
 
 
-def test_a_binder_that_was_killed_before_the_decision_is_followed_by_one_that_says_it(bench):
+def test_successor_decides_when_killed_before_the_decision(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)
-    bench.show(going(running("low-n1", "n1")))
+    bench.show(terminating(running("low-n1", "n1")))
     bench.show(nominated(pod, "n1"))
     bench.succeed()
     assert evictions(bench.deliver(message, 1)) == []
@@ -333,7 +333,7 @@ def test_a_binder_that_was_killed_before_the_decision_is_followed_by_one_that_sa
     assert [victim.name for victim in decision.preemption.victims] == ["low-n1"]
 
 
-def test_a_binder_that_was_killed_when_all_victims_had_gone_is_followed_by_one_that_has_the_pod_ranked(bench):
+def test_successor_has_the_pod_ranked_when_all_victims_are_deleted(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)
@@ -343,7 +343,7 @@ def test_a_binder_that_was_killed_when_all_victims_had_gone_is_followed_by_one_t
     assert bench.outcomes == ["conflict"]
 
 
-def test_a_redelivered_message_evicts_nobody_a_second_time(bench):
+def test_redelivered_message_evicts_nobody_twice(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)
@@ -352,7 +352,7 @@ def test_a_redelivered_message_evicts_nobody_a_second_time(bench):
     assert (bench.outcomes, bench.acked) == (["preempting"], [1, 1])
 
 
-def test_a_later_attempt_that_comes_while_pods_are_evicted_is_decided_with_it(bench):
+def test_later_attempt_during_evictions_is_decided_with_it(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.take(proposing(pod, "n2", "low-n2", n=2))
@@ -370,7 +370,7 @@ def test_scorer_and_binder_count_a_pods_age_alike(bench):
     assert bench.cache.snapshot.placed(pod.uid).pod.status.start_time == "2026-01-01T00:00:05Z"
 
 
-def test_a_deleted_preemptor_frees_the_room_that_was_kept(bench):
+def test_deleted_preemptor_loses_its_nomination(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")

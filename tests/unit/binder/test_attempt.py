@@ -10,14 +10,14 @@ def delivered(sequence: int) -> RankedDelivery:
     return delivery(ranked(make_pod("web"), "n1"), sequence)
 
 
-def test_messages_leave_in_the_order_of_the_stream_whenever_they_came():
+def test_messages_leave_in_stream_order():
     queue = RankedQueue()
     for sequence in (5, 3, 9, 3):
         queue.push(delivered(sequence))
     assert [queue.pop().sequence for _ in range(len(queue))] == [3, 3, 5, 9]
 
 
-def test_of_one_sequence_the_first_to_arrive_is_first():
+def test_first_arrival_of_a_sequence_is_first():
     queue = RankedQueue()
     first, second = delivered(1), delivered(1)
     queue.push(first)
@@ -25,7 +25,7 @@ def test_of_one_sequence_the_first_to_arrive_is_first():
     assert queue.pop() is first
 
 
-def test_a_decided_attempt_covers_itself_and_earlier_ones_also_those_of_earlier_terms():
+def test_decided_attempt_covers_itself_and_earlier_ones():
     decided = DecidedAttempts()
     decided.add(Attempt.parse("uid.3.2"))
     assert decided.covers(Attempt.parse("uid.3.2"))
@@ -34,7 +34,7 @@ def test_a_decided_attempt_covers_itself_and_earlier_ones_also_those_of_earlier_
     assert not decided.covers(Attempt.parse("other.1.1"))
 
 
-def test_the_memory_is_bounded_and_the_oldest_is_forgotten():
+def test_oldest_decided_attempt_is_forgotten():
     decided = DecidedAttempts(limit=2)
     for uid in ("a", "b", "c"):
         decided.add(Attempt.parse(f"{uid}.1.1"))
@@ -43,7 +43,7 @@ def test_the_memory_is_bounded_and_the_oldest_is_forgotten():
     assert decided.covers(Attempt.parse("c.1.1"))
 
 
-def test_an_earlier_attempt_that_is_decided_late_takes_nothing_back():
+def test_late_decision_of_an_earlier_attempt_changes_nothing():
     decided = DecidedAttempts()
     decided.add(Attempt.parse("uid.2.5"))
     decided.add(Attempt.parse("uid.2.4"))

@@ -1,0 +1,255 @@
+"""Events and conditions of Decisions: their content, series, and the budget that limits them."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from berth.api.messages import Decision, Outcome, Preemption, Victim
+from berth.api.pod import Pod, PodCondition
+from berth.kube.events import LONGEST_NOTE
+from berth_binder.eventrecorder import (
+    ConditionRecord,
+    EventBudget,
+    EventRecord,
+    condition_of,
+    event_body,
+    event_of,
+    events_of_victims,
+    series_body,
+)
+from berth_binder.settings import EventSettings
+from harness.worlds.binder_bench import make_pod
+
+WALL = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
+
+
+def decision(outcome: Outcome, *, pod: str = "web", **parts: str) -> Decision:
+    fixed = {"attempt": "uid-web.1.1", "epoch": 1, "profile": "berth", "namespace": "default", "uid": "uid-web"}
+    return Decision(**fixed, outcome=outcome, pod=pod, **parts)
+
+
+def test_event_has_reporter_and_regarding():
+    event = event_of(decision(Outcome.BOUND, node="n1"), make_pod("web"))
+    body = event_body(event, instance="host-1", wall=WALL)
+    assert body["reportingController"] == "berth"
+    assert body["reportingInstance"] == "berth-host-1"
+    assert body["eventTime"] == "2026-01-02T03:04:05.678900Z"
+    assert body["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "default",
+        "name": "web",
+        "uid": "uid-web",
+        "resourceVersion": "10",
+    }
+
+
+def test_same_decision_of_two_epochs_is_one_event():
+    one = event_of(decision(Outcome.BOUND, node="n1"), make_pod("web"))
+    again = event_of(msgspec.structs.replace(decision(Outcome.BOUND, node="n1"), epoch=2), make_pod("web"))
+    assert one.name == again.name
+
+
+def test_longest_pod_name_gives_a_valid_event_name():
+    pod = make_pod("a" * 252 + "b")
+    event = event_of(decision(Outcome.BOUND, pod=pod.metadata.name, node="n1"), pod)
+    assert len(event.name) <= 253
+
+
+def test_long_notes_and_messages_are_cut():
+    unschedulable = decision(Outcome.UNSCHEDULABLE, message="é" * 5000)
+    assert len(event_of(unschedulable, make_pod("web")).note.encode()) <= LONGEST_NOTE
+    assert condition_of(unschedulable, make_pod("web")).message.endswith("...")
+
+
+def test_repeat_is_a_patch_of_the_series():
+    event = event_of(decision(Outcome.UNSCHEDULABLE, message="no"), make_pod("web")).repeated()
+    assert series_body(event, WALL) == {"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:05.678900Z"}}
+
+
+def test_condition_has_status_and_reason():
+    condition = condition_of(decision(Outcome.ERROR, message="it broke"), make_pod("web")).condition(WALL)
+    assert (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "SchedulerError")
+    assert condition.last_transition_time == "2026-01-02T03:04:05Z"
+
+
+def test_condition_that_stays_false_keeps_its_time():
+    present = PodCondition(type="PodScheduled", status="False", last_transition_time="2025-12-31T00:00:00Z")
+    pod = make_pod("web", status={"conditions": [present]})
+    condition = condition_of(decision(Outcome.UNSCHEDULABLE, message="no room"), pod).condition(WALL)
+    assert condition.last_transition_time == "2025-12-31T00:00:00Z"
+
+
+# Evictions.
+
+
+VICTIMS = [Victim(uid="u1", namespace="other", name="low-1"), Victim(uid="u2", namespace="default", name="low-2")]
+EVICTED = Preemption(node="n1", victims=VICTIMS)
+
+
+def preempting(
+    *, n: int = 1, outcome: Outcome = Outcome.PREEMPTING, preemption: Preemption | None = EVICTED
+) -> Decision:
+    return Decision(
+        attempt=f"uid-vip.1.{n}",
+        epoch=7,
+        outcome=outcome,
+        profile="berth",
+        namespace="default",
+        pod="vip",
+        uid="uid-vip",
+        node="n1",
+        message="0/1 nodes are available: 1 Insufficient cpu.",
+        preemption=preemption,
+    )
+
+
+def test_each_victim_has_an_event_with_its_preemptor():
+    bodies = [event_body(note, instance="x", wall=WALL) for note in events_of_victims(preempting(), make_pod("vip"))]
+    assert [(body["reason"], body["action"], body["type"]) for body in bodies] == [
+        ("Preempted", "Preempting", "Normal")
+    ] * 2
+    assert {body["note"] for body in bodies} == {"Preempted by pod uid-vip on node n1"}
+    assert [(body["metadata"]["namespace"], body["regarding"]["name"]) for body in bodies] == [
+        ("other", "low-1"),
+        ("default", "low-2"),
+    ]
+    assert {body["related"]["name"] for body in bodies} == {"vip"}
+
+
+def test_same_eviction_of_two_attempts_is_one_event():
+    names = [[note.name for note in events_of_victims(preempting(n=n), make_pod("vip"))] for n in (1, 2)]
+    assert names[0] == names[1]
+
+
+def test_preemptor_has_a_failed_scheduling_event():
+    event, condition = event_of(preempting(), make_pod("vip")), condition_of(preempting(), make_pod("vip"))
+    assert (event.reason, event.note) == ("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")
+    assert (condition.reason, condition.message) == ("Unschedulable", "0/1 nodes are available: 1 Insufficient cpu.")
+
+
+def test_other_decisions_have_no_events_of_victims():
+    assert events_of_victims(preempting(outcome=Outcome.BOUND, preemption=None), make_pod("vip")) == []
+
+
+# Series and budget.
+
+
+def decided(pod: Pod, outcome: Outcome, **parts: str) -> Decision:
+    return Decision(
+        attempt=f"{pod.uid}.1.{parts.pop('n', '1')}",
+        epoch=1,
+        outcome=outcome,
+        profile="berth",
+        namespace="default",
+        pod=pod.metadata.name,
+        uid=pod.uid,
+        **parts,
+    )
+
+
+def offer(budget: EventBudget, name: str, outcome: Outcome = Outcome.BOUND, **parts: str) -> Pod:
+    pod = make_pod(name)
+    budget.add(decided(pod, outcome, **parts), pod)
+    return pod
+
+
+def drain(budget: EventBudget, now: float = 0.0) -> list[EventRecord | ConditionRecord]:
+    notes = []
+    while (note := budget.next(now, bindings_wait=False)) is not None:
+        notes.append(note)
+        budget.done()
+    return notes
+
+
+def test_bound_pod_has_an_event_and_no_condition():
+    budget = EventBudget()
+    offer(budget, "web", node="n1")
+    (event,) = drain(budget)
+    assert (event.type, event.reason, event.action) == ("Normal", "Scheduled", "Binding")
+    assert event.note == "Successfully assigned default/web to n1"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"), [(Outcome.UNSCHEDULABLE, "Unschedulable"), (Outcome.ERROR, "SchedulerError")]
+)
+def test_unschedulable_pod_has_a_condition_and_an_event(outcome, reason):
+    budget = EventBudget()
+    offer(budget, "web", outcome, message="0/3 nodes are available")
+    condition, event = drain(budget)
+    assert (condition.reason, condition.message) == (reason, "0/3 nodes are available")
+    assert (event.type, event.reason, event.action) == ("Warning", "FailedScheduling", "Scheduling")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CONFLICT, Outcome.GONE, Outcome.WAITING])
+def test_other_outcomes_are_not_recorded(outcome):
+    budget = EventBudget()
+    offer(budget, "web", outcome)
+    assert budget.waiting == 0
+
+
+def test_condition_that_the_pod_has_is_not_written_again():
+    present = PodCondition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
+    pod = make_pod("web", status={"conditions": [present]})
+    budget = EventBudget()
+    budget.add(decided(pod, Outcome.UNSCHEDULABLE, message="no room"), pod)
+    assert [type(note) for note in drain(budget)] == [EventRecord]
+    budget.add(decided(pod, Outcome.UNSCHEDULABLE, message="no room at all"), pod)
+    assert ConditionRecord in [type(note) for note in drain(budget)]
+
+
+def test_repeat_is_counted_in_the_same_event():
+    budget = EventBudget()
+    for n in ("1", "2", "3"):
+        offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n=n)
+        event = drain(budget)[-1]
+    assert event.count == 3
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="another reason")
+    assert drain(budget)[-1].count == 1
+
+
+def test_expired_event_is_created_again():
+    budget = EventBudget()
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="1")
+    budget.end_series(drain(budget)[-1])
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="no room", n="2")
+    assert drain(budget)[-1].count == 1
+
+
+def test_newer_record_replaces_the_waiting_one():
+    budget = EventBudget()
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="old")
+    offer(budget, "web", Outcome.UNSCHEDULABLE, message="new")
+    assert [note.message for note in drain(budget) if isinstance(note, ConditionRecord)] == ["new"]
+
+
+def test_oldest_record_is_dropped_when_too_many_wait():
+    budget = EventBudget(EventSettings(queued=2))
+    for name in ("one", "two", "three"):
+        offer(budget, name, node="n1")
+    assert budget.dropped == 1
+    assert [note.pod.metadata.name for note in drain(budget)] == ["two", "three"]
+
+
+def test_fewer_requests_are_in_flight_while_bindings_wait():
+    budget = EventBudget(EventSettings(in_flight=2, in_flight_behind_bindings=1))
+    for name in ("one", "two", "three"):
+        offer(budget, name, node="n1")
+    assert budget.next(0.0, bindings_wait=True) is not None
+    assert budget.next(0.0, bindings_wait=True) is None
+    assert budget.next(0.0, bindings_wait=False) is not None
+    assert budget.next(0.0, bindings_wait=False) is None
+    budget.done()
+    assert budget.next(0.0, bindings_wait=False) is not None
+
+
+def test_rate_is_kept():
+    budget = EventBudget(EventSettings(per_second=10, burst=1))
+    for name in ("one", "two"):
+        offer(budget, name, node="n1")
+    assert len(drain(budget, now=0.0)) == 1
+    assert budget.due(0.0) == pytest.approx(0.1)
+    assert drain(budget, now=0.05) == []
+    assert len(drain(budget, now=0.11)) == 1
+    assert budget.due(0.11) is None
