@@ -10,8 +10,8 @@ from berth.api.livedata import LiveBucket
 from berth.api.messages import Decision, Outcome
 from berth.api.meta import ObjectMeta
 from berth.api.mirror import MirrorEntry, decode_entry, encode_entry
-from berth.api.node import Node, NodeStatus
-from berth.api.pod import Container, Pod, PodSchedulingGate, PodSpec, PodStatus, ResourceRequirements
+from berth.api.node import Node
+from berth.api.pod import Pod, PodSchedulingGate, PodStatus
 from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import Namespace
 from berth.bus.interface import Entry
@@ -39,6 +39,7 @@ from berth_watcher.events import (
 from berth_watcher.queue import Timestamp
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectStore
+from harness.builders import objects
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TERM = Term(7)
@@ -62,33 +63,30 @@ def a_pod(
     nominated: str = "",
 ) -> Pod:
     """A pod that requests one CPU, created ``age_seconds`` before the test began."""
-    created = (EPOCH - timedelta(seconds=age_seconds)).isoformat().replace("+00:00", "Z")
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="default",
-            uid=uid or f"uid-{name}",
-            resource_version=str(version),
-            creation_timestamp=created,
-            labels=labels,
-            deletion_timestamp="2026-01-01T00:00:00Z" if deleted else None,
-        ),
-        spec=PodSpec(
-            scheduler_name=scheduler,
-            priority=priority,
-            node_name=node,
-            containers=[Container(resources=ResourceRequirements(requests={"cpu": cpu}))],
-            scheduling_gates=[PodSchedulingGate(name=gate) for gate in gates] or None,
-        ),
-        status=PodStatus(phase=phase, nominated_node_name=nominated),
+    pod = objects.a_pod(
+        name,
+        uid=uid or None,
+        labels=labels,
+        scheduler_name=scheduler,
+        priority=priority,
+        node_name=node,
+        containers=[objects.a_container(cpu=cpu)],
+        scheduling_gates=[PodSchedulingGate(name=gate) for gate in gates] or None,
     )
+    metadata = msgspec.structs.replace(
+        pod.metadata,
+        resource_version=str(version),
+        creation_timestamp=(EPOCH - timedelta(seconds=age_seconds)).isoformat().replace("+00:00", "Z"),
+        deletion_timestamp="2026-01-01T00:00:00Z" if deleted else None,
+    )
+    status = PodStatus(phase=phase, nominated_node_name=nominated)
+    return msgspec.structs.replace(pod, metadata=metadata, status=status)
 
 
 def a_node(name: str, *, cpu: str = "4", version: int = 1, labels: dict[str, str] | None = None) -> Node:
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version), labels=labels),
-        status=NodeStatus(allocatable={"cpu": cpu, "memory": "8Gi", "pods": "110"}),
-    )
+    node = objects.a_node(name, labels=labels, cpu=cpu)
+    metadata = msgspec.structs.replace(node.metadata, uid=f"uid-{name}", resource_version=str(version))
+    return msgspec.structs.replace(node, metadata=metadata)
 
 
 def a_namespace(name: str) -> Namespace:
@@ -122,9 +120,9 @@ class WatcherUnderTest:
 
     # --- the takeover
 
-    def list_objects(self, *objects: Pod | Node | Namespace) -> None:
+    def list_objects(self, *things: Pod | Node | Namespace) -> None:
         """The reflectors list objects, before the term begins."""
-        for kind, event in _listed(objects).items():
+        for kind, event in _listed(things).items():
             assert kind in KINDS
             self.store.apply(event)
 
@@ -145,9 +143,9 @@ class WatcherUnderTest:
             self.send(BucketEntryRead(entry=entry))
         self.send(BucketComplete(position=self.sequence))
 
-    def lead(self, *objects: Pod | Node | Namespace, streams: StreamsRead | None = None) -> "WatcherUnderTest":
+    def lead(self, *things: Pod | Node | Namespace, streams: StreamsRead | None = None) -> "WatcherUnderTest":
         """The whole takeover at once."""
-        self.list_objects(*objects)
+        self.list_objects(*things)
         self.take_over()
         self.read_bucket()
         self.send(streams or StreamsRead())
@@ -162,9 +160,9 @@ class WatcherUnderTest:
         self.now += seconds
         self.send(Tick())
 
-    def show(self, *objects: Pod | Node | Namespace) -> None:
+    def show(self, *things: Pod | Node | Namespace) -> None:
         """The watch shows objects, added or modified."""
-        self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in objects))
+        self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in things))
 
     def put_live_data(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
         self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
@@ -268,8 +266,8 @@ def _kind(thing: object) -> str:
     return {Pod: "pod", Node: "node", Namespace: "namespace"}[type(thing)]
 
 
-def _listed(objects: Iterable[Pod | Node | Namespace]) -> dict[str, Listed]:
+def _listed(things: Iterable[Pod | Node | Namespace]) -> dict[str, Listed]:
     by_kind: dict[str, list] = {kind: [] for kind in KINDS}
-    for thing in objects:
+    for thing in things:
         by_kind[_kind(thing)].append(thing)
-    return {kind: Listed(kind=kind, objects=things, resource_version="10") for kind, things in by_kind.items()}
+    return {kind: Listed(kind=kind, objects=listed, resource_version="10") for kind, listed in by_kind.items()}
