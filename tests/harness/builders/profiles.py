@@ -9,7 +9,9 @@ from berth.api.config.load import default_configuration
 from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import WeightedScore
+from berth.framework.equivalencecache import EquivalenceCache
+from berth.framework.feasible import FeasibleNodes
+from berth.framework.filtering import pre_filter
 from berth.framework.interface import (
     FilterPlugin,
     NormalizePlugin,
@@ -20,7 +22,7 @@ from berth.framework.interface import (
     ScorePlugin,
     VectorScorePlugin,
 )
-from berth.framework.profile import Profile, build_profiles
+from berth.framework.profile import Profile, WeightedScore, build_profiles
 from berth.framework.state import CycleState
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
@@ -43,6 +45,17 @@ def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:
         pre_scores=tuple(p for p in plugins if isinstance(p, PreScorePlugin)),
         scores=tuple(WeightedScore(p, weight) for p in plugins if isinstance(p, ScorePlugin)),
     )
+
+
+def feasible_nodes(pod: Pod, snapshot: Snapshot, profile: Profile) -> FeasibleNodes | None:
+    """The feasible nodes of one cycle; None when PreFilter rejects the pod."""
+    results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+    found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+    if found.rejection is not None:
+        return None
+    feasible = FeasibleNodes(pod, snapshot, profile, found, results)
+    feasible.find()
+    return feasible
 
 
 def points(plugin: VectorScorePlugin, pod: Pod, snapshot: Snapshot) -> dict[str, int] | None:

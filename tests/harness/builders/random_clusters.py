@@ -289,7 +289,7 @@ def _having(known: Known) -> Event:
 
 def _sampling(node: str, sample: Bandwidth | None) -> Event:
     def sampled(snapshot: Snapshot) -> None:
-        snapshot.live.heard_at(NOW)
+        snapshot.live.observe_time(NOW)
         snapshot.live.set_bandwidth(QUERY.token, node, sample)
 
     return sampled

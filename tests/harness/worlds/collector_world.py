@@ -69,7 +69,7 @@ class CollectorWorld:
 
     def hear(self) -> None:
         """The clock of NATS, for ages, when nothing is written any more."""
-        self.snapshot.live.heard_at(datetime.now(UTC).timestamp())
+        self.snapshot.live.observe_time(datetime.now(UTC).timestamp())
 
     async def follow(self) -> None:
         """Feed the Snapshot from the bucket."""

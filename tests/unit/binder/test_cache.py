@@ -179,7 +179,7 @@ def test_object_that_raises_is_reported_and_stops_no_other(cache, monkeypatch):
     monkeypatch.setattr(cache.snapshot, "place", break_on_odd)
     cache.observe(listed(30, odd, fine))
     assert cache.snapshot.pods_on("n1") == 1
-    assert list(cache.snapshot.oddities) == ["reading pod 'odd': ValueError: what is this"]
+    assert list(cache.snapshot.problems) == ["reading pod 'odd': ValueError: what is this"]
 
 
 def a_service(uid: str, version: str = "5") -> Service:

@@ -5,8 +5,7 @@ import pytest
 from berth.api.messages import Candidate, Outcome, Ranked, Reason
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Attempt
-from berth.framework.equivalencecache import WeightedScore
-from berth.framework.profile import Profile
+from berth.framework.profile import Profile, WeightedScore
 from berth.kube.watch import Current, Upserted
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeScoreLabel, NodeScoreLabelArgs

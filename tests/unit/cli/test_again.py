@@ -63,7 +63,7 @@ def again(of=None, nodes=NODES, **said):
 def test_every_node_has_its_scores_or_who_refused_it():
     said = again()
     assert [candidate.node for candidate in said.every.ranking.candidates] == ["roomy", "smaller"]
-    assert {name: status.plugin for name, status in said.every.detail.refused.items()} == {
+    assert {name: status.plugin for name, status in said.every.detail.node_to_status.items()} == {
         "full": "NodeResourcesFit",
         "cordoned": "NodeUnschedulable",
         "tainted": "TaintToleration",
@@ -113,7 +113,7 @@ def test_a_pod_that_fits_nowhere_is_told_with_counts_first():
 def test_refusals_before_any_filter_are_of_every_node():
     asked = pod()
     affine = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, node_name="nowhere"))
-    assert set(again(affine).every.detail.refused) == {one.metadata.name for one in NODES}
+    assert set(again(affine).every.detail.node_to_status) == {one.metadata.name for one in NODES}
 
 
 def test_without_nodes_there_is_a_sentence():
@@ -122,7 +122,7 @@ def test_without_nodes_there_is_a_sentence():
 
 def test_counts_name_three_nodes_at_most():
     said = again(pod(cpu="64"), nodes=[node(f"node-{number}") for number in range(9)])
-    (rejection,) = counted(said.every.detail.refused)
+    (rejection,) = counted(said.every.detail.node_to_status)
     assert (rejection.nodes, len(rejection.examples)) == (9, 3)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from berth.api.pod import Pod, PodStatus
-from berth.cluster.pods import NOT_YET, NOWHERE, PlacedPods
+from berth.cluster.placedpods import NOWHERE, UNKNOWN_START, PlacedPods
 from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_container, a_node, a_pod
 
@@ -76,4 +76,4 @@ def test_more_pods_than_there_was_room_for_are_held_too():
 def test_a_pod_that_does_not_say_when_it_started_is_the_youngest():
     snapshot = Snapshot()
     snapshot.place(a_pod("web", labels={"app": "web"}), "n1")
-    assert [since for _, _, since, _, _ in seen(PlacedPods(snapshot), snapshot)] == [NOT_YET]
+    assert [since for _, _, since, _, _ in seen(PlacedPods(snapshot), snapshot)] == [UNKNOWN_START]

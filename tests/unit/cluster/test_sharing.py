@@ -7,6 +7,7 @@ import msgspec
 from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.node import ContainerImage, Node, NodeStatus
 from berth.api.pod import ClaimSource, Pod, Volume
+from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_node, a_pod
 
@@ -67,7 +68,7 @@ def test_an_image_of_many_nodes_is_held_once():
         image = ContainerImage(names=["app@sha256:1", "app:v1"], size_bytes=7)
         node = a_node(name)
         snapshot.set_node(Node(metadata=node.metadata, status=NodeStatus(images=[image])))
-    (one,), (other,) = (snapshot.node_info(name).node.status.images for name in ("n0", "n1"))
+    (one,), (other,) = (node_info(snapshot, name).node.status.images for name in ("n0", "n1"))
     assert one is other
     assert snapshot.images.nodes_with("app:v1") == 2
 

@@ -8,7 +8,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
 from berth.api.workloads import Namespace
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_container, a_node, a_pod, asking
 
@@ -21,12 +21,12 @@ def snapshot() -> Snapshot:
 
 
 def used(snapshot: Snapshot, node: str = "n0") -> tuple[int, int, int]:
-    info = snapshot.node_info(node)
+    info = node_info(snapshot, node)
     return info.pods, info.requested("cpu"), info.nonzero_memory
 
 
 def test_a_node_is_read_in_millicores_and_bytes(snapshot):
-    info = snapshot.node_info("n0")
+    info = node_info(snapshot, "n0")
     assert (info.allocatable("cpu"), info.allocatable("memory"), info.allowed_pods) == (4000, 8 * 1024**3, 110)
     assert (info.allocatable("example.com/gpu"), info.labels, info.name) == (0, {"zone": "a"}, "n0")
 
@@ -76,7 +76,7 @@ def test_removing_what_is_unknown_does_nothing(snapshot):
 def test_a_pod_may_be_known_before_its_node():
     snapshot = Snapshot()
     snapshot.place(asking(cpu="1"), "later")
-    assert (snapshot.has_node("later"), snapshot.node_names(), snapshot.node_info("later")) == (False, [], None)
+    assert (snapshot.has_node("later"), snapshot.node_names(), node_info(snapshot, "later")) == (False, [], None)
     assert snapshot.pods_on("later") == 1
     snapshot.set_node(a_node("later"))
     assert used(snapshot, "later")[:2] == (1, 1000)
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
     snapshot.set_node(odd_node)
     snapshot.place(asking("odd", cpu="1", memory="-?"), "odd")
     assert used(snapshot, "odd") == (1, 1000, 0)
-    assert list(snapshot.oddities) == [
+    assert list(snapshot.problems) == [
         "node odd: status.allocatable.cpu: want a quantity such as 500m or 2Gi, got 'abc'; counted as 0",
         (
             "pod default/odd: spec.containers[0].resources.requests.memory: "
@@ -126,13 +126,13 @@ def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
 def test_a_supposition_is_nothing_to_be_told_of(snapshot):
     with snapshot.supposing(placed=[(asking("odd", cpu="x"), "n0")]):
         assert snapshot.pods_on("n0") == 1
-    assert list(snapshot.oddities) == []
+    assert list(snapshot.problems) == []
 
 
 def test_oddities_are_bounded(snapshot):
     for i in range(1000):
         snapshot.place(asking(str(i), cpu="x"), "n0")
-    assert len(snapshot.oddities) == 256
+    assert len(snapshot.problems) == 256
 
 
 def test_a_node_that_only_got_a_new_version_changed_nothing(snapshot):
@@ -140,7 +140,7 @@ def test_a_node_that_only_got_a_new_version_changed_nothing(snapshot):
     node = a_node("n0", labels={"zone": "a"})
     newer = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, resource_version="7"))
     snapshot.set_node(newer)
-    assert (snapshot.version, snapshot.node_info("n0").node) == (version, newer)
+    assert (snapshot.version, node_info(snapshot, "n0").node) == (version, newer)
 
 
 def test_changed_rows_are_told_by_what_changed(snapshot):

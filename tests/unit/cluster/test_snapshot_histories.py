@@ -15,9 +15,10 @@ from berth.api.meta import ObjectMeta
 from berth.api.selectors import MATCHES_NOTHING, AffinityTerm, AffinityTermKind, LabelMatcher, PodSelector, Requirement
 from berth.api.workloads import Namespace
 from berth.cluster.hostports import EVERY_ADDRESS, HostPort
-from berth.cluster.pods import PlacedPods
+from berth.cluster.nodes import node_info
+from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import HoldersOf, PodKind
+from berth.cluster.topologycounts import PodsMatching, PodsWithTerm
 from berth.plugins.networktraffic.traffic import TrafficEstimates
 from harness.builders.objects import a_node, asking
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
@@ -29,10 +30,10 @@ PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
 TIER_1 = LabelMatcher((Requirement("tier", "In", frozenset({"1", "a"})),))
 HERE = PodSelector(frozenset({"default"}), MATCHES_NOTHING, TIER_1)
 KINDS = (
-    PodKind((HERE,)),
-    PodKind((HERE,), living=True),
-    PodKind((PodSelector(frozenset(), TIER_1, LabelMatcher(())),)),
-    HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, AffinityTerm(HERE, "zone")),
+    PodsMatching((HERE,)),
+    PodsMatching((HERE,), living=True),
+    PodsMatching((PodSelector(frozenset(), TIER_1, LabelMatcher(())),)),
+    PodsWithTerm(AffinityTermKind.REQUIRED_ANTI_AFFINITY, AffinityTerm(HERE, "zone")),
 )
 
 
@@ -96,7 +97,7 @@ def rebuilt(followed: Snapshot) -> Snapshot:
     for name in ("default", "other"):
         fresh.set_namespace(Namespace(metadata=ObjectMeta(name=name, labels=dict(followed.labels_of_namespace(name)))))
     for name in reversed(followed.node_names()):
-        fresh.set_node(followed.node_info(name).node)
+        fresh.set_node(node_info(followed, name).node)
     for row, name in enumerate(followed.rows.names):
         for placed in followed.placed_on_row(row):
             fresh.place(placed.pod, name, bound_at=placed.bound_at)
@@ -119,7 +120,7 @@ def copy_live_data(followed: Snapshot, fresh: Snapshot) -> None:
         fresh.live.set_bandwidth(QUERY.token, node, sample)
     for node, fact in followed.live.facts(SOURCE).items():
         fresh.live.set_fact(SOURCE, node, fact)
-    fresh.live.heard_at(followed.live.now)
+    fresh.live.observe_time(followed.live.now)
 
 
 def rows_of(snapshot: Snapshot) -> dict[int, object]:
@@ -149,7 +150,7 @@ def rows_of(snapshot: Snapshot) -> dict[int, object]:
 
 def picture(snapshot: Snapshot) -> dict[str, object]:
     """Everything that plugins can read, by the node's name, and what is not about one node."""
-    tallies = [snapshot.groups.tally(kind).counts for kind in KINDS]
+    tallies = [snapshot.groups.count_pods(kind).counts for kind in KINDS]
     by_node = {
         snapshot.rows.names[row]: (shown, [int(counts[row]) for counts in tallies], live_on(snapshot, row))
         for row, shown in rows_of(snapshot).items()
@@ -162,10 +163,10 @@ def live_on(snapshot: Snapshot, row: int) -> object:
     if not snapshot.columns.exists[row]:
         return None
     known = snapshot.live.bandwidth(QUERY.token)
-    pods = snapshot.live.derived(PlacedPods, lambda: PlacedPods(snapshot))
+    pods = snapshot.derived(PlacedPods, lambda: PlacedPods(snapshot))
     pods.refresh()
     times = sorted(pods.since[pods.rows == row].tolist())
-    estimates = snapshot.live.derived(
+    estimates = snapshot.derived(
         QUERY, lambda: TrafficEstimates(snapshot, known, range_seconds=300, amount=lambda _: 1)
     )
     columns = (known.receive, known.transmit, known.capacity, known.sampled_at, estimates.column())
@@ -190,7 +191,7 @@ def elsewhere(snapshot: Snapshot) -> dict[str, object]:
         "nodes with an image": {name: snapshot.images.nodes_with(name) for name in IMAGES},
         "nominated": {one.pod.uid: (one.pod, one.node) for one in snapshot.nominations()},
         "terms": {
-            (point, tier): set(snapshot.groups.terms_about(point, "default", (("tier", tier),)))
+            (point, tier): set(snapshot.groups.terms_matching(point, "default", (("tier", tier),)))
             for point in AffinityTermKind
             for tier in ("1", "a", "b")
         },
@@ -214,8 +215,8 @@ def test_amounts_beyond_exact_floats_leave_no_trace():
     snapshot.place(small, "n0")
     snapshot.place(huge, "n0")
     snapshot.remove_pod(huge.uid)
-    assert snapshot.node_info("n0").requested("memory") == 1
-    assert snapshot.node_info("n0").nonzero_memory == 1
+    assert node_info(snapshot, "n0").requested("memory") == 1
+    assert node_info(snapshot, "n0").nonzero_memory == 1
 
 
 def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
@@ -236,6 +237,6 @@ def test_a_namespace_that_goes_takes_its_labels_out_of_every_count():
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="default", labels={"tier": "1"})))
     snapshot.set_node(a_node("n0"))
     snapshot.place(asking("web"), "n0")
-    assert snapshot.groups.tally(by_namespace).counts[0] == 1
+    assert snapshot.groups.count_pods(by_namespace).counts[0] == 1
     snapshot.remove_namespace("default")
-    assert snapshot.groups.tally(by_namespace).counts[0] == 0
+    assert snapshot.groups.count_pods(by_namespace).counts[0] == 0

@@ -12,6 +12,7 @@ from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.interface import FilterPlugin, Reads
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
@@ -124,7 +125,7 @@ def test_the_number_of_remembered_classes_is_bounded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("berth.framework.equivalencecache._MAX_BYTES", 10_000)
     profile, snapshot = default_profile(), Snapshot()
     snapshot.set_node(a_node("n0"))
-    memory = profile.memory_of(snapshot)
+    memory = EquivalenceCache.of(snapshot, profile)
     for milli in range(1, 40):
         rank(asking(cpu=f"{milli}m"), snapshot, profile, attempt=first_attempt(asking()))
     assert len(memory) == memory.bound < 39

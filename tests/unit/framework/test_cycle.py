@@ -12,6 +12,7 @@ from berth.api.messages import Candidate, Rejection
 from berth.api.node import Taint
 from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodSpec, SelectorRequirement
 from berth.api.subjects import Attempt, Term, Uid
+from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.interface import (
@@ -179,7 +180,7 @@ def test_reasons_are_counted_and_sorted_as_kube_scheduler_does():
             resolvable=False,
         ),
     )
-    assert ranking.blockers == ("NodeResourcesFit", "TaintToleration")
+    assert ranking.unschedulable_plugins == ("NodeResourcesFit", "TaintToleration")
 
 
 def test_a_node_that_would_fit_when_empty_can_be_helped_by_eviction():
@@ -206,7 +207,7 @@ def test_only_nodes_that_the_pod_names_can_be_feasible():
     assert said(ranking) == (
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]."
     )
-    assert ranking.blockers == ("NodeAffinity", "NodeResourcesFit")
+    assert ranking.unschedulable_plugins == ("NodeAffinity", "NodeResourcesFit")
 
 
 def test_a_pre_filter_that_rejects_speaks_for_all_nodes():
@@ -268,7 +269,7 @@ def test_room_of_a_nominated_pod(priority, free):
     pod = asking(cpu="1")
     assert (nodes_of(ranked(pod, snapshot)) == ["n0"]) is free
     assert check(pod, "n0", snapshot, default_profile()).is_success is free
-    assert (snapshot.pods_on("n0"), snapshot.node_info("n0").requested("cpu")) == (0, 0)
+    assert (snapshot.pods_on("n0"), node_info(snapshot, "n0").requested("cpu")) == (0, 0)
 
 
 def test_room_of_a_nominated_pod_is_its_own():

@@ -16,7 +16,7 @@ def detail_of(pod, snapshot, *plugins, weight: int = 1) -> Detail:
 
 
 def refusals_of(detail: Detail) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {node: (status.plugin, status.reasons) for node, status in detail.refused.items()}
+    return {node: (status.plugin, status.reasons) for node, status in detail.node_to_status.items()}
 
 
 def cluster(**labels: dict[str, str]) -> Snapshot:
@@ -50,5 +50,5 @@ def test_the_only_feasible_node_is_not_scored():
     snapshot = cluster(a={"cpu": "true"}, b={})
     plugins = NodeFilterLabel(NodeFilterLabelArgs()), NodeScoreLabel(NodeScoreLabelArgs())
     detail = detail_of(a_pod(), snapshot, *plugins)
-    assert list(detail.refused) == ["b"]
+    assert list(detail.node_to_status) == ["b"]
     assert detail.scores == {}

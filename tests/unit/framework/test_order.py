@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.scoring import best_first, mixed
+from berth.framework.scoring import best_first, seeded_hashes
 from harness.builders.objects import a_node, a_pod, first_attempt
 
 
@@ -28,7 +28,7 @@ def test_the_best_come_in_the_order_of_points_then_pods_then_chance(nodes, left_
     rows = [row for row in range(len(nodes)) if row not in left_out] or [0]
     view = Nodes(snapshot, np.array(rows)) if left_out else Nodes(snapshot)
     attempt = first_attempt(a_pod())
-    chance = mixed(snapshot.columns.name_hash, np.uint64(hash_of(str(attempt))))
+    chance = seeded_hashes(snapshot.columns.name_hash, np.uint64(hash_of(str(attempt))))
     wanted = sorted(rows, key=lambda row: (-nodes[row][0], fewer * nodes[row][1], chance[row]))[:count]
     totals = np.array([nodes[row][0] for row in rows], dtype=np.int64)
     best = best_first(totals, view, attempt, count, fewer_pods_first=fewer)

@@ -6,6 +6,7 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.pod import PodSchedulingGate
+from berth.framework.enqueue import may_help, pre_enqueue
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
 from berth.framework.profile import Profile, build_profiles
@@ -88,10 +89,10 @@ def test_important_pods_come_first_then_those_that_waited_longer():
 
 def test_gates_hold_a_pod_back():
     gated = a_pod(scheduling_gates=[PodSchedulingGate(name="quota"), PodSchedulingGate(name="image")])
-    status = default_profile().pre_enqueue(gated)
+    status = pre_enqueue(default_profile(), gated)
     assert status.reasons == ("waiting for scheduling gates: [quota image]",)
     assert (status.plugin, status.code) == ("SchedulingGates", Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-    assert default_profile().pre_enqueue(a_pod()) is SUCCESS
+    assert pre_enqueue(default_profile(), a_pod()) is SUCCESS
 
 
 class BrokenGate(PreEnqueuePlugin):
@@ -103,7 +104,7 @@ class BrokenGate(PreEnqueuePlugin):
 
 def test_a_broken_gate_holds_the_pod_back_by_its_name():
     profile = Profile(scheduler_name="berth", queue_sort=PrioritySort(), pre_enqueues=(BrokenGate(),))
-    assert profile.pre_enqueue(a_pod()).reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
+    assert pre_enqueue(profile, a_pod()).reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
 
 
 class Waiting(FilterPlugin, EnqueueExtensions):
@@ -142,15 +143,15 @@ def _broken_hint(pod, old, new):
 )
 def test_events_that_may_help(blockers, event, helps):
     profile = profile_of(Waiting(EventHint(NODE_ADDED)), Silent())
-    assert profile.may_help(blockers, event, a_pod(), None, a_node("n")) is helps
+    assert may_help(profile, blockers, event, a_pod(), None, a_node("n")) is helps
 
 
 def test_a_hint_looks_closer_at_what_happened():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, lambda pod, old, new: new.metadata.name == "right")))
-    assert profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("right"))
-    assert not profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("wrong"))
+    assert may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("right"))
+    assert not may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("wrong"))
 
 
 def test_a_hint_that_fails_counts_as_yes():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, _broken_hint)))
-    assert profile.may_help(["Waiting"], NODE_ADDED, asking(), None, a_node("n"))
+    assert may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("n"))

@@ -6,7 +6,8 @@ import pytest
 from berth.api.config.load import load
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
-from berth.framework.profile import NodeSearch, build_profiles, enough
+from berth.framework.profile import build_profiles
+from berth.framework.search import NodeSearch, nodes_to_find
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, asking, first_attempt
@@ -27,7 +28,7 @@ HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfigura
     ],
 )
 def test_how_many_feasible_nodes_end_the_search(count, percentage, wanted):
-    assert enough(count, percentage) == wanted
+    assert nodes_to_find(count, percentage) == wanted
 
 
 def found(search: NodeSearch, feasible: str, wanted: int) -> tuple[list[int], int]:

@@ -7,8 +7,8 @@ import itertools
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
+from berth.framework.plugincalls import Duration, Timing
 from berth.framework.status import SUCCESS, Code, Status
-from berth.framework.timing import Timing, Took
 from harness.builders.objects import a_node, asking, first_attempt
 from harness.builders.profiles import default_profile, profile_of
 
@@ -78,13 +78,13 @@ def test_a_filter_that_refuses_every_node_is_followed_by_post_filter():
 def test_a_pre_filter_that_refuses_the_pod_says_so():
     _, timing = timed(Picky())
     assert timing.points["PreFilter"].code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
-    assert timing.plugins["Picky", "PreFilter"] == Took(1.0, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
+    assert timing.plugins["Picky", "PreFilter"] == Duration(1.0, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
 
 
 def test_all_calls_of_a_plugin_count_together_and_one_success_makes_them_one():
     _, timing = timed(Even(), nodes=("a", "b", "c", "d"))
     # Four calls of a second each, between two looks at the clock.
-    assert timing.plugins["Even", "Filter"] == Took(4.0, Code.SUCCESS)
+    assert timing.plugins["Even", "Filter"] == Duration(4.0, Code.SUCCESS)
 
 
 def test_an_error_of_a_plugin_is_its_points_too():

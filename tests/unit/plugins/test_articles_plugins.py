@@ -6,10 +6,13 @@ import pytest
 from berth.api.config.load import ConfigurationError, load
 from berth.api.node import NodeCondition
 from berth.api.pod import Pod
+from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.enqueue import may_help
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.scoring import normalize_by_place
+from berth.framework.normalize import normalize_by_rank
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.nodeready import NodeReady
@@ -82,16 +85,16 @@ def test_without_any_labelled_node_the_message_counts_the_nodes():
     snapshot = cluster(a_node("a"), a_node("b"))
     ranking = ranked(a_pod(), snapshot, NodeFilterLabel(NodeFilterLabelArgs(key="gpu", value="a100")))
     assert ranking.message == "0/2 nodes are available: 2 node(s) didn't have label gpu=a100."
-    assert ranking.blockers == ("NodeFilterLabel",)
+    assert ranking.unschedulable_plugins == ("NodeFilterLabel",)
 
 
 def test_a_pod_refused_for_the_label_is_helped_by_a_node_that_gets_it_only():
     profile = profile_of(NodeFilterLabel(NodeFilterLabelArgs()))
     plain, labelled = a_node("a"), a_node("a", labels={"cpu": "true"})
     update = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL)
-    assert profile.may_help(["NodeFilterLabel"], update, a_pod(), plain, labelled)
-    assert not profile.may_help(["NodeFilterLabel"], update, a_pod(), labelled, plain)
-    assert not profile.may_help(["NodeFilterLabel"], ClusterEvent(Resource.NODE, Action.ADD), a_pod(), None, plain)
+    assert may_help(profile, ["NodeFilterLabel"], update, a_pod(), plain, labelled)
+    assert not may_help(profile, ["NodeFilterLabel"], update, a_pod(), labelled, plain)
+    assert not may_help(profile, ["NodeFilterLabel"], ClusterEvent(Resource.NODE, Action.ADD), a_pod(), None, plain)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +136,8 @@ def test_a_pod_refused_for_want_of_ready_nodes_is_helped_by_one_that_becomes_rea
     profile = profile_of(NodeReady())
     ready, unready = with_condition("a", Ready="True"), with_condition("a", Ready="False")
     update = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_CONDITION)
-    assert profile.may_help(["NodeReady"], update, a_pod(), unready, ready)
-    assert not profile.may_help(["NodeReady"], update, a_pod(), ready, unready)
+    assert may_help(profile, ["NodeReady"], update, a_pod(), unready, ready)
+    assert not may_help(profile, ["NodeReady"], update, a_pod(), ready, unready)
 
 
 # FreeCapacity
@@ -150,8 +153,8 @@ def test_free_capacity_adds_millicores_and_megabytes_and_counts_what_runs_there(
     # b: 8000 - 1000 + (2,000 - 1,000)               = 7000 + 1000 = 8000
     # c: 4000 - 1000 + (8,000 - 1,000)               = 3000 + 7000 = 10000
     plugin = FreeCapacity()
-    state = profile_of(plugin).memory_of(snapshot).view_of(pod).state
-    raw = {name: plugin.score(state, pod, snapshot.node_info(name)) for name in "abc"}
+    state = EquivalenceCache.of(snapshot, profile_of(plugin)).results_of(pod).state
+    raw = {name: plugin.score(state, pod, node_info(snapshot, name)) for name in "abc"}
     assert raw == {"a": 8500, "b": 8000, "c": 10000}
     # by place: 10000, 8500, 8000
     assert points(pod, snapshot, plugin) == {"c": 100, "a": 99, "b": 98}
@@ -176,7 +179,7 @@ def test_a_millicore_or_a_megabyte_more_wins_however_large_the_nodes_are():
     ],
 )
 def test_points_by_place_keep_the_order_of_the_best(raw, normalized):
-    assert normalize_by_place(np.array(raw, dtype=np.int64)).tolist() == normalized
+    assert normalize_by_rank(np.array(raw, dtype=np.int64)).tolist() == normalized
 
 
 # TenantSpread
@@ -222,15 +225,15 @@ def test_a_pod_without_a_tenant_is_unschedulable_with_a_sentence():
     ranking = ranked(of(""), cluster(a_node("a"), a_node("b")), TenantSpread(TenantSpreadArgs()))
     sentence = "pod has no label tenant, which names the tenant it belongs to"
     assert ranking.message == f"0/2 nodes are available: {sentence}."
-    assert ranking.blockers == ("TenantSpread",)
+    assert ranking.unschedulable_plugins == ("TenantSpread",)
 
 
 def test_only_its_own_label_helps_a_pod_without_a_tenant():
     profile = profile_of(TenantSpread(TenantSpreadArgs()))
     labelled = ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL)
-    assert profile.may_help(["TenantSpread"], labelled, of(""), of(""), of("x"))
-    assert not profile.may_help(["TenantSpread"], labelled, of(""), of("", "other"), of("x", "other"))
-    assert not profile.may_help(["TenantSpread"], ClusterEvent(Resource.NODE, Action.ADD), of(""), None, a_node("a"))
+    assert may_help(profile, ["TenantSpread"], labelled, of(""), of(""), of("x"))
+    assert not may_help(profile, ["TenantSpread"], labelled, of(""), of("", "other"), of("x", "other"))
+    assert not may_help(profile, ["TenantSpread"], ClusterEvent(Resource.NODE, Action.ADD), of(""), None, a_node("a"))
 
 
 def test_candidates_carry_the_pods_of_the_tenant_so_that_only_these_make_a_node_touched():

@@ -12,20 +12,18 @@ import pytest
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, PodCondition, PodStatus, TopologySpreadConstraint
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
-from berth.cluster.nodes import RowIndex
+from berth.cluster.nodes import RowIndex, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, rank
-from berth.framework.diagnosis import Diagnosis
-from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.interface import Nomination, PreFilterPlugin, PreFilterResult
-from berth.framework.preemption import DryRun, confirm
-from berth.framework.status import Status
+from berth.framework.preemption import confirm, dry_run_of
+from berth.framework.status import Diagnosis, Status
 from berth.plugins.defaultpreemption.plugin import NOT_HELPFUL, DefaultPreemption, DefaultPreemptionArgs, validate
 from berth.plugins.defaultpreemption.victims import DisruptionBudgets, Victims, victims_on
 from berth.plugins.interpodaffinity.plugin import InterPodAffinity, InterPodAffinityArgs
 from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs
 from harness.builders.objects import a_container, a_node, a_pod, first_attempt
-from harness.builders.profiles import default_profile, profile_of
+from harness.builders.profiles import default_profile, feasible_nodes, profile_of
 
 NOON = "2026-01-01T12:00:{:02d}Z"
 HOSTNAME = "kubernetes.io/hostname"
@@ -157,7 +155,7 @@ def test_the_state_is_as_it_was_afterwards():
     snapshot = cluster(n=[running("a"), running("b")], m=[running("c", cpu="2")])
     ranked(important(cpu="2"), snapshot)
     assert [snapshot.node_of(f"uid-{name}") for name in "abc"] == ["n", "n", "m"]
-    assert [snapshot.node_info(name).requested("cpu") for name in ("n", "m")] == [2000, 2000]
+    assert [node_info(snapshot, name).requested("cpu") for name in ("n", "m")] == [2000, 2000]
 
 
 # Between nodes, one criterion after another: each test has the better node second, and the one before equal.
@@ -268,9 +266,9 @@ APART_FROM_DB = Affinity(
 def victims_everywhere(pod: Pod, snapshot: Snapshot) -> list[Victims]:
     """What a dry run of each node finds, without looking at what the sums say."""
     profile = default_profile()
-    dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
+    dry_run = dry_run_of(pod, snapshot, profile)
     found = [
-        victims_on(snapshot.node_info(name), dry_run, DisruptionBudgets(snapshot)) for name in snapshot.node_names()
+        victims_on(node_info(snapshot, name), dry_run, DisruptionBudgets(snapshot)) for name in snapshot.node_names()
     ]
     return [each for each in found if isinstance(each, Victims)]
 
@@ -309,9 +307,9 @@ def hopeless_cluster(seed: int) -> tuple[Snapshot, Pod]:
 def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> str | None:
     """What dry runs say of each of these nodes; None when one of them helps."""
     profile, said = default_profile(), Diagnosis(snapshot.node_count)
-    dry_run = DryRun(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
+    dry_run = dry_run_of(pod, snapshot, profile)
     for row in resolvable.tolist():
-        found = victims_on(snapshot.info_of_row(row), dry_run, DisruptionBudgets(snapshot))
+        found = victims_on(info_of_row(snapshot, row), dry_run, DisruptionBudgets(snapshot))
         if isinstance(found, Victims):
             return None
         said.add(found, np.array([row]))
@@ -319,11 +317,10 @@ def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> s
     return said.message()
 
 
-def refusals_of(pod: Pod, snapshot: Snapshot) -> Diagnosis:
-    profile = default_profile()
-    filtering = Filtering(pod, snapshot, profile, pre_filter(pod, snapshot, profile))
-    filtering.run()
-    return filtering.refusals()
+def diagnosis_of(pod: Pod, snapshot: Snapshot) -> Diagnosis:
+    feasible = feasible_nodes(pod, snapshot, default_profile())
+    assert feasible is not None
+    return feasible.diagnosis()
 
 
 def test_where_nothing_helps_the_words_are_those_of_a_dry_run_of_every_node():
@@ -333,7 +330,7 @@ def test_where_nothing_helps_the_words_are_those_of_a_dry_run_of_every_node():
         ranking = ranked(pod, snapshot)
         if ranking.candidates:
             continue
-        words = words_of_every_node(pod, snapshot, refusals_of(pod, snapshot).resolvable_rows())
+        words = words_of_every_node(pod, snapshot, diagnosis_of(pod, snapshot).resolvable_rows())
         assert (ranking.nomination is None) == (words is not None), seed
         if words is not None:
             compared += 1
@@ -350,7 +347,7 @@ def test_no_node_is_better_than_the_one_that_is_found(seed):
         assert ranking.nomination is None
         return
     chosen = next(each for each in every if snapshot.rows.names[each.row] == ranking.nomination.node)
-    assert chosen.cost == min(each.worth for each in every)
+    assert chosen.cost == min(each.cost for each in every)
     assert ranking.nomination.victims == tuple(placed.pod.uid for placed in chosen.pods)
 
 

@@ -3,6 +3,7 @@
 from berth.api.pod import PodResourceClaim
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
@@ -22,13 +23,13 @@ def test_a_pod_with_claims_is_told_which_and_what_to_do():
         "0/1 nodes are available: berth does not allocate resource claims (spec.resourceClaims: gpu, nic): "
         "remove them, or name a scheduler that does in spec.schedulerName."
     )
-    assert (ranking.candidates, ranking.blockers, ranking.nomination) == ((), ("DynamicResources",), None)
+    assert (ranking.candidates, ranking.unschedulable_plugins, ranking.nomination) == ((), ("DynamicResources",), None)
 
 
 def test_nothing_that_happens_to_others_wakes_it():
     event = ClusterEvent(Resource.NODE, Action.ADD)
     pod = a_pod(resource_claims=[PodResourceClaim(name="gpu")])
-    assert default_profile().may_help({"DynamicResources"}, event, pod, None, a_node("n")) is False
+    assert may_help(default_profile(), {"DynamicResources"}, event, pod, None, a_node("n")) is False
 
 
 def test_a_pod_that_was_refused_before_its_turn_hears_what_kube_scheduler_says():

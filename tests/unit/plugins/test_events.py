@@ -13,6 +13,7 @@ from berth.api.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
 from berth.framework.profile import POINT_TYPES, REFUSING
@@ -439,13 +440,13 @@ def test_events_that_help_wake_and_those_that_cannot_do_not(plugin, pod, resourc
     if profile is None:
         assert any(hint.event.matches(event) for hint in made(plugin).events()) is helps
     else:
-        assert profile.may_help([plugin], event, pod, old, new) is helps
+        assert may_help(profile, [plugin], event, pod, old, new) is helps
 
 
 def test_a_pod_that_several_plugins_refused_is_helped_by_what_helps_one_of_them():
     profile = profile_of(made("TaintToleration"), made("NodeResourcesFit"))
     added = ClusterEvent(NODE, Action.ADD)
     both = ["TaintToleration", "NodeResourcesFit"]
-    assert profile.may_help(both, added, asking(cpu="2"), None, TAINTED)
-    assert not profile.may_help(["TaintToleration"], added, asking(cpu="2"), None, TAINTED)
-    assert not profile.may_help(both, ClusterEvent(POD, Action.ADD), asking(cpu="2"), None, bound())
+    assert may_help(profile, both, added, asking(cpu="2"), None, TAINTED)
+    assert not may_help(profile, ["TaintToleration"], added, asking(cpu="2"), None, TAINTED)
+    assert not may_help(profile, both, ClusterEvent(POD, Action.ADD), asking(cpu="2"), None, bound())

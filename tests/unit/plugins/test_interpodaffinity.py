@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 from berth.api.workloads import Namespace
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.interpodaffinity.plugin import (
@@ -216,7 +217,7 @@ def test_points_are_divided_before_they_are_multiplied():
 
 @given(snapshot=snapshots(), pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
 def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, other, node):
-    info = snapshot.node_info(node)
+    info = node_info(snapshot, node)
     if info is None or snapshot.node_of(other.uid) is not None:
         return
     plugin = InterPodAffinity(InterPodAffinityArgs())
@@ -234,7 +235,7 @@ def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, oth
 
 
 def answers(plugin, state, pod, snapshot) -> dict[str, object]:
-    return {name: plugin.filter(state, pod, snapshot.node_info(name)) for name in snapshot.node_names()}
+    return {name: plugin.filter(state, pod, node_info(snapshot, name)) for name in snapshot.node_names()}
 
 
 WITH_WEB, APART_FROM_WEB = wanting("p", together=requiring(term("web"))), wanting("p", apart=requiring(term("web")))
@@ -275,7 +276,7 @@ WITH_WEB, APART_FROM_WEB = wanting("p", together=requiring(term("web"))), wantin
     ],
 )
 def test_events_that_help(pod, resource, action, old, new, expected):
-    assert default_profile().may_help({"InterPodAffinity"}, ClusterEvent(resource, action), pod, old, new) is expected
+    assert may_help(default_profile(), {"InterPodAffinity"}, ClusterEvent(resource, action), pod, old, new) is expected
 
 
 def test_the_weight_of_required_terms_is_that_of_a_preference():

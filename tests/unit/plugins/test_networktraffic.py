@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.meta import ObjectMeta
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
+from berth.framework.enqueue import may_help
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.state import CycleState
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
@@ -45,7 +46,7 @@ def sampled(receive=None, *, transmit=None, capacity=None, ago=0.0) -> Bandwidth
 def cluster(how: NetworkTrafficArgs, *, now=T0, **samples: Bandwidth | None) -> Snapshot:
     """A Snapshot of these nodes and what is known of them."""
     snapshot = Snapshot()
-    snapshot.live.heard_at(now)
+    snapshot.live.observe_time(now)
     for name, sample in samples.items():
         snapshot.set_node(a_node(name))
         if sample is not None:
@@ -110,7 +111,7 @@ def test_a_sample_older_than_the_maximum_age_is_not_believed():
     how = args(maximum_age=timedelta(seconds=60), unknown_score=7)
     snapshot = cluster(how, fresh=sampled(50.0, ago=60), stale=sampled(1.0, ago=61))
     assert points(how, snapshot) == {"fresh": 0, "stale": 7}
-    snapshot.live.heard_at(T0 + 1)
+    snapshot.live.observe_time(T0 + 1)
     assert points(how, snapshot) == {"fresh": 7, "stale": 7}
 
 
@@ -122,12 +123,12 @@ def test_pods_placed_lately_count_with_an_estimate_that_fades_as_the_average_tak
         snapshot.place(a_pod(name), "a", bound_at=since)
     plugin, pod = NetworkTraffic(how), a_pod()
     state = CycleState(snapshot.class_of(pod))
-    assert plugin.score(state, pod, snapshot.node_info("a")) == 2_500_000
+    assert plugin.score(state, pod, node_info(snapshot, "a")) == 2_500_000
     snapshot.remove_pod("uid-whole")
-    assert plugin.score(state, pod, snapshot.node_info("a")) == 1_500_000
+    assert plugin.score(state, pod, node_info(snapshot, "a")) == 1_500_000
     snapshot.live.set_bandwidth(query_of(how).token, "a", sampled(0.0, ago=-40))
     # sampled at T0 + 40: 'half' is 100 s old by then and in the average; the proposed one still counts whole
-    assert plugin.score(state, pod, snapshot.node_info("a")) == 1_000_000
+    assert plugin.score(state, pod, node_info(snapshot, "a")) == 1_000_000
 
 
 def test_a_pod_counts_as_it_announces():
@@ -139,7 +140,7 @@ def test_a_pod_counts_as_it_announces():
     snapshot.place(msgspec.structs.replace(loud, metadata=metadata), "a")
     pod = a_pod()
     # 80 Mbit/s in = 10 MB/s; what cannot be read counts as anybody's: 8 Mbit/s out = 1 MB/s
-    assert NetworkTraffic(how).score(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("a")) == 11_000_000
+    assert NetworkTraffic(how).score(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "a")) == 11_000_000
 
 
 @pytest.mark.parametrize("quietest", [10.0, 9.0, 5.0], ids=["equal", "one is a little quieter", "one is quieter"])
@@ -215,9 +216,9 @@ HALF = sampled(50.0, transmit=95.0, capacity=100.0)
 OWN, OTHER = query_of(args()).token, query_of(args(range=timedelta(seconds=50))).token
 
 
-def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> LiveNews:
+def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> LiveDataUpdate:
     data = None if sample is None else encode_bandwidth(sample)
-    return LiveNews(source=LiveSource(bucket="bandwidth", name=query), node=node, data=data)
+    return LiveDataUpdate(source=LiveSource(bucket="bandwidth", name=query), node=node, data=data)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> Live
 def test_a_sample_helps_whom_saturated_links_refused_when_it_shows_room(more, heard, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90, **more)))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
-    assert profile.may_help(["NetworkTraffic"], event, a_pod(), None, heard) is helps
+    assert may_help(profile, ["NetworkTraffic"], event, a_pod(), None, heard) is helps
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_a_sample_helps_whom_saturated_links_refused_when_it_shows_room(more, he
 )
 def test_other_events_that_help_whom_saturated_links_refused(resource, action, old, new, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90)))
-    assert profile.may_help(["NetworkTraffic"], ClusterEvent(resource, action), a_pod(), old, new) is helps
+    assert may_help(profile, ["NetworkTraffic"], ClusterEvent(resource, action), a_pod(), old, new) is helps
 
 
 def test_no_filter_unless_it_is_wished_for():
@@ -321,7 +322,7 @@ class Reckoning:
 @given(how=variants, history=histories)
 def test_both_forms_agree_with_a_reckoning_from_nothing_after_any_history(how, history):
     snapshot, told = Snapshot(), Reckoning(how)
-    snapshot.live.heard_at(T0)
+    snapshot.live.observe_time(T0)
     plugin, pod = FACTORY.build(how), a_pod("asks")
     for event in [*history, ("look",)]:
         happen(event, snapshot, told)

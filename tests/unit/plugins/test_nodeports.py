@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from berth.api.pod import Container, ContainerPort
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.nodeports import TAKEN, NodePorts
@@ -64,7 +65,7 @@ def test_a_port_is_free_again_when_the_last_pod_that_had_it_has_gone():
     seen = []
     for uid in ("uid-b", "uid-c"):
         snapshot.remove_pod(uid)
-        seen.append(plugin.filter(state, pod, snapshot.node_info("n")))
+        seen.append(plugin.filter(state, pod, node_info(snapshot, "n")))
     assert [status == TAKEN for status in seen] == [True, False]
 
 
@@ -72,4 +73,4 @@ def test_a_port_is_free_again_when_the_last_pod_that_had_it_has_gone():
 def test_only_a_pod_that_had_the_port_helps_by_going(gone, helps):
     was = msgspec.structs.replace(gone, spec=msgspec.structs.replace(gone.spec, node_name="n"))
     event = ClusterEvent(Resource.POD, Action.DELETE)
-    assert default_profile().may_help({"NodePorts"}, event, taking("a", 80), was, None) is helps
+    assert may_help(default_profile(), {"NodePorts"}, event, taking("a", 80), was, None) is helps

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from berth.api.pod import AWSElasticBlockStore, CSISource, GCEPersistentDisk, Volume
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS
@@ -48,7 +49,7 @@ def answer(pod, snapshot):
         return SUCCESS
     verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
     status = verdicts.statuses[verdicts.codes[0]]
-    assert status == plugin.filter(state, pod, snapshot.node_info("n0"))
+    assert status == plugin.filter(state, pod, node_info(snapshot, "n0"))
     return status
 
 
@@ -91,7 +92,7 @@ def test_an_attachment_that_ends_frees_its_place():
     said = []
     for change in (attached("v-b", "n0"), attached("v-b", "n9")):
         snapshot.objects(type(change)).set("it", change)
-        said.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("n0")))
+        said.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0")))
     assert said == [MAX_VOLUME_COUNT_EXCEEDED, SUCCESS]
 
 
@@ -161,4 +162,4 @@ def test_an_odd_disk_of_a_pod_that_is_there_is_not_for_others():
 )
 def test_only_what_may_make_a_place_wakes_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
-    assert default_profile().may_help({"NodeVolumeLimits"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"NodeVolumeLimits"}, event, using(), old, new) is helps

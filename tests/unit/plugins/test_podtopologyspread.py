@@ -11,8 +11,9 @@ from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
 from berth.api.node import Taint
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.podtopologyspread.plugin import (
@@ -212,7 +213,7 @@ def test_default_selectors_follow_the_objects():
 
 @given(snapshot=snapshots(), pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
 def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, other, node):
-    info = snapshot.node_info(node)
+    info = node_info(snapshot, node)
     plugin, state = PodTopologySpread(PodTopologySpreadArgs()), CycleState(snapshot.class_of(pod))
     if info is None or snapshot.node_of(other.uid) is not None:
         return
@@ -229,7 +230,7 @@ def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, oth
 
 
 def answers(plugin, state, pod, snapshot) -> dict[str, object]:
-    return {name: plugin.filter(state, pod, snapshot.node_info(name)) for name in snapshot.node_names()}
+    return {name: plugin.filter(state, pod, node_info(snapshot, name)) for name in snapshot.node_names()}
 
 
 SPREAD = web("p", constraint())
@@ -249,7 +250,7 @@ SPREAD = web("p", constraint())
 )
 def test_events_that_help(resource, action, old, new, expected):
     event = ClusterEvent(resource, action)
-    assert default_profile().may_help({"PodTopologySpread"}, event, SPREAD, old, new) is expected
+    assert may_help(default_profile(), {"PodTopologySpread"}, event, SPREAD, old, new) is expected
 
 
 def test_arguments_are_checked():

@@ -22,11 +22,11 @@ from berth.api.pod import Pod, is_bound
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.filtering import Filtering, pre_filter
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import first_attempt
+from harness.builders.profiles import feasible_nodes
 
 REFUSED, SEVERAL, SCORES = 930, 648, 9_997
 """Pods that fit nowhere and pods that fit more than one node; and scores."""
@@ -48,12 +48,12 @@ class Case:
 
 
 def test_feasible_nodes_are_those_of_kube_scheduler():
-    wrong = [case.pod.key for case in cases() if case.feasible != feasible_nodes(case)]
+    wrong = [case.pod.key for case in cases() if case.feasible != names_of_feasible_nodes(case)]
     assert (len(cases()), wrong) == (2_000, [])
 
 
 def test_one_node_is_checked_as_all_nodes_are_ranked():
-    wrong = [case.pod.key for case in cases() if feasible_nodes(case) != checked_nodes(case)]
+    wrong = [case.pod.key for case in cases() if names_of_feasible_nodes(case) != checked_nodes(case)]
     assert wrong == []
 
 
@@ -102,13 +102,11 @@ def refusal_of(case: Case) -> str:
     return case.answer["message"].replace("no new claims to deallocate, ", "")
 
 
-def feasible_nodes(case: Case) -> set[str]:
-    found = pre_filter(case.pod, case.snapshot, case.profile)
-    if found.rejection is not None or is_gated(case):
+def names_of_feasible_nodes(case: Case) -> set[str]:
+    feasible = feasible_nodes(case.pod, case.snapshot, case.profile)
+    if feasible is None or is_gated(case):
         return set()
-    filtering = Filtering(case.pod, case.snapshot, case.profile, found)
-    filtering.run()
-    return {case.snapshot.rows.names[row] for row in np.flatnonzero(filtering.feasible)}
+    return {case.snapshot.rows.names[row] for row in np.flatnonzero(feasible.mask)}
 
 
 def checked_nodes(case: Case) -> set[str]:

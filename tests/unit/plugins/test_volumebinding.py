@@ -10,6 +10,7 @@ from berth.api.pod import AWSElasticBlockStore
 from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolumeClaim, PhaseStatus
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from harness.builders.objects import a_node, a_pod, first_attempt
@@ -231,7 +232,7 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
 )
 def test_only_what_may_give_the_claim_its_volume_wakes_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
-    assert default_profile().may_help({"VolumeBinding"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"VolumeBinding"}, event, using(), old, new) is helps
 
 
 def test_what_is_supposed_of_a_volume_holds_until_it_changes():

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, Volume
+from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
@@ -100,7 +102,7 @@ def test_a_claim_of_the_same_name_in_another_namespace_is_another_claim():
 
 def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it():
     snapshot, pod, plugin = exclusive(using("first")), using("second"), VolumeRestrictions()
-    state, node = CycleState(snapshot.class_of(pod)), snapshot.node_info("n0")
+    state, node = CycleState(snapshot.class_of(pod)), node_info(snapshot, "n0")
     assert plugin.pre_filter(state, pod, snapshot).status.is_success
     supposed = state.clone()
     plugin.remove_pod(supposed, pod, using("first"), node)
@@ -121,4 +123,4 @@ def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it()
 )
 def test_only_a_pod_that_had_it_helps_by_going(pod, gone, helps):
     event = ClusterEvent(Resource.POD, Action.DELETE)
-    assert default_profile().may_help({"VolumeRestrictions"}, event, pod, gone, None) is helps
+    assert may_help(default_profile(), {"VolumeRestrictions"}, event, pod, gone, None) is helps

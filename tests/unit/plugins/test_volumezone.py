@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.state import CycleState
 from berth.plugins.volumes.volumezone import ZONE_CONFLICT, VolumeZone
@@ -26,7 +27,7 @@ def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
         return False
     verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
     status = verdicts.statuses[verdicts.codes[0]]
-    assert status == plugin.filter(state, pod, snapshot.node_info("n0"))
+    assert status == plugin.filter(state, pod, node_info(snapshot, "n0"))
     return status == ZONE_CONFLICT
 
 
@@ -71,7 +72,7 @@ def test_a_claim_that_says_nowhere_refuses_the_pod(things, said):
 def test_a_profile_without_its_pre_filter_is_told_the_same_by_its_filter():
     snapshot, pod = Snapshot(), using()
     snapshot.set_node(a_node("n0"))
-    status = VolumeZone().filter(CycleState(snapshot.class_of(pod)), pod, snapshot.node_info("n0"))
+    status = VolumeZone().filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0"))
     assert status.reasons == ('persistentvolumeclaim "data" not found',)
 
 
@@ -85,10 +86,10 @@ def test_a_profile_without_its_pre_filter_is_told_the_same_by_its_filter():
 )
 def test_a_volume_helps_that_is_somewhere_else(old, new, helps):
     event = ClusterEvent(Resource.PERSISTENT_VOLUME, Action.ADD if old is None else Action.UPDATE)
-    assert default_profile().may_help({"VolumeZone"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"VolumeZone"}, event, using(), old, new) is helps
 
 
 @pytest.mark.parametrize(("mode", "helps"), [("WaitForFirstConsumer", True), ("Immediate", False)])
 def test_a_class_helps_that_lets_claims_wait(mode, helps):
     event = ClusterEvent(Resource.STORAGE_CLASS, Action.ADD)
-    assert default_profile().may_help({"VolumeZone"}, event, using(), None, a_class(mode=mode)) is helps
+    assert may_help(default_profile(), {"VolumeZone"}, event, using(), None, a_class(mode=mode)) is helps

@@ -11,6 +11,7 @@ from berth.api.config.load import load
 from berth.api.config.types import Point
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
+from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
 from berth.framework.profile import Profile, build_profiles
@@ -168,7 +169,7 @@ def test_a_filter_that_hangs_fails_the_binders_check_too():
 
 def test_a_hint_that_hangs_counts_as_yes():
     profile = profile_with("HintsForEver")
-    assert profile.may_help(["HintsForEver"], ADDED, a_pod(), None, a_node("n0"))
+    assert may_help(profile, ["HintsForEver"], ADDED, a_pod(), None, a_node("n0"))
 
 
 def test_a_plugin_that_cannot_be_made_is_named():

@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.livedata import FACTS, Bandwidth, LiveSource, encode_bandwidth, utc_time
 from berth.api.messages import Outcome, Positions
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
@@ -35,7 +35,7 @@ class PowerBudget(FilterPlugin, EnqueueExtensions):
 
     @staticmethod
     def _has_power_now(_, __, news):
-        if not isinstance(news, LiveNews) or news.source != POWER:
+        if not isinstance(news, LiveDataUpdate) or news.source != POWER:
             return False
         return news.data is None or msgspec.json.decode(news.data)["watts"] < 500
 

@@ -93,7 +93,7 @@ class Cache:
             self._set(kind, item)
         except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
             text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
-            self.snapshot.oddities.append(text)
+            self.snapshot.problems.append(text)
         self._saw_version(kind, item.metadata.resource_version)
 
     def _observe_undecodable(self, event: Undecodable) -> None:

@@ -15,11 +15,13 @@ from berth.api.messages import Candidate, Outcome, Preemption, Ranked, Reason, R
 from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
 from berth.api.subjects import Attempt
-from berth.framework.cycle import check, company_by_name, nodes_with_less_company
+from berth.cluster.nodes import node_info
+from berth.framework.cycle import check
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
+from berth.framework.scoring import counted_pods_by_node, nodes_with_fewer_pods
 from berth.framework.status import Code, Status
 from berth_binder.cache import PODS, Cache
 from berth_binder.outcomes import (
@@ -158,7 +160,7 @@ class NodeChoice:
             rejections: list[Rejection] = []
             chosen = next(self._passing(ranked.candidates, pod, profile, rejections), None)
             return chosen.node if chosen else _no_candidate(rejections)
-        choose = self._untouched if profile.spreading is None else self._least_company
+        choose = self._untouched if profile.spreading is None else self._fewest_counted_pods
         try:
             return choose(ranked, attempt, pod, profile)
         except PluginFailure as failure:
@@ -176,7 +178,7 @@ class NodeChoice:
             floor = floor if excess else points
             if points < floor:
                 continue
-            present = company_by_name(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
+            present = counted_pods_by_node(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
             excess[candidate.node] = present - candidate.pods
             if excess[candidate.node] <= 0:
                 return candidate.node
@@ -186,17 +188,17 @@ class NodeChoice:
             return _STALE
         return min(excess, key=excess.__getitem__)
 
-    def _least_company(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
+    def _fewest_counted_pods(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
         """The node of the K with the fewest pods of the pod's kind; ranked again when a node beyond them has fewer."""
         names = [candidate.node for candidate in ranked.candidates]
-        present = company_by_name(pod, names, self.cache.snapshot, profile)
+        present = counted_pods_by_node(pod, names, self.cache.snapshot, profile)
         in_order = sorted(ranked.candidates, key=lambda candidate: present[candidate.node])
         rejections: list[Rejection] = []
         chosen = next(self._passing(in_order, pod, profile, rejections), None)
         if chosen is None:
             return _no_candidate(rejections)
         if self._may_be_ranked_again(ranked, attempt):
-            fewer = nodes_with_less_company(pod, self.cache.snapshot, profile, than=present[chosen.node])
+            fewer = nodes_with_fewer_pods(pod, self.cache.snapshot, profile, than=present[chosen.node])
             if any(self.status(pod, node, profile).is_success for node in fewer[: self.best]):
                 return _STALE
         return chosen.node
@@ -264,7 +266,7 @@ class PreemptionCheck:
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
         """Whether victims still terminate on a node that the pod can use then: nobody else is evicted."""
-        info = self.cache.snapshot.node_info(node)
+        info = node_info(self.cache.snapshot, node)
         if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return False
         if self.cache.victims_left(pod.uid):

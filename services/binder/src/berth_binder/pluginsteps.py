@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from berth.api.pod import Pod
 from berth.framework.interface import Binding, Permission, PreBindPlugin, Write
-from berth.framework.plugincalls import PluginFailure, call, named
+from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status
@@ -82,7 +82,7 @@ class PluginSteps:
         self._is_reserved = True
         for plugin in self.profile.reserves:
             answer = call(plugin, "Reserve", plugin.reserve, Status, self.state, self.pod, self.node)
-            status = named(plugin, "Reserve", answer)
+            status = with_plugin_name(plugin, "Reserve", answer)
             if not status.is_success:
                 return status
         return SUCCESS
@@ -94,7 +94,7 @@ class PluginSteps:
         waits = SUCCESS
         for plugin in self.profile.permits:
             answer = call(plugin, "Permit", plugin.permit, Permission, self.state, self.pod, self.node)
-            status = named(plugin, "Permit", answer.status)
+            status = with_plugin_name(plugin, "Permit", answer.status)
             if status.code is Code.WAIT:
                 waits = status
                 self.waits_until = min(self.waits_until, now + answer.timeout_seconds)
@@ -118,7 +118,7 @@ class PluginSteps:
         """Run all again while one answers WAIT; a plugin has its ``wait_seconds`` from its first WAIT on."""
         for plugin in self.profile.pre_binds:
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
-            status = named(plugin, "PreBind", answer)
+            status = with_plugin_name(plugin, "PreBind", answer)
             if status.code is Code.WAIT:
                 return self._wait_or_reject(plugin, status, now)
             if not status.is_success:

@@ -170,7 +170,7 @@ class BinderRunner:
             self._take(delivery)
 
     def _take(self, delivery: Delivery) -> None:
-        self._parts.cache.snapshot.live.heard_at(delivery.time.timestamp())
+        self._parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
         try:
             ranked = decode(delivery.data, Ranked)
             attempt = attempt_of(ranked)

@@ -85,7 +85,7 @@ async def serve_on(
 def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
     """Hand an informer's event to the cache, and log objects that cannot be used as they are."""
     cache.observe(event)
-    oddities = cache.snapshot.oddities
+    oddities = cache.snapshot.problems
     while oddities:
         log.warning("cannot use an object as it is", reason=oddities.popleft())
     if isinstance(event, Undecodable):

@@ -15,8 +15,8 @@ from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Detail, Ranking, rank
 from berth.framework.interface import Nomination
+from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
-from berth.framework.timing import Timing
 from berth.process.logging import get_logger
 from berth_scorer.view import View
 
@@ -109,7 +109,7 @@ class Ranker:
             untouched_first=ranking.untouched_first,
             candidates=list(ranking.candidates),
             rejections=list(ranking.rejections),
-            blockers=list(ranking.blockers),
+            blockers=list(ranking.unschedulable_plugins),
             proposals_counted=proposals_counted,
             preemption=_preemption(ranking.nomination, view.snapshot),
             clears_nomination=ranking.clears_nomination,
@@ -137,7 +137,7 @@ VERBOSITY: Final = 4
 def explain(pending: Pending, detail: Detail) -> None:
     """Log what every plugin said of every node."""
     whose = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
-    for node, status in detail.refused.items():
+    for node, status in detail.node_to_status.items():
         log.info("node refused", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **whose)
     for plugin, scores in detail.scores.items():
         for node, score in scores.items():

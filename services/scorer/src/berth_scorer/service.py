@@ -19,8 +19,8 @@ from berth.api.subjects import all_of
 from berth.bus.interface import BucketReader, Bus, Delivery, Session, StreamReader
 from berth.bus.topology import PENDING
 from berth.cluster.buckets import LiveDataReader
+from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
-from berth.framework.timing import Timing
 from berth.process.health import Condition
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger

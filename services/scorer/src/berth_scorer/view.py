@@ -11,7 +11,7 @@ import msgspec
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, Positions, Ranked, decode
 from berth.bus.interface import Entry, StoredMessage
-from berth.cluster.buckets import Complete, MirroredSnapshot, PodLeft, PodNominated, PodSeen
+from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
 from berth.cluster.snapshot import Snapshot
 from berth_scorer.proposals import Proposals
 
@@ -62,7 +62,7 @@ class View:
         """A message that NATS stored at this time has been read: the view's clock, which is the server's."""
         if self._heard is None or time > self._heard:
             self._heard = time
-            self.snapshot.live.heard_at(time.timestamp())
+            self.snapshot.live.observe_time(time.timestamp())
 
     def age_seconds(self) -> float | None:
         """How far the kind that was complete longest ago lies behind the newest message read; ``None`` before any was.
@@ -95,13 +95,13 @@ class View:
             self.undecodable += 1
             return str(exc)
         match news:
-            case PodSeen(uid=uid):
+            case PodPlaced(uid=uid):
                 self.proposals.mirrored(uid)
             case PodNominated(pod=pod):
                 self.proposals.rooms.mirrored(pod)
-            case PodLeft(uid=uid):
+            case PodRemoved(uid=uid):
                 self.proposals.unmirrored(uid)
-            case Complete(kind=kind):
+            case KindComplete(kind=kind):
                 self._complete[kind] = entry.time
                 if kind == "pod":
                     self.proposals.complete_up_to(entry.time)

@@ -18,7 +18,7 @@ from berth.api.meta import KubernetesObject
 from berth.api.mirror import watermark_key
 from berth.api.pod import Pod, bound_at_text, is_bound
 from berth.api.subjects import PodSubject, Term, key, parse_key
-from berth.framework.events import Action, ClusterEvent, LiveNews, Resource
+from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
 from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
 from berth_watcher.attempts import Attempts
@@ -221,7 +221,7 @@ class WatcherCore:
             name, node = parse_key(event.key)
         except DecodeError:
             return  # anybody may put facts, and no plugin reads a key without source and node
-        news = LiveNews(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
+        news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         pods = self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
         self._attempts.requeue(pods)
 

@@ -16,6 +16,7 @@ from berth.api.messages import Outcome
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
+from berth.framework.enqueue import may_help, pre_enqueue
 from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import Profile
@@ -65,7 +66,7 @@ class QueueingHints:
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Whether the PreEnqueue plugins let the pod into the queue."""
-        return self._profiles[pod.spec.scheduler_name].pre_enqueue(pod)
+        return pre_enqueue(self._profiles[pod.spec.scheduler_name], pod)
 
     def _is_registered(self, rejected_by: RejectedBy, event: ClusterEvent) -> bool:
         key = (rejected_by, event)
@@ -84,7 +85,7 @@ class QueueingHints:
     def _may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
         if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
             return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-        return self._profiles[pod.profile].may_help(pod.unschedulable_plugins, event, pod.pod, old, new)
+        return may_help(self._profiles[pod.profile], pod.unschedulable_plugins, event, pod.pod, old, new)
 
 
 def _registered_events(profile: Profile) -> dict[str, tuple[ClusterEvent, ...] | None]:

@@ -17,7 +17,7 @@ from typing import Final
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions, Reason
 from berth.api.meta import version_number
-from berth.framework.events import ClusterEvent, LiveNews
+from berth.framework.events import ClusterEvent, LiveDataUpdate
 from berth_watcher.hints import QueueingHints, label_of
 from berth_watcher.mirror import Mirror
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
@@ -101,7 +101,7 @@ class Requeue:
             pod.mirror_change, pod.incoming_event = change, label_of(event)
         return pods
 
-    def on_live_data(self, news: LiveNews, event: ClusterEvent, sequence: int) -> list[QueuedPod]:
+    def on_live_data(self, news: LiveDataUpdate, event: ClusterEvent, sequence: int) -> list[QueuedPod]:
         """The same for live data, which is already stored."""
         if self._hints.is_event_of_interest(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)

@@ -12,7 +12,7 @@ from berth.api.livedata import Bandwidth, LiveSource, decode_bandwidth
 from berth.api.subjects import parse_key
 from berth.bus.interface import BucketReader, Entry, Session
 from berth.bus.topology import BANDWIDTH, CLUSTER
-from berth.cluster.buckets import Complete, LiveDataReader, MirroredSnapshot
+from berth.cluster.buckets import KindComplete, LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 
 
@@ -46,10 +46,10 @@ class MirrorReader:
         return min(self.watermarks.values(), default=None)
 
     def _take(self, bucket: str, entry: Entry) -> None:
-        self.snapshot.live.heard_at(entry.time.timestamp())
+        self.snapshot.live.observe_time(entry.time.timestamp())
         if bucket == CLUSTER:
             news = self._mirror.apply(entry.key, entry.data)
-            if isinstance(news, Complete):
+            if isinstance(news, KindComplete):
                 self.watermarks[news.kind] = entry.time
             return
         if bucket in self._heard.buckets:

@@ -1,11 +1,6 @@
-"""From the mirror on the bus to a Snapshot: what each key of the bucket ``cluster`` means to one.
+"""Keeps a Snapshot by the entries of the buckets on the bus: ``cluster`` (the mirror), ``bandwidth`` and ``facts``.
 
-Whoever reads the bucket uses this: the scorer as it goes, ``berth why --now`` once.
-
-
-From the buckets of live data to a Snapshot: what each key of ``bandwidth`` and ``facts`` means to one.
-
-Keys of questions and sources that nobody here declared to read are left out.
+The scorer applies entries as they arrive, ``berth why --now`` reads all of them once.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ WATERMARK = "watermark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodPlaced:
     """The mirror shows a pod on a node."""
 
     uid: str
@@ -46,14 +41,14 @@ class PodNominated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodLeft:
+class PodRemoved:
     """The mirror does not show a pod any more."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complete:
+class KindComplete:
     """A kind is complete up to the time at which this was stored."""
 
     kind: str
@@ -66,7 +61,7 @@ class ObjectChanged:
     kind: str
 
 
-News = PodSeen | PodNominated | PodLeft | Complete | ObjectChanged
+MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | ObjectChanged
 
 
 class MirroredSnapshot:
@@ -78,13 +73,13 @@ class MirroredSnapshot:
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
         self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in PLUGIN_KINDS.items()}
-        self._setters: Mapping[str, Callable[[MirrorEntry], News]] = {
+        self._setters: Mapping[str, Callable[[MirrorEntry], MirrorEvent]] = {
             "node": self._set_node,
             "pod": self._set_pod,
             "namespace": self._set_namespace,
         }
 
-    def apply(self, key: str, data: bytes | None) -> News:
+    def apply(self, key: str, data: bytes | None) -> MirrorEvent:
         """Take over one entry; ``data`` is ``None`` for a removal. Kinds that no plugin here reads change nothing.
 
         Raises:
@@ -92,7 +87,7 @@ class MirroredSnapshot:
         """
         kind, name = parse_key(key)
         if kind == WATERMARK:
-            return Complete(kind=name)
+            return KindComplete(kind=name)
         if data is None:
             return self._remove(kind, name)
         setter = self._setters.get(kind)
@@ -104,7 +99,7 @@ class MirroredSnapshot:
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
 
-    def _remove(self, kind: str, name: str) -> News:
+    def _remove(self, kind: str, name: str) -> MirrorEvent:
         if kind == "node":
             self.snapshot.remove_node(name)
         elif kind == "namespace":
@@ -112,30 +107,30 @@ class MirroredSnapshot:
         elif kind == "pod":
             self.snapshot.remove_pod(name)
             self.snapshot.end_nomination(name)
-            return PodLeft(uid=name)
+            return PodRemoved(uid=name)
         elif kind in PLUGIN_KINDS:
             self.snapshot.objects(PLUGIN_KINDS[kind].struct).remove(name)
         return ObjectChanged(kind=kind)
 
-    def _set_node(self, entry: MirrorEntry) -> News:
+    def _set_node(self, entry: MirrorEntry) -> MirrorEvent:
         self.snapshot.set_node(self._nodes.decode(entry.object))
         return ObjectChanged(kind="node")
 
-    def _set_namespace(self, entry: MirrorEntry) -> News:
+    def _set_namespace(self, entry: MirrorEntry) -> MirrorEvent:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
         return ObjectChanged(kind="namespace")
 
-    def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> News:
+    def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> MirrorEvent:
         thing = self._further[kind].decode(entry.object)
         self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, thing)
         return ObjectChanged(kind=kind)
 
-    def _set_pod(self, entry: MirrorEntry) -> News:
+    def _set_pod(self, entry: MirrorEntry) -> MirrorEvent:
         pod = self._pods.decode(entry.object)
         if is_bound(pod):
             self.snapshot.end_nomination(pod.uid)
             self.snapshot.place(pod, pod.spec.node_name, bound_at=unix_seconds(entry.bound_at))
-            return PodSeen(uid=pod.uid)
+            return PodPlaced(uid=pod.uid)
         if not pod.status.nominated_node_name:
             return ObjectChanged(kind="pod")
         self.snapshot.nominate(pod, pod.status.nominated_node_name)
@@ -165,7 +160,7 @@ class LiveDataReader:
         Raises:
             DecodeError: the key or the value does not say what it should; what was known before stays.
         """
-        self._live.heard_at(time.timestamp())
+        self._live.observe_time(time.timestamp())
         source, node = parse_key(key)
         if source not in self._wanted[bucket]:
             return

@@ -1,132 +1,96 @@
-"""Names to rows, and arrays with one element a row that grow together.
+"""The numbers of all nodes: one array a column, one element a row, changed in place.
 
-Equal lists of taints share a number, so that tolerating is decided once a list and not once a node.
-
-Node labels as columns: one array of interned values per label key, made when a key is first asked for.
-
-The numbers of all nodes, one array a column and one element a row, changed in place.
-
-Amounts are float64: whole numbers up to 2**53 are exact there, and dividing is ten times faster than in int64.
+Amounts are float64: whole numbers up to 2**53 are exact there, and dividing is ten times faster than in int64. Label
+values and lists of taints are interned, so that a selector or toleration is checked once a value and not once a node.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import Node, Taint, is_ready
-from berth.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Amounts, ReportProblem, is_counted, read_amounts
-from berth.cluster.equivalence import Placed
-from berth.cluster.rows import grown
+from berth.api.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    Amounts,
+    ReportProblem,
+    Requests,
+    is_counted,
+    read_amounts,
+)
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+Amount = npt.NDArray[np.float64]
 
 TaintSet = tuple[Taint, ...]
 
-
-class TaintSets:
-    """Interned lists of taints; number 0 is the empty one."""
-
-    def __init__(self) -> None:
-        self._ids: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
-        self.sets: list[TaintSet] = [()]
-
-    def intern(self, taints: list[Taint] | None) -> int:
-        """The number of the list."""
-        key = tuple((t.key, t.value, t.effect) for t in taints or ())
-        number = self._ids.get(key)
-        if number is None:
-            number = self._ids[key] = len(self.sets)
-            self.sets.append(tuple(taints or ()))
-        return number
-
+RowRequests = Callable[[], Iterable[Requests]]
 
 ABSENT: Final = -1
 """The code of a row whose node lacks the label."""
 
+NOBODY: Final = np.uint64(0)
+"""The name's hash of a row that has no node."""
+
+_EXACT: Final = 2.0**53
+
+_FIRST_CAPACITY: Final = 64
 
 _MAX_COLUMNS: Final = 256
 """More keys than a cluster's selectors name; beyond it the column that was not asked for longest is dropped."""
-
 
 _SLACK: Final = 1024
 """How many values nobody has any more a column may keep before it is made anew."""
 
 
-class LabelColumn:
-    """The values of one label key. ``codes``: int32[rows], index into ``values`` or ABSENT."""
+class Rows:
+    """Gives every name a row that stays its own until it is released; released rows are given away again.
 
-    def __init__(self, capacity: int) -> None:
-        self.codes: npt.NDArray[np.int32] = np.full(capacity, ABSENT, dtype=np.int32)
-        self.values: list[str] = []
-        self._ids: dict[str, int] = {}
-
-    def code_of(self, value: str) -> int | None:
-        """The code of a value that some row has had."""
-        return self._ids.get(value)
-
-    def set(self, row: int, value: str | None) -> None:
-        """Write a row's value."""
-        self.codes[row] = ABSENT if value is None else self._intern(value)
-
-    def grow(self, capacity: int) -> None:
-        """Make room for more rows."""
-        self.codes = grown(self.codes, capacity, ABSENT)
-
-    def _intern(self, value: str) -> int:
-        code = self._ids.get(value)
-        if code is None:
-            code = self._ids[value] = len(self.values)
-            self.values.append(value)
-        return code
-
-
-class LabelColumns:
-    """The columns of all keys that were asked for. Codes are good until the next change: they are not to be kept."""
+    ``size`` is one more than the highest row ever in use: rows beyond it hold nothing.
+    """
 
     def __init__(self) -> None:
-        self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self.names: list[str] = []
+        """Row to name; empty text where the row is free."""
 
-    def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
-        """The column of a key; made from every row's labels when it is not there."""
-        column = self._columns.get(key)
-        if column is None:
-            column = self._columns[key] = LabelColumn(capacity)
-            for row, present in labels:
-                column.set(row, present.get(key))
-            if len(self._columns) > _MAX_COLUMNS:
-                self._columns.popitem(last=False)
+    @property
+    def size(self) -> int:
+        """How many rows there are, the free ones among them included."""
+        return len(self.names)
+
+    def of(self, name: str) -> int | None:
+        """The row of a name that has one."""
+        return self._rows.get(name)
+
+    def claim(self, name: str) -> int:
+        """The row of the name; a new one when it has none."""
+        row = self._rows.get(name)
+        if row is not None:
+            return row
+        row = self._free.pop() if self._free else self.size
+        if row == self.size:
+            self.names.append(name)
         else:
-            self._columns.move_to_end(key)
-        return column
+            self.names[row] = name
+        self._rows[name] = row
+        return row
 
-    def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
-        """Write a row's labels to every column; a column grown stale by it is dropped and made anew when asked for."""
-        for key, column in list(self._columns.items()):
-            column.set(row, labels.get(key))
-            if len(column.values) > 2 * rows + _SLACK:
-                del self._columns[key]
-
-    def grow(self, capacity: int) -> None:
-        """Make room for more rows in every column."""
-        for column in self._columns.values():
-            column.grow(capacity)
-
-
-Amount = npt.NDArray[np.float64]
-
-
-_EXACT: Final = 2.0**53
-
-
-_FIRST_CAPACITY: Final = 64
-
-
-NOBODY: Final = np.uint64(0)
-"""The name's hash of a row that has no node."""
+    def release(self, name: str) -> None:
+        """Give the row of the name back."""
+        row = self._rows.pop(name)
+        self.names[row] = ""
+        self._free.append(row)
 
 
 class NodeColumns:
@@ -198,27 +162,30 @@ class NodeColumns:
         self.taints[row] = 0
         self.labels.write(row, {}, rows)
 
-    def count(self, placed: Placed, by: int, now_there: Iterable[Placed]) -> None:
-        """Count a pod on its row (``by`` 1) or off it (-1); ``now_there`` are the row's pods after that."""
-        row, requests = placed.row, placed.pod_class.requests
+    def count(self, row: int, requests: Requests, by: int, all_requests: RowRequests) -> None:
+        """Add a pod's requests to a row (``by`` 1) or subtract them (-1).
+
+        ``all_requests`` gives the requests of all pods on the row after that. It is called only where a sum is too
+        large to be exact.
+        """
         self.pods[row] += by
         self.nonzero_cpu[row] += by * requests.nonzero_cpu
         self.nonzero_memory[row] += by * requests.nonzero_memory
         for resource, amount in requests.amounts.items():
             if amount and is_counted(resource):
-                self._request(resource, row, by * amount, now_there)
+                self._request(resource, row, by * amount, all_requests)
         if max(self.nonzero_cpu[row], self.nonzero_memory[row], by * -requests.nonzero_memory) >= _EXACT:
-            self.nonzero_cpu[row] = sum(p.pod_class.requests.nonzero_cpu for p in now_there)
-            self.nonzero_memory[row] = sum(p.pod_class.requests.nonzero_memory for p in now_there)
+            self.nonzero_cpu[row] = sum(each.nonzero_cpu for each in all_requests())
+            self.nonzero_memory[row] = sum(each.nonzero_memory for each in all_requests())
 
-    def _request(self, resource: str, row: int, amount: int, now_there: Iterable[Placed]) -> None:
+    def _request(self, resource: str, row: int, amount: int, all_requests: RowRequests) -> None:
         column = self.requested.get(resource)
         if column is None:
             column = self.requested[resource] = self._zeros()
         before = column[row]
         column[row] = before + amount
         if max(before, column[row]) >= _EXACT:  # no longer exact: sum anew, so that the order of events leaves no trace
-            column[row] = sum(p.pod_class.requests.amounts.get(resource, 0) for p in now_there)
+            column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
         for resource in amounts.keys() - self.allocatable.keys():
@@ -243,6 +210,90 @@ class NodeColumns:
         self.taints = grown(self.taints, self.capacity)
         self.name_hash = grown(self.name_hash, self.capacity)
         self.labels.grow(self.capacity)
+
+
+class LabelColumns:
+    """The columns of all keys that were asked for. Codes are good until the next change: they are not to be kept."""
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+
+    def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
+        """The column of a key; made from every row's labels when it is not there."""
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = LabelColumn(capacity)
+            for row, present in labels:
+                column.set(row, present.get(key))
+            if len(self._columns) > _MAX_COLUMNS:
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(key)
+        return column
+
+    def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
+        """Write a row's labels to every column; a column grown stale by it is dropped and made anew when asked for."""
+        for key, column in list(self._columns.items()):
+            column.set(row, labels.get(key))
+            if len(column.values) > 2 * rows + _SLACK:
+                del self._columns[key]
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more rows in every column."""
+        for column in self._columns.values():
+            column.grow(capacity)
+
+
+class LabelColumn:
+    """The values of one label key. ``codes``: int32[rows], index into ``values`` or ABSENT."""
+
+    def __init__(self, capacity: int) -> None:
+        self.codes: npt.NDArray[np.int32] = np.full(capacity, ABSENT, dtype=np.int32)
+        self.values: list[str] = []
+        self._ids: dict[str, int] = {}
+
+    def code_of(self, value: str) -> int | None:
+        """The code of a value that some row has had."""
+        return self._ids.get(value)
+
+    def set(self, row: int, value: str | None) -> None:
+        """Write a row's value."""
+        self.codes[row] = ABSENT if value is None else self._intern(value)
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more rows."""
+        self.codes = grown(self.codes, capacity, ABSENT)
+
+    def _intern(self, value: str) -> int:
+        code = self._ids.get(value)
+        if code is None:
+            code = self._ids[value] = len(self.values)
+            self.values.append(value)
+        return code
+
+
+class TaintSets:
+    """Interned lists of taints; number 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
+        self.sets: list[TaintSet] = [()]
+
+    def intern(self, taints: list[Taint] | None) -> int:
+        """The number of the list."""
+        key = tuple((t.key, t.value, t.effect) for t in taints or ())
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self.sets)
+            self.sets.append(tuple(taints or ()))
+        return number
+
+
+def grown(column: npt.NDArray[Scalar], capacity: int, empty: Any = 0) -> npt.NDArray[Scalar]:
+    """The column with room for ``capacity`` rows; new rows hold ``empty``."""
+    wider = np.full(capacity, empty, dtype=column.dtype)
+    wider[: len(column)] = column
+    return wider
 
 
 def hash_of(name: str) -> int:

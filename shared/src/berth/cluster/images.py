@@ -19,7 +19,7 @@ _MAX_COLUMNS: Final = 256
 _LARGEST: Final = 1 << 50
 
 
-class Holders:
+class ImageNodes:
     """The rows that have an image, and its size on each: 12 bytes a row, where a dict takes 100.
 
     ``image`` is what the last of them said: equal ones of other nodes are kept once.
@@ -68,7 +68,7 @@ class Images:
     """Images by name as nodes give it. Columns are made when an image is first asked for, then kept up."""
 
     def __init__(self) -> None:
-        self._holders: dict[str, Holders] = {}
+        self._holders: dict[str, ImageNodes] = {}
         self._columns: OrderedDict[str, Sizes] = OrderedDict()
 
     def share(self, images: list[ContainerImage]) -> list[ContainerImage]:
@@ -83,7 +83,7 @@ class Images:
         for name, image in new.items():
             had = old.get(name)
             if had is None:
-                self._holders.setdefault(name, Holders(image)).add(row, image.size_bytes)
+                self._holders.setdefault(name, ImageNodes(image)).add(row, image.size_bytes)
             elif had.size_bytes != image.size_bytes:
                 self._holders[name].set(row, image.size_bytes)
             else:

@@ -1,22 +1,21 @@
-"""Live data of nodes beside a Snapshot: the last sample of each question as columns, the age of everything.
+"""Live data of nodes beside a Snapshot: the last sample of each query as columns, and facts as JSON.
 
-Samples may come before their node and outlive it: they are kept by the node's name, and written to the node's row when
-that is asked for. Nothing here raises on odd data: what cannot be read was refused where it was decoded.
+Samples may come before their node and outlive it: they are kept by the node's name and written to its row on request.
+Nothing here raises: values that cannot be decoded were refused before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.livedata import Bandwidth
-from berth.cluster.columns import NOBODY, NodeColumns
-from berth.cluster.rows import Rows, grown
+from berth.cluster.columns import NOBODY, NodeColumns, Rows, grown
 
 T = TypeVar("T")
 Amount = npt.NDArray[np.float64]
@@ -107,11 +106,10 @@ class LiveData:
         self._columns = columns
         self._bandwidth: dict[str, BandwidthColumns] = {}
         self._facts: dict[str, dict[str, msgspec.Raw]] = {}
-        self._derived: dict[Hashable, Any] = {}
         self.now = 0.0
 
-    def heard_at(self, now: float) -> None:
-        """Something was read that bears this time (Unix seconds)."""
+    def observe_time(self, now: float) -> None:
+        """Advance ``now`` to the time of a message that was read (Unix seconds)."""
         self.now = max(self.now, now)
 
     def bandwidth(self, query: str) -> BandwidthColumns:
@@ -125,13 +123,6 @@ class LiveData:
     def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
         """A node's newest sample of a question, or that there is none any more."""
         self.bandwidth(query).set(node, sample)
-
-    def derived(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What a plugin makes of this once and keeps for as long as the Snapshot lives."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        made: T = self._derived[key]
-        return made
 
     def fact(self, source: str, node: str) -> msgspec.Raw | None:
         """The newest fact of a source about a node, as JSON."""

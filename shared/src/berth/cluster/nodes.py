@@ -1,34 +1,34 @@
-"""One node as a plugin sees it that looks at nodes one by one.
+"""Nodes as plugins see them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
 
-Rows of a Snapshot as plugins see them: all nodes or some, by column, without copying when it is all.
-
-Nodes as they would be without some of their pods: how many are left, and what these ask for together.
+Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import Node
 from berth.cluster.columns import LabelColumn, TaintSet
-from berth.cluster.equivalence import Placed
+from berth.cluster.pods import PlacedPod
+from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
 
-if TYPE_CHECKING:
-    from berth.cluster.snapshot import Snapshot
-if TYPE_CHECKING:
-    from berth.cluster.snapshot import Snapshot
-if TYPE_CHECKING:
-    from berth.cluster.snapshot import Snapshot
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+RowIndex = npt.NDArray[np.intp]
+
+Mask = npt.NDArray[np.bool_]
+
+Amount = npt.NDArray[np.float64]
 
 
 class NodeInfo:
-    """A row of the Snapshot. It shows the present state as long as the node is there; it is not to be kept."""
+    """One node: a row of the Snapshot. It shows the present state while the node exists; do not keep it."""
 
     __slots__ = ("_columns", "node", "row", "snapshot")
 
@@ -88,18 +88,21 @@ class NodeInfo:
         column = self._columns.requested.get(resource)
         return int(column[self.row]) if column is not None else 0
 
-    def placed(self) -> Collection[Placed]:
+    def placed(self) -> Collection[PlacedPod]:
         """The pods on it."""
         return self.snapshot.placed_on_row(self.row)
 
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+def node_info(snapshot: Snapshot, name: str) -> NodeInfo | None:
+    """The node of this name; None when it does not exist."""
+    row = snapshot.rows.of(name)
+    return None if row is None else info_of_row(snapshot, row)
 
-RowIndex = npt.NDArray[np.intp]
 
-Mask = npt.NDArray[np.bool_]
-
-Amount = npt.NDArray[np.float64]
+def info_of_row(snapshot: Snapshot, row: int) -> NodeInfo | None:
+    """The node of a row; None for a row without a node."""
+    node = snapshot.node_at(row)
+    return None if node is None else NodeInfo(snapshot, row, node)
 
 
 class Nodes:
@@ -136,7 +139,7 @@ class Nodes:
 
     def infos(self) -> Iterator[NodeInfo | None]:
         """One NodeInfo after another, None for a row without a node: the slow way, for what has no columns."""
-        return (self.snapshot.info_of_row(row) for row in self.rows.tolist())
+        return (info_of_row(self.snapshot, row) for row in self.rows.tolist())
 
     def take(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
         """The view's part of an array with one element a row of the Snapshot."""
@@ -209,7 +212,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedPods:
     """What is supposed to be gone from each node: float64[nodes], how many pods, and what they asked for.
 
     ``count``: how many of them count by a question that is put to their group, as often as it says.
@@ -220,12 +223,12 @@ class Gone:
     count: Callable[[Callable[[PodGroup], int]], Amount]
 
 
-class NodesWithout(Nodes):
+class NodesWithoutPods(Nodes):
     """A view that shows sums only: whoever asks for anything else about pods sees them all."""
 
     __slots__ = ("_gone",)
 
-    def __init__(self, snapshot: Snapshot, rows: RowIndex, gone: Gone) -> None:
+    def __init__(self, snapshot: Snapshot, rows: RowIndex, gone: RemovedPods) -> None:
         super().__init__(snapshot, rows)
         self._gone = gone
 

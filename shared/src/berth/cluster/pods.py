@@ -1,140 +1,46 @@
-"""A pod on a node: counted there, or nominated to it.
+"""Pods on nodes: placed and nominated pods, and the placed pods that have volumes.
 
-Columns of placed pods, one element a pod: what is asked of all pods at once when room is to be made for another.
-
-Brought up to date when it is asked for, and only for rows that changed since.
-
-
-The placed pods that have volumes: where they are, and which claims they use.
+Most pods of a cluster are equal to another one, so equal parts are kept once: at 50,000 pods of 400 workloads a pod
+takes 0.8 KB in place of 4.3 KB.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
-from berth.api.pod import Pod, priority_of, unix_seconds
-from berth.cluster.equivalence import EquivalenceClass, Placed
-from berth.cluster.rows import grown
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSpec, Volume
+from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.topologycounts import PodGroup
 
-if TYPE_CHECKING:
-    from berth.cluster.snapshot import Snapshot
+T = TypeVar("T")
 
 
-NOWHERE: Final = -1
-"""The row of an element that no pod has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPod:
+    """A pod that takes up room on a row.
 
-
-NOT_YET: Final = float("inf")
-"""Since when a pod runs of which nobody has said so: it counts as the youngest."""
-
-
-_FIRST_CAPACITY: Final = 256
-
-
-_MAX_NUMBERS: Final = 20_000
-"""How many classes and groups are kept, those of which no pod is left included, before all is read anew."""
-
-
-class PlacedPods:
-    """The placed pods of one Snapshot.
-
-    Attributes:
-        rows: int64[capacity], NOWHERE where there is no pod.
-        priorities: int64[capacity].
-        since: float64[capacity], Unix seconds of the start, NOT_YET where it is unknown.
-        classes: int64[capacity], index into ``pod_classes``.
-        groups: int64[capacity], index into ``pod_groups``.
+    ``bound_at``: Unix seconds since when it is bound; ``None`` for one that is proposed or reserved: its time is now.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._seen = -1
-        self._forget()
-
-    def refresh(self) -> None:
-        """Take in what has changed."""
-        is_worn = len(self.pod_classes) + len(self.pod_groups) > _MAX_NUMBERS
-        changed = None if is_worn or self._seen < 0 else self._snapshot.changed_since(self._seen)
-        rows: Iterable[int]
-        if changed is None:
-            self._forget()
-            rows = range(self._snapshot.size)
-        else:
-            rows = changed.nodes | changed.pods | changed.retold
-        for row in rows:
-            self._read(row)
-        self._seen = self._snapshot.version
-
-    def amounts(self, resource: str) -> npt.NDArray[np.float64]:
-        """float64[capacity]: what each pod asks for."""
-        amounts = [each.requests.amounts.get(resource, 0) for each in self.pod_classes] or [0]
-        by_class = np.array(amounts, dtype=np.float64)
-        asked: npt.NDArray[np.float64] = by_class[self.classes]
-        return asked
-
-    def _forget(self) -> None:
-        self.rows = np.full(_FIRST_CAPACITY, NOWHERE, dtype=np.int64)
-        self.priorities = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
-        self.since = np.zeros(_FIRST_CAPACITY, dtype=np.float64)
-        self.classes = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
-        self.groups = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
-        self.pod_classes: list[EquivalenceClass] = []
-        self.pod_groups: list[PodGroup] = []
-        self._class_numbers: dict[EquivalenceClass, int] = {}
-        self._group_numbers: dict[PodGroup, int] = {}
-        self._free = list(range(_FIRST_CAPACITY))
-        self._of_row: dict[int, list[int]] = {}
-
-    def _read(self, row: int) -> None:
-        for place in self._of_row.pop(row, ()):
-            self.rows[place] = NOWHERE
-            self._free.append(place)
-        placed = self._snapshot.placed_on_row(row)
-        if placed:
-            self._of_row[row] = [self._write(row, each) for each in placed]
-
-    def _write(self, row: int, placed: Placed) -> int:
-        if not self._free:
-            self._grow()
-        place = self._free.pop()
-        self.rows[place] = row
-        self.priorities[place] = priority_of(placed.pod)
-        self.since[place] = started_at(placed.pod)
-        self.classes[place] = self._number_of_class(placed.pod_class)
-        self.groups[place] = self._number_of_group(placed.group)
-        return place
-
-    def _number_of_class(self, pod_class: EquivalenceClass) -> int:
-        number = self._class_numbers.get(pod_class)
-        if number is None:
-            number = self._class_numbers[pod_class] = len(self.pod_classes)
-            self.pod_classes.append(pod_class)
-        return number
-
-    def _number_of_group(self, group: PodGroup) -> int:
-        number = self._group_numbers.get(group)
-        if number is None:
-            number = self._group_numbers[group] = len(self.pod_groups)
-            self.pod_groups.append(group)
-        return number
-
-    def _grow(self) -> None:
-        before, capacity = len(self.rows), 2 * len(self.rows)
-        self.rows = grown(self.rows, capacity, NOWHERE)
-        self.priorities, self.since = grown(self.priorities, capacity), grown(self.since, capacity)
-        self.classes, self.groups = grown(self.classes, capacity), grown(self.groups, capacity)
-        self._free = list(range(before, capacity))
+    pod: Pod
+    row: int
+    pod_class: EquivalenceClass
+    group: PodGroup
+    bound_at: float | None = None
 
 
-def started_at(pod: Pod) -> float:
-    """Unix seconds since when the pod runs on its node, as its status says; NOT_YET when it does not."""
-    return unix_seconds(pod.status.start_time) if pod.status.start_time else NOT_YET
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NominatedPod:
+    """A pod for which room is being made on a node: lower priorities leave it free."""
+
+    pod: Pod
+    node: str
 
 
 class PodVolumes:
@@ -186,3 +92,42 @@ class PodVolumes:
         self._users[claim] += by
         if self._users[claim] <= 0:
             del self._users[claim]
+
+
+def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
+    """The pod with its class's spec and its group's labels, owners and annotations in place of equal ones of its own.
+
+    The node's name and volumes that no plugin can tell from each other (tokens, configuration) are left out.
+    """
+    metadata = _metadata(pod.metadata, group)
+    group.last = metadata
+    return msgspec.structs.replace(pod, metadata=metadata, spec=_spec(pod.spec, pod_class))
+
+
+def _metadata(own: ObjectMeta, group: PodGroup) -> ObjectMeta:
+    last = group.last
+    if last is None:
+        return own
+    return msgspec.structs.replace(
+        own,
+        namespace=last.namespace,
+        creation_timestamp=_either(own.creation_timestamp, last.creation_timestamp),
+        labels=_either(own.labels, last.labels),
+        annotations=_either(own.annotations, last.annotations),
+        owner_references=_either(own.owner_references, last.owner_references),
+    )
+
+
+def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
+    volumes = [volume for volume in own.volumes or () if _has_source(volume)]
+    return msgspec.structs.replace(pod_class.spec, volumes=volumes) if volumes else pod_class.spec
+
+
+def _has_source(volume: Volume) -> bool:
+    """Whether anything is kept of where it comes from: then some plugin may look into it."""
+    return volume != Volume(name=volume.name)
+
+
+def _either(own: T, other: T) -> T:
+    """The other where both are equal, so that one of them can go."""
+    return other if own == other else own

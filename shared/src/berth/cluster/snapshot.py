@@ -1,33 +1,29 @@
-"""Which rows changed since a version: how a reader that keeps results per row learns what to compute again.
+"""The cluster's state as a cycle reads it: columns of nodes, changed in place as events arrive (DESIGN 5).
 
-The cluster's state as a cycle reads it. Columns of nodes, changed in place as events arrive (DESIGN 5).
-
-Events may come in any order: a pod may be known before its node. Odd objects never raise; what could not be read
-counts as 0 and is told in ``oddities``.
+Events may come in any order: a pod may be placed before its node is there. Malformed objects never raise: a quantity
+that cannot be parsed counts as 0 and is reported in ``problems``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.workloads import Namespace
-from berth.cluster.columns import LabelColumn, NodeColumns
-from berth.cluster.equivalence import EquivalenceClass, EquivalenceClasses, Nominated, Placed, sharing
+from berth.cluster.columns import LabelColumn, NodeColumns, Rows
+from berth.cluster.equivalence import EquivalenceClass, EquivalenceClasses
 from berth.cluster.hostports import HostPorts
 from berth.cluster.images import Images
 from berth.cluster.livedata import LiveData
-from berth.cluster.nodes import NodeInfo
 from berth.cluster.objects import Objects, T
-from berth.cluster.pods import PodVolumes
-from berth.cluster.rows import Rows
+from berth.cluster.pods import NominatedPod, PlacedPod, PodVolumes, deduplicated
 from berth.cluster.topologycounts import PodGroups
 
 NODE: Final = 1
@@ -36,9 +32,13 @@ NODE: Final = 1
 PODS: Final = 2
 """What is placed on the node changed."""
 
-RETOLD: Final = 4
+PODS_UPDATED: Final = 4
 """The same is placed there, and something else is known of it: since when it is bound, its annotations. No sum or count
 of the row is another."""
+
+_MAX_PROBLEMS: Final = 256
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +50,7 @@ class ChangedRows:
 
     nodes: frozenset[int]
     pods: frozenset[int]
-    retold: frozenset[int] = frozenset()
-
-
-class ChangeLog:
-    """A bounded log of (row, kind). A version is the number of entries ever written."""
-
-    def __init__(self, bound: int = 4096) -> None:
-        self._bound = bound
-        self._dropped = 0
-        self._entries: list[tuple[int, int]] = []
-
-    @property
-    def version(self) -> int:
-        """Where the log stands."""
-        return self._dropped + len(self._entries)
-
-    def add(self, row: int, kind: int) -> None:
-        """Say that something of this kind changed on the row."""
-        self._entries.append((row, kind))
-        if len(self._entries) >= 2 * self._bound:
-            del self._entries[: self._bound]
-            self._dropped += self._bound
-
-    def since(self, version: int) -> ChangedRows | None:
-        """What changed after the version, or None when the log does not reach back to it: then anything may have."""
-        if version < self._dropped:
-            return None
-        entries = self._entries[version - self._dropped :]
-        return ChangedRows(
-            frozenset(row for row, kind in entries if kind & NODE),
-            frozenset(row for row, kind in entries if kind & PODS),
-            frozenset(row for row, kind in entries if kind & RETOLD),
-        )
-
-
-_MAX_ODDITIES: Final = 256
+    pods_updated: frozenset[int] = frozenset()
 
 
 class Snapshot:
@@ -111,16 +76,17 @@ class Snapshot:
         self.host_ports = HostPorts()
         self.pod_volumes = PodVolumes()
         self.live = LiveData(self.rows, self.columns)
-        self.oddities: deque[str] = deque(maxlen=_MAX_ODDITIES)
+        self.problems: deque[str] = deque(maxlen=_MAX_PROBLEMS)
         self._changes = ChangeLog()
         self._classes = EquivalenceClasses()
         self._nodes: dict[int, Node] = {}
-        self._placed: dict[str, Placed] = {}
-        self._on_row: dict[int, dict[str, Placed]] = {}
-        self._nominated: dict[str, Nominated] = {}
+        self._placed: dict[str, PlacedPod] = {}
+        self._on_row: dict[int, dict[str, PlacedPod]] = {}
+        self._nominated: dict[str, NominatedPod] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._supposing = 0
         self._objects: dict[type[Any], Objects[Any]] = {}
+        self._derived: dict[Hashable, Any] = {}
 
     # Events
 
@@ -130,7 +96,7 @@ class Snapshot:
         before, node = self._nodes.get(row), self._sharing_images(node)
         self._nodes[row] = node
         if before is None or _differ(before, node):
-            self.columns.write_node(row, node, self.size, self._odd(f"node {node.metadata.name}"))
+            self.columns.write_node(row, node, self.size, self._problem_of(f"node {node.metadata.name}"))
             self.images.write(row, before.status.images if before else None, node.status.images)
             self._changes.add(row, NODE)
 
@@ -169,15 +135,15 @@ class Snapshot:
             self.remove_pod(pod.uid)
             before = None
         row = self._claim(node)
-        kept = sharing(pod, pod_class, group)
-        placed = Placed(pod=kept, row=row, pod_class=pod_class, group=group, bound_at=bound_at)
+        kept = deduplicated(pod, pod_class, group)
+        placed = PlacedPod(pod=kept, row=row, pod_class=pod_class, group=group, bound_at=bound_at)
         if before is None:
             self._add(placed)
             self._note_problems(placed)
         elif before.pod_class is pod_class and before.group is group:
             self._placed[pod.uid] = self._on_row[placed.row][pod.uid] = placed
             if before.bound_at != bound_at or before.pod != kept:
-                self._changes.add(placed.row, RETOLD)
+                self._changes.add(placed.row, PODS_UPDATED)
         else:
             self._take_off(before)
             self._add(placed)
@@ -191,7 +157,7 @@ class Snapshot:
 
     def nominate(self, pod: Pod, node: str) -> None:
         """Room is being made for the pod on the node; cycles of pods that are not more important leave it free."""
-        self._nominated[pod.uid] = Nominated(pod=pod, node=node)
+        self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
 
     def end_nomination(self, uid: str) -> None:
         """No room is being made for the pod any more. Nothing when it is unknown."""
@@ -235,7 +201,6 @@ class Snapshot:
         return self._classes.of(pod)
 
     def has_node(self, name: str) -> bool:
-        """Whether the node is there."""
         row = self.rows.of(name)
         return row is not None and row in self._nodes
 
@@ -253,27 +218,20 @@ class Snapshot:
         """How many pods are placed."""
         return len(self._placed)
 
-    def node_info(self, name: str) -> NodeInfo | None:
-        """One node for a plugin that looks at nodes one by one; None when it is not there."""
-        row = self.rows.of(name)
-        return None if row is None else self.info_of_row(row)
-
-    def info_of_row(self, row: int) -> NodeInfo | None:
-        """The same by row."""
-        node = self._nodes.get(row)
-        return None if node is None else NodeInfo(self, row, node)
+    def node_at(self, row: int) -> Node | None:
+        """The node of a row; None for a row without one."""
+        return self._nodes.get(row)
 
     def node_of(self, uid: str) -> str | None:
         """Where the pod is placed."""
         placed = self._placed.get(uid)
         return None if placed is None else self.rows.names[placed.row]
 
-    def placed(self, uid: str) -> Placed | None:
+    def placed(self, uid: str) -> PlacedPod | None:
         """The pod as it is placed."""
         return self._placed.get(uid)
 
-    def placed_on_row(self, row: int) -> Collection[Placed]:
-        """The pods placed on a row."""
+    def placed_on_row(self, row: int) -> Collection[PlacedPod]:
         return self._on_row.get(row, {}).values()
 
     def pods_on(self, node: str) -> int:
@@ -281,7 +239,7 @@ class Snapshot:
         row = self.rows.of(node)
         return 0 if row is None else len(self._on_row.get(row, ()))
 
-    def nominations(self) -> Collection[Nominated]:
+    def nominations(self) -> Collection[NominatedPod]:
         """All nominated pods; one that is placed as well counts where it is placed."""
         return self._nominated.values()
 
@@ -295,6 +253,13 @@ class Snapshot:
         if known is None:
             known = self._objects[kind] = Objects(kind)
         return known
+
+    def derived(self, key: Hashable, make: Callable[[], D]) -> D:
+        """A value that a plugin or a cycle computes once and keeps for as long as the Snapshot lives."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        made: D = self._derived[key]
+        return made
 
     def label_column(self, key: str) -> LabelColumn:
         """The column of a label key, made when it is first asked for."""
@@ -319,39 +284,72 @@ class Snapshot:
         if row not in self._nodes and row not in self._on_row:
             self.rows.release(self.rows.names[row])
 
-    def _add(self, placed: Placed) -> None:
+    def _add(self, placed: PlacedPod) -> None:
         there = self._on_row.setdefault(placed.row, {})
         there[placed.pod.uid] = self._placed[placed.pod.uid] = placed
         self._count(placed, 1)
 
-    def _take_off(self, placed: Placed) -> None:
+    def _take_off(self, placed: PlacedPod) -> None:
         there = self._on_row[placed.row]
         del self._placed[placed.pod.uid], there[placed.pod.uid]
         self._count(placed, -1)
         if not there:
             del self._on_row[placed.row]
 
-    def _count(self, placed: Placed, by: int) -> None:
-        self.columns.count(placed, by, self.placed_on_row(placed.row))
+    def _count(self, placed: PlacedPod, by: int) -> None:
+        requests, row = placed.pod_class.requests, placed.row
+        self.columns.count(row, requests, by, lambda: [each.pod_class.requests for each in self.placed_on_row(row)])
         self.host_ports.count(placed.pod_class.host_ports, placed.row, by)
         self.groups.count(placed.group, placed.row, by)
         self.pod_volumes.count(placed.pod, placed.row, by)
         self._changes.add(placed.row, PODS)
 
-    def _restore(self, before: Mapping[str, tuple[Placed | None, str | None]]) -> None:
+    def _restore(self, before: Mapping[str, tuple[PlacedPod | None, str | None]]) -> None:
         for uid in before:
             self.remove_pod(uid)
         for placed, node in before.values():
             if placed is not None and node is not None:
                 self._add(replace(placed, row=self._claim(node)))
 
-    def _note_problems(self, placed: Placed) -> None:
+    def _note_problems(self, placed: PlacedPod) -> None:
         if not self._supposing:
             whose = f"pod {placed.pod.key}"
-            self.oddities.extend(f"{whose}: {problem}; counted as 0" for problem in placed.pod_class.requests.problems)
+            self.problems.extend(f"{whose}: {problem}; counted as 0" for problem in placed.pod_class.requests.problems)
 
-    def _odd(self, whose: str) -> Callable[[str], None]:
-        return lambda problem: self.oddities.append(f"{whose}: {problem}; counted as 0")
+    def _problem_of(self, whose: str) -> Callable[[str], None]:
+        return lambda problem: self.problems.append(f"{whose}: {problem}; counted as 0")
+
+
+class ChangeLog:
+    """A bounded log of (row, kind). A version is the number of entries ever written."""
+
+    def __init__(self, bound: int = 4096) -> None:
+        self._bound = bound
+        self._dropped = 0
+        self._entries: list[tuple[int, int]] = []
+
+    @property
+    def version(self) -> int:
+        """Where the log stands."""
+        return self._dropped + len(self._entries)
+
+    def add(self, row: int, kind: int) -> None:
+        """Say that something of this kind changed on the row."""
+        self._entries.append((row, kind))
+        if len(self._entries) >= 2 * self._bound:
+            del self._entries[: self._bound]
+            self._dropped += self._bound
+
+    def since(self, version: int) -> ChangedRows | None:
+        """What changed after the version, or None when the log does not reach back to it: then anything may have."""
+        if version < self._dropped:
+            return None
+        entries = self._entries[version - self._dropped :]
+        return ChangedRows(
+            frozenset(row for row, kind in entries if kind & NODE),
+            frozenset(row for row, kind in entries if kind & PODS),
+            frozenset(row for row, kind in entries if kind & PODS_UPDATED),
+        )
 
 
 def _differ(before: Node, now: Node) -> bool:

@@ -1,16 +1,7 @@
-"""A tally: how many pods of one kind are on each row.
+"""Topology counts: how many pods of which labels are on each row, which affinity and spread add up by domain.
 
-Placed pods that plugins cannot tell apart: one namespace, one set of labels, the same pod affinities.
-
-How many pods of a kind are on each row, kept up as pods come and go: what affinity and spread add up by domain.
-
-A kind is a question put to groups of pods. It is put to each group once, when the kind or the group is new; from then
-on the group's pods are counted where they are.
-
-
-The affinity terms that placed pods have, and which of them mean a given pod.
-
-How many pods of which labels are where: what affinity and spread are sums over.
+Placed pods that plugins cannot tell apart are one group: one namespace, one set of labels, the same pod affinities. A
+query is evaluated once for each group; from then on the group's pods are counted as they come and go.
 """
 
 from __future__ import annotations
@@ -27,25 +18,24 @@ import numpy.typing as npt
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
 from berth.api.selectors import AffinityTerm, AffinityTermKind, LabelsOfNamespace, PodSelector, compile_affinity_terms
-from berth.cluster.rows import grown
+from berth.cluster.columns import grown
 
 Counts = npt.NDArray[np.int32]
-
-
-class PodCounts:
-    """The pods of one kind. ``counts``: int32[capacity], to be read only."""
-
-    __slots__ = ("counts", "namespaces_seen")
-
-    def __init__(self, capacity: int, namespaces_seen: int) -> None:
-        self.namespaces_seen = namespaces_seen
-        self.counts: Counts = np.zeros(capacity, dtype=np.int32)
-
 
 LabelItems = tuple[tuple[str, str], ...]
 """Labels in order."""
 
 GroupKey = tuple[str, LabelItems, bool, bytes]
+
+_MAX_BYTES: Final = 32 * 1024 * 1024
+"""What all tallies may hold together; those that were not asked for longest are dropped."""
+
+_MIN_TALLIES: Final = 16
+
+_MAX_REMEMBERED: Final = 4096
+"""For how many kinds of pods it is remembered which terms mean them."""
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class PodGroup:
@@ -69,19 +59,8 @@ class PodGroup:
         self.tallies: list[tuple[PodCounts, int]] = []
 
 
-def label_items(labels: Mapping[str, str] | None) -> LabelItems:
-    """Labels in order: equal for equal labels, and good as a key."""
-    return tuple(sorted((labels or {}).items()))
-
-
-_MAX_BYTES: Final = 32 * 1024 * 1024
-"""What all tallies may hold together; those that were not asked for longest are dropped."""
-
-_MIN_TALLIES: Final = 16
-
-
 @dataclass(frozen=True, slots=True)
-class PodKind:
+class PodsMatching:
     """Pods that every selector means; ``living``: those only that are not being deleted."""
 
     selectors: tuple[PodSelector, ...]
@@ -100,7 +79,7 @@ class PodKind:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldersOf:
+class PodsWithTerm:
     """Pods that have the term themselves."""
 
     point: AffinityTermKind
@@ -116,7 +95,75 @@ class HoldersOf:
         return False
 
 
-Kind = PodKind | HoldersOf
+PodQuery = PodsMatching | PodsWithTerm
+
+
+class PodGroups:
+    """All groups that have a pod, by namespace."""
+
+    def __init__(self, labels_of: LabelsOfNamespace) -> None:
+        self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
+        self._tallies = TopologyCounts(labels_of)
+        self._held = PlacedPodTerms(labels_of)
+        self.namespaces = 0
+        """The version of what is known of namespaces."""
+
+    def of(self, pod: Pod) -> PodGroup:
+        """The pod's group; a new one is kept from its first count on."""
+        affinity = _pod_terms(pod.spec.affinity)
+        key = (
+            pod.metadata.namespace,
+            label_items(pod.metadata.labels),
+            pod.metadata.deletion_timestamp is not None,
+            _encode(affinity) if affinity else b"",
+        )
+        return self._by_namespace.get(key[0], {}).get(key) or PodGroup(key, affinity)
+
+    def count(self, group: PodGroup, row: int, by: int) -> None:
+        """Count pods of the group on a row, or off it."""
+        if not group.counts:
+            self._keep(group)
+        left = group.counts.get(row, 0) + by
+        if left:
+            group.counts[row] = left
+        else:
+            group.counts.pop(row, None)
+        for tally, times in group.tallies:
+            tally.counts[row] += times * by
+        if not group.counts:
+            self._let_go(group)
+
+    def count_pods(self, kind: PodQuery) -> PodCounts:
+        """How many pods of a kind are on each row."""
+        return self._tallies.of(kind, self.all, self.namespaces)
+
+    def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
+        """The different terms of placed pods that mean a pod with these labels."""
+        return self._held.meaning(point, namespace, labels, self.namespaces)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for this many rows."""
+        self._tallies.reserve(capacity)
+
+    def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
+        """The groups of a namespace."""
+        return self._by_namespace.get(namespace, {}).values()
+
+    def all(self) -> Iterable[PodGroup]:
+        """Every group."""
+        return (group for groups in self._by_namespace.values() for group in groups.values())
+
+    def _keep(self, group: PodGroup) -> None:
+        self._by_namespace.setdefault(group.namespace, {})[group.key] = group
+        self._tallies.join(group)
+        self._held.add(group, 1)
+
+    def _let_go(self, group: PodGroup) -> None:
+        groups = self._by_namespace[group.namespace]
+        del groups[group.key]
+        self._held.add(group, -1)
+        if not groups:
+            del self._by_namespace[group.namespace]
 
 
 class TopologyCounts:
@@ -124,13 +171,13 @@ class TopologyCounts:
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._tallies: OrderedDict[Kind, PodCounts] = OrderedDict()
+        self._tallies: OrderedDict[PodQuery, PodCounts] = OrderedDict()
         self._capacity = 0
 
     def __len__(self) -> int:
         return len(self._tallies)
 
-    def of(self, kind: Kind, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
+    def of(self, kind: PodQuery, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
         """The tally of a kind; counted from all groups when it is new, or when ``namespaces`` (a version) moved on."""
         tally = self._tallies.get(kind)
         if tally is not None and (tally.namespaces_seen == namespaces or not kind.uses_namespace_labels):
@@ -153,7 +200,7 @@ class TopologyCounts:
             for tally in self._tallies.values():
                 tally.counts = grown(tally.counts, capacity)
 
-    def _make(self, kind: Kind, groups: list[PodGroup], namespaces: int) -> PodCounts:
+    def _make(self, kind: PodQuery, groups: list[PodGroup], namespaces: int) -> PodCounts:
         tally = self._tallies[kind] = PodCounts(self._capacity, namespaces)
         for group in groups:
             times = kind.times(group, self._labels_of)
@@ -164,17 +211,23 @@ class TopologyCounts:
             self._drop(next(iter(self._tallies)), groups)
         return tally
 
-    def _drop(self, kind: Kind, groups: Iterable[PodGroup]) -> None:
+    def _drop(self, kind: PodQuery, groups: Iterable[PodGroup]) -> None:
         tally = self._tallies.pop(kind)
         for group in groups:
             group.tallies = [entry for entry in group.tallies if entry[0] is not tally]
 
 
-_MAX_REMEMBERED: Final = 4096
-"""For how many kinds of pods it is remembered which terms mean them."""
+class PodCounts:
+    """The pods of one kind. ``counts``: int32[capacity], to be read only."""
+
+    __slots__ = ("counts", "namespaces_seen")
+
+    def __init__(self, capacity: int, namespaces_seen: int) -> None:
+        self.namespaces_seen = namespaces_seen
+        self.counts: Counts = np.zeros(capacity, dtype=np.int32)
 
 
-class HeldTerms:
+class PlacedPodTerms:
     """Every different term once, by point, however many pods have it."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
@@ -217,75 +270,9 @@ class HeldTerms:
         return tuple(term for term in held if term.selector.matches(namespace, labels, self._labels_of))
 
 
-_encode: Final = msgspec.json.Encoder().encode
-
-
-class PodGroups:
-    """All groups that have a pod, by namespace."""
-
-    def __init__(self, labels_of: LabelsOfNamespace) -> None:
-        self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
-        self._tallies = TopologyCounts(labels_of)
-        self._held = HeldTerms(labels_of)
-        self.namespaces = 0
-        """The version of what is known of namespaces."""
-
-    def of(self, pod: Pod) -> PodGroup:
-        """The pod's group; a new one is kept from its first count on."""
-        affinity = _pod_terms(pod.spec.affinity)
-        key = (
-            pod.metadata.namespace,
-            label_items(pod.metadata.labels),
-            pod.metadata.deletion_timestamp is not None,
-            _encode(affinity) if affinity else b"",
-        )
-        return self._by_namespace.get(key[0], {}).get(key) or PodGroup(key, affinity)
-
-    def count(self, group: PodGroup, row: int, by: int) -> None:
-        """Count pods of the group on a row, or off it."""
-        if not group.counts:
-            self._keep(group)
-        left = group.counts.get(row, 0) + by
-        if left:
-            group.counts[row] = left
-        else:
-            group.counts.pop(row, None)
-        for tally, times in group.tallies:
-            tally.counts[row] += times * by
-        if not group.counts:
-            self._let_go(group)
-
-    def tally(self, kind: Kind) -> PodCounts:
-        """How many pods of a kind are on each row."""
-        return self._tallies.of(kind, self.all, self.namespaces)
-
-    def terms_about(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
-        """The different terms of placed pods that mean a pod with these labels."""
-        return self._held.meaning(point, namespace, labels, self.namespaces)
-
-    def reserve(self, capacity: int) -> None:
-        """Make room for this many rows."""
-        self._tallies.reserve(capacity)
-
-    def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
-        """The groups of a namespace."""
-        return self._by_namespace.get(namespace, {}).values()
-
-    def all(self) -> Iterable[PodGroup]:
-        """Every group."""
-        return (group for groups in self._by_namespace.values() for group in groups.values())
-
-    def _keep(self, group: PodGroup) -> None:
-        self._by_namespace.setdefault(group.namespace, {})[group.key] = group
-        self._tallies.join(group)
-        self._held.add(group, 1)
-
-    def _let_go(self, group: PodGroup) -> None:
-        groups = self._by_namespace[group.namespace]
-        del groups[group.key]
-        self._held.add(group, -1)
-        if not groups:
-            del self._by_namespace[group.namespace]
+def label_items(labels: Mapping[str, str] | None) -> LabelItems:
+    """Labels in order: equal for equal labels, and good as a key."""
+    return tuple(sorted((labels or {}).items()))
 
 
 def _pod_terms(affinity: Affinity | None) -> Affinity | None:

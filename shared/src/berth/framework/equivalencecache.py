@@ -1,10 +1,12 @@
-"""What row-local plugins said for a class of pods, kept so that only rows that changed are asked again (DESIGN 5)."""
+"""The equivalence cache: answers of row-local plugins for each class of pods with an equal spec (DESIGN 5).
+
+Only rows that changed since the last cycle of the class are evaluated again. The results are the same as without.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from berth.api.pod import Pod
 from berth.cluster.equivalence import EquivalenceClass
-from berth.cluster.nodes import Nodes, RowIndex
+from berth.cluster.nodes import Nodes, RowIndex, info_of_row
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
@@ -20,32 +22,32 @@ from berth.framework.interface import (
     FilterPlugin,
     NormalizePlugin,
     Plugin,
-    PreFilterPlugin,
-    PreFilterResult,
-    PreScorePlugin,
     Reads,
-    ScorePlugin,
 )
-from berth.framework.plugincalls import call, evaluate_filter, evaluate_score, named, says_skip, whole_numbers
+from berth.framework.plugincalls import (
+    run_filter,
+    run_filter_on_all,
+    run_pre_filter,
+    run_pre_score,
+    run_score,
+    run_score_on_all,
+)
+from berth.framework.profile import Profile, WeightedScore
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Codes, Mask, Status, Verdicts
 
 Plug = TypeVar("Plug", bound=Plugin)
+
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""What all remembered classes may hold together."""
+"""What all cached classes of one cache may hold together."""
+
 _MIN_CLASSES: Final = 4
+
 _FEW: Final = 2
-"""Up to here scalar forms are quicker than vector forms: a pod that was placed since changed one row."""
+"""Up to so many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
+
 _MAX_STATUSES: Final = 1024
-"""How many different answers of a filter are kept beyond one a row: reasons with numbers in them pile up."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedScore:
-    """A score plugin and what its normalized score is multiplied with."""
-
-    plugin: ScorePlugin
-    weight: int
+"""How many different statuses of a filter are kept beyond one a row: reasons with numbers in them pile up."""
 
 
 class FilterColumn:
@@ -98,31 +100,33 @@ class ScoreColumn:
             self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
 
     def write_one(self, row: int, score: int) -> None:
-        """Keep one raw score.
-
-        Raises:
-            PluginFailure: it does not fit into 64 bits.
-        """
-        self.scores[row] = whole_numbers(self.plugin, (score,))[0]
+        """Keep one raw score."""
+        self.scores[row] = score
         self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
 
 
-class EquivalenceView:
-    """One class of pods: its PreFilter and PreScore answers, and the columns of its row-local plugins."""
+class ClassResults:
+    """The cached answers for one equivalence class: PreFilter, PreScore, and a column of each row-local plugin."""
 
-    def __init__(self, memory: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
-        self._memory = memory
+    def __init__(self, cache: EquivalenceCache, pod: Pod, pod_class: EquivalenceClass) -> None:
+        self._cache = cache
         self._pod = pod
         self.state = CycleState(pod_class)
-        self.pre_filtered = {p.name: self._pre_filter(p) for p in memory.local_pre_filters}
-        self._filters = [f for f in memory.local_filters if not self._skips(f)]
+        self.pre_filtered = {
+            p.name: run_pre_filter(p, self.state, pod, cache.snapshot) for p in cache.local_pre_filters
+        }
+        self._filters = [f for f in cache.local_filters if not self._skips(f)]
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
         self._codes: npt.NDArray[np.int32]
         self._fits: Mask
         self._columns: dict[str, FilterColumn]
         self._score_columns: dict[str, ScoreColumn]
-        self._forget()
+        self._clear()
+
+    def new_state(self) -> CycleState:
+        """The state of a new cycle: it reads what row-local plugins have stored for the class."""
+        return CycleState(self.state.pod_class, self.state)
 
     @property
     def columns(self) -> dict[str, FilterColumn]:
@@ -140,22 +144,22 @@ class EquivalenceView:
         return self._fits
 
     def refresh_filters(self) -> None:
-        """Ask the filters again about rows that changed since the last time."""
-        snapshot = self._memory.snapshot
-        worn = any(len(column.statuses) > _MAX_STATUSES + snapshot.size for column in self._columns.values())
-        if worn or self._capacity != snapshot.columns.capacity:
-            self._forget()
+        """Run the filters again on rows that changed since the last time."""
+        snapshot = self._cache.snapshot
+        too_many = any(len(column.statuses) > _MAX_STATUSES + snapshot.size for column in self._columns.values())
+        if too_many or self._capacity != snapshot.columns.capacity:
+            self._clear()
         changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
         if changed is None:
             self._evaluate_filters(None, self._filters)
         else:
-            for rows, filters in _concerned(changed, self._filters):
+            for rows, filters in _to_evaluate(changed, self._filters):
                 self._evaluate_filters(rows, filters)
         self._filtered = snapshot.version
 
     def refresh_scores(self) -> None:
         """The same for scores."""
-        snapshot = self._memory.snapshot
+        snapshot = self._cache.snapshot
         changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
         if self._scores is None:
             self._pre_score()
@@ -163,35 +167,26 @@ class EquivalenceView:
         if changed is None:
             self._evaluate_scores(None, columns)
         else:
-            for rows, plugins in _concerned(changed, [column.plugin for column in columns]):
+            for rows, plugins in _to_evaluate(changed, [column.plugin for column in columns]):
                 self._evaluate_scores(rows, [self._score_columns[plugin.name] for plugin in plugins])
         self._scored = snapshot.version
 
-    def _forget(self) -> None:
-        self._capacity = self._memory.snapshot.columns.capacity
+    def _clear(self) -> None:
+        self._capacity = self._cache.snapshot.columns.capacity
         self._filtered = self._scored = -1
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
         self._columns = {f.name: FilterColumn(f, self._codes[i]) for i, f in enumerate(self._filters)}
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
 
-    def _pre_filter(self, plugin: PreFilterPlugin) -> PreFilterResult:
-        snapshot = self._memory.snapshot
-        answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, self.state, self._pod, snapshot)
-        return PreFilterResult(named(plugin, "PreFilter", answer.status), answer.nodes)
-
     def _skips(self, plugin: Plugin) -> bool:
         answer = self.pre_filtered.get(plugin.name)
         return answer is not None and answer.status.is_skip
 
     def _pre_score(self) -> None:
-        nodes = Nodes(self._memory.snapshot)
-        skipped = {
-            p.name
-            for p in self._memory.local_pre_scores
-            if says_skip(p, call(p, "PreScore", p.pre_score, Status, self.state, self._pod, nodes))
-        }
-        self._scores = [entry for entry in self._memory.local_scores if entry.plugin.name not in skipped]
+        nodes = Nodes(self._cache.snapshot)
+        skipped = {p.name for p in self._cache.local_pre_scores if run_pre_score(p, self.state, self._pod, nodes)}
+        self._scores = [entry for entry in self._cache.local_scores if entry.plugin.name not in skipped]
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores}
 
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
@@ -201,7 +196,7 @@ class EquivalenceView:
             return
         index, nodes = self._view(changed)
         for plugin in filters:
-            self._columns[plugin.name].write(index, evaluate_filter(plugin, self.state, self._pod, nodes))
+            self._columns[plugin.name].write(index, run_filter_on_all(plugin, self.state, self._pod, nodes))
         self._fits[index] = nodes.exists & ~self._codes[:, index].any(axis=0)
 
     def _evaluate_scores(self, changed: frozenset[int] | None, columns: Sequence[ScoreColumn]) -> None:
@@ -211,81 +206,77 @@ class EquivalenceView:
             return
         index, nodes = self._view(changed)
         for column in columns:
-            column.write(index, evaluate_score(column.plugin, self.state, self._pod, nodes))
+            column.write(index, run_score_on_all(column.plugin, self.state, self._pod, nodes))
 
     def _filter_one(self, row: int, filters: Sequence[FilterPlugin]) -> None:
-        info = self._memory.snapshot.info_of_row(row)
+        info = info_of_row(self._cache.snapshot, row)
         if info is None:
             self._fits[row] = False
             return
         for plugin in filters:
-            status = call(plugin, "Filter", plugin.filter, Status, self.state, self._pod, info)
-            self._columns[plugin.name].write_one(row, status)
+            self._columns[plugin.name].write_one(row, run_filter(plugin, self.state, self._pod, info))
         self._fits[row] = not self._codes[:, row].any()
 
     def _score_one(self, row: int, columns: Sequence[ScoreColumn]) -> None:
-        info = self._memory.snapshot.info_of_row(row)
+        info = info_of_row(self._cache.snapshot, row)
         if info is None:
             return
         for column in columns:
-            points = call(column.plugin, "Score", column.plugin.score, int, self.state, self._pod, info)
-            column.write_one(row, points)
+            column.write_one(row, run_score(column.plugin, self.state, self._pod, info))
 
     def _view(self, changed: frozenset[int] | None) -> tuple[RowIndex | slice, Nodes]:
-        snapshot = self._memory.snapshot
+        snapshot = self._cache.snapshot
         if changed is None:
             return slice(0, snapshot.size), Nodes(snapshot)
         rows = np.fromiter(changed, dtype=np.intp, count=len(changed))
         return rows, Nodes(snapshot, rows)
 
 
-def _concerned(changed: ChangedRows, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
-    """Which plugins are to be asked about which rows: all where the node changed, some where only its pods did."""
+def _to_evaluate(changed: ChangedRows, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
+    """Which plugins to run on which rows: all where the node changed, some where only its pods did."""
     of_pods = [plugin for plugin in plugins if Reads.PODS in plugin.reads]
     others = [plugin for plugin in plugins if Reads.PODS not in plugin.reads]
-    asked = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
-    return [(rows, concerned) for rows, concerned in asked if rows and (concerned or rows is changed.nodes)]
+    pairs = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
+    return [(rows, chosen) for rows, chosen in pairs if rows and (chosen or rows is changed.nodes)]
 
 
 class EquivalenceCache:
-    """The classes that were ranked on one Snapshot last, as many as fit into a bound."""
+    """The classes that were ranked last on one Snapshot by one profile, as many as fit into a bound."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        pre_filters: Sequence[PreFilterPlugin],
-        filters: Sequence[FilterPlugin],
-        pre_scores: Sequence[PreScorePlugin],
-        scores: Sequence[WeightedScore],
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
-        self.local_pre_filters = [p for p in pre_filters if p.is_row_local]
-        self.local_filters = [f for f in filters if f.is_row_local]
-        self.local_pre_scores = [p for p in pre_scores if p.is_row_local]
-        self.local_scores = [s for s in scores if s.plugin.is_row_local]
-        self._views: OrderedDict[EquivalenceClass, EquivalenceView] = OrderedDict()
+        self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
+        self.local_filters = [f for f in profile.filters if f.is_row_local]
+        self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
+        self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
+        self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
+        """The cache of the profile; it lives as long as the Snapshot."""
+        return snapshot.derived(("equivalence cache", profile), lambda: cls(snapshot, profile))
 
     def __len__(self) -> int:
-        return len(self._views)
+        return len(self._classes)
 
     @property
     def bound(self) -> int:
-        """How many classes are remembered."""
+        """How many classes are kept."""
         row_bytes = 1 + 4 * len(self.local_filters) + 8 * len(self.local_scores)
         return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
 
-    def view_of(self, pod: Pod) -> EquivalenceView:
-        """The view of the pod's class; a class that is new, or was forgotten, has its PreFilters run.
+    def results_of(self, pod: Pod) -> ClassResults:
+        """The results of the pod's class; for a class that is not cached, row-local PreFilter plugins run first.
 
         Raises:
-            PluginFailure: one of them failed; nothing is remembered then.
+            PluginFailure: one of them failed; the class is not cached then.
         """
         pod_class = self.snapshot.class_of(pod)
-        view = self._views.get(pod_class)
-        if view is None:
-            view = self._views[pod_class] = EquivalenceView(self, pod, pod_class)
-            while len(self._views) > self.bound:
-                self._views.popitem(last=False)
+        results = self._classes.get(pod_class)
+        if results is None:
+            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
+            while len(self._classes) > self.bound:
+                self._classes.popitem(last=False)
         else:
-            self._views.move_to_end(pod_class)
-        return view
+            self._classes.move_to_end(pod_class)
+        return results

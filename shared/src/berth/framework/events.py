@@ -74,7 +74,7 @@ class ClusterEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveNews:
+class LiveDataUpdate:
     """New live data of one node: what a hint gets as the new object of a BANDWIDTH or FACTS event.
 
     ``data`` is the bucket's value as it was put (facts: whatever somebody put), None when it was removed.
@@ -85,7 +85,7 @@ class LiveNews:
     data: bytes | None
 
 
-Hint = Callable[[Pod, object, object], bool]
+QueueingHint = Callable[[Pod, object, object], bool]
 """(pod that was refused, old object or None, new object or None) -> whether trying it again makes sense."""
 
 
@@ -94,7 +94,7 @@ class EventHint:
     """An event that may help a pod that a plugin refused; ``hint`` looks closer, without one it always may."""
 
     event: ClusterEvent
-    hint: Hint | None = None
+    hint: QueueingHint | None = None
 
 
 def node_update_actions(old: Node, new: Node) -> Action:

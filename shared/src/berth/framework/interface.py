@@ -1,6 +1,4 @@
-"""What a plugin may have the binder write at the API server before a pod is bound: values, carried out elsewhere.
-
-The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
+"""The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
 
 A plugin is a class that inherits from the extension points which it has. One instance serves one profile for the life
 of a process; calls never overlap. What belongs to one pod's cycle goes into the CycleState, not into the instance.
@@ -9,79 +7,47 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 |---|---|---|
 | PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
 | QueueSort | watcher | once for each pod that enters the queue |
-| EnqueueExtensions | watcher | for each event and each pod that the plugin refused |
+| EnqueueExtensions | watcher | for each event and each pod that the plugin rejected |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
-| PreFilter, Filter | binder | before each commit, for one node, on the binder's own newest state |
-| AddPod, RemovePod | scorer, binder | between PreFilter and Filter, when pods are supposed to be placed or removed |
+| PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
+| AddPod, RemovePod | scorer, binder | between PreFilter and Filter, as if pods were placed or removed |
 | PostFilter | scorer, binder | when no node is feasible; for one node before pods are evicted from it |
 | PreScore, Score, NormalizeScore | scorer | when more than one node is feasible |
 | Reserve, Unreserve | binder | when a node is chosen; when a later step fails |
-| Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node; what PreBind wants written before |
+| Permit, PreBind, Bind, PostBind | binder | one after another, for the chosen node |
 
 Guarantees:
 - A rejection is a Status. An exception is a bug: the cycle ends in an error that names the plugin; the service goes on.
-- Nothing here does I/O. What must be asked of the world stands in the Snapshot, what must be done to it is an answer.
-- The Snapshot does not change during a cycle, but for AddPod and RemovePod, which are told.
-- The filters of a profile are run in its order, and the first that refuses a node gives its reasons.
+- A plugin does no I/O. It reads the Snapshot, and what it wants done outside is part of its answer.
+- The Snapshot does not change during a cycle, except before AddPod and RemovePod.
+- The filters of a profile run in its order, and the first that rejects a node gives its reasons.
 - Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
-- Scalar forms never see rows without a node; vector forms may, and what they answer for them is ignored.
+- Scalar forms are never called for rows without a node; vector forms may be, and the answer for such a row is ignored.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
-from berth.cluster.nodes import Gone, NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RemovedPods, RowIndex
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
 from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Status, Verdicts
-from berth.framework.timing import Timing
-
-if TYPE_CHECKING:
-    from berth.framework.diagnosis import Diagnosis
-    from berth.framework.preemption import DryRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimName:
-    """A PersistentVolumeClaim; the uid keeps a namesake from being taken for it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepVolume:
-    """Keep a PersistentVolume for a claim: the controller of volumes binds the two then."""
-
-    volume: str
-    claim: ClaimName
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectNode:
-    """Have a volume made for a claim that can be reached from a node."""
-
-    claim: ClaimName
-    node: str
-
-
-Write = KeepVolume | SelectNode
-
+from berth.framework.status import SUCCESS, Code, Diagnosis, Status, Verdicts
 
 R = TypeVar("R")
 
@@ -92,13 +58,16 @@ MIN_SCORE = 0
 MAX_SCORE = 100
 """Scores after NormalizeScore are within 0..100; anything else fails the cycle."""
 
+SNAPSHOT: Final = StateKey[Snapshot]("framework.snapshot")
+"""In the state from Reserve on: the binder's cache, in which Reserve may assume what is about to be written."""
+
 
 class Reads(Flag):
-    """What a plugin's PreFilter, Filter, PreScore and Score look at: what makes it necessary to ask them again.
+    """What a plugin's PreFilter, Filter, PreScore and Score read: it decides how long their answers may be cached.
 
-    A plugin that looks only at the pod's spec (without volumes) and at the row that it is asked about is *row-local*:
-    its answers are kept for the whole class of pods, and only rows that changed are asked again. Then its PreFilter and
-    PreScore run once a class and may not look at the Snapshot.
+    A plugin that reads only the pod's spec (without volumes) and the row in question is *row-local*: its answers are
+    cached for the whole equivalence class, and only rows that changed are evaluated again. Its PreFilter and PreScore
+    run once a class and may not read the Snapshot.
     """
 
     SPEC = 0
@@ -108,32 +77,45 @@ class Reads(Flag):
     PODS = auto()
     """The pods placed on that very row: sums, counts, ports."""
     ANYTHING = auto()
-    """More than that: the pod's labels or name, other rows, live data, the clock. Asked anew in every cycle."""
+    """More than that: the pod's labels or name, other rows, live data, the clock. Never cached."""
 
 
 class CallLimit(Protocol):
-    """Runs work, and ends it from within by raising ``guard.OutOfTime`` when it takes too long."""
+    """Runs work, and interrupts it with ``plugincalls.OutOfTime`` when it takes too long."""
 
     def __call__(self, work: Callable[[], R]) -> R:
         """The work's result."""
         ...
 
 
+class CallTimer(Protocol):
+    """Records how long calls of plugins take."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds from any starting point."""
+        ...
+
+    def record(self, plugin: str, point: str, seconds: float, code: Code) -> None:
+        """One call has ended."""
+        ...
+
+
 class Plugin(ABC):
-    """What every plugin has. ``reads`` is ANYTHING unless the plugin says otherwise: always right, never fastest."""
+    """What every plugin has. The default of ``reads``, ANYTHING, is always correct and the slowest."""
 
     name: ClassVar[str]
     reads: Reads = Reads.ANYTHING
     limit: CallLimit | None = None
-    """What ends a call of the plugin that hangs; services give one to plugins from elsewhere."""
-    timing: Timing | None = None
-    """Who is told how long each call took; for some cycles only, since asking the clock costs more than some calls."""
+    """Ends a call that hangs; services set one for third-party plugins."""
+    timing: CallTimer | None = None
+    """Set for some cycles only: reading the clock costs more than some calls."""
     live_sources: frozenset[LiveSource] = frozenset()
-    """What the plugin reads of ``Snapshot.live``: only what is declared here is there. Such a plugin reads ANYTHING."""
+    """What the plugin reads of ``Snapshot.live``, which holds only declared sources. Such a plugin reads ANYTHING."""
 
     @cached_property
     def is_row_local(self) -> bool:
-        """Whether answers may be kept for a class of pods; ``reads`` does not change once the plugin is made."""
+        """Whether answers may be cached for an equivalence class. Cached itself: ``reads`` does not change."""
         return Reads.ANYTHING not in self.reads
 
 
@@ -142,27 +124,27 @@ class PreEnqueuePlugin(Plugin):
 
     @abstractmethod
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success, or why the pod is not to be tried yet; sees the pod and nothing else."""
+        """Success, or why the pod is not to be tried yet. It depends on the pod only."""
 
 
 class QueueSortPlugin(Plugin):
-    """In which order pods are tried. A profile has exactly one, and all profiles have the same."""
+    """The order of the queue. A profile has exactly one, and all profiles have the same."""
 
     @abstractmethod
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """A key of which the smaller one is tried first; ``since`` is when the pod began to wait."""
+        """The pod with the smallest key is tried first; ``since`` is when the pod began to wait."""
 
 
 class EnqueueExtensions(Plugin):
-    """Which events may help a pod that this plugin refused. A plugin without it counts as helped by every event.
+    """Which events may make a pod schedulable that this plugin rejected. Without it every event requeues the pod.
 
-    A hint gets the pod, the object before and after (of BANDWIDTH and FACTS: None and a ``LiveNews``). Asked for at the
-    points at which a plugin can refuse: PreEnqueue, PreFilter, Filter, Reserve, Permit.
+    A queueing hint gets the pod and the object before and after (for BANDWIDTH and FACTS: None and a
+    ``LiveDataUpdate``). It matters at the points that can reject: PreEnqueue, PreFilter, Filter, Reserve, Permit.
     """
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:
-        """Asked once. A hint that raises counts as yes: better one try too many than a pod that sleeps."""
+        """Called once. A hint that raises counts as yes: a try too many beats a pod that is never retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +156,18 @@ class PreFilterResult:
 
 
 class PreFilterPlugin(Plugin):
-    """Looks at the pod before any node is looked at."""
+    """Checks the pod before any node is filtered."""
 
     @abstractmethod
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Success, Skip (leave my Filter out) or a rejection, which holds for all nodes and ends the cycle."""
+        """Success, Skip (leave this plugin's Filter out) or a rejection of all nodes, which ends the cycle."""
 
 
 class PreFilterExtensions(PreFilterPlugin):
-    """For a PreFilter that computed something from other pods and a Filter that uses it: keep it right.
+    """For a PreFilter that stores something about other pods for its Filter: keeps the stored state up to date.
 
-    Called when a cycle supposes pods to be placed or removed: on a clone of the state, after the Snapshot shows it.
+    Called when a cycle runs filters as if pods were placed or removed: on a clone of the state, after the Snapshot has
+    changed.
     """
 
     @abstractmethod
@@ -195,13 +178,12 @@ class PreFilterExtensions(PreFilterPlugin):
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
         """``removed`` is not counted on the node any more."""
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
-        """What Filter would say of each node if these pods were gone from that node alone, of many at once.
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
+        """What Filter would answer for each node if these pods were removed from that node only.
 
-        It may let a node pass that Filter refuses, but never the other way round. None, unless a plugin says otherwise:
-        each node has to be tried.
+        It may accept a node that Filter rejects, but never the reverse. None (the default): each node must be tried.
         """
-        del state, pod, nodes, gone
+        del state, pod, nodes, removed
         return None
 
 
@@ -210,14 +192,14 @@ class FilterPlugin(Plugin):
 
     @abstractmethod
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Success, or why not. May also be asked for nodes that another filter refuses."""
+        """Success, or why not. May also be called for nodes that another filter rejects."""
 
 
 class VectorFilterPlugin(FilterPlugin):
     """A Filter that answers for all nodes at once; both forms always give equal answers.
 
-    ``sums_only``: of the pods on a row it looks at nothing but how many they are and what they ask for together
-    (``Nodes.pods``, ``Nodes.requested``). Then it is asked at once about all nodes as if some of their pods were gone.
+    ``sums_only``: of the pods on a row it reads only their number and the sum of their requests (``Nodes.pods``,
+    ``Nodes.requested``). Preemption then evaluates it for all nodes at once, as if some of their pods were removed.
     """
 
     sums_only: ClassVar[bool] = False
@@ -229,9 +211,9 @@ class VectorFilterPlugin(FilterPlugin):
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """A node on which room can be made for the pod, and the uids of the pods to evict for it, most important first.
+    """A node where the pod fits after evictions: ``victims`` are the uids of the pods to evict, most important first.
 
-    Of the evictions, ``violations`` are against a disruption budget.
+    ``violations`` is how many of the evictions violate a disruption budget.
     """
 
     node: str
@@ -241,11 +223,11 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """What can be done, and what is said.
+    """What can be done for the pod.
 
-    ``nomination``: room that can be made; without victims: room that is being made for the pod already. ``message`` is
-    added to why no node is feasible. ``clears_nomination``: the node that is kept for the pod is of no use to it.
-    ``is_last_word``: plugins after this one are not asked.
+    ``nomination``: the node to preempt on; without victims, the node where victims are terminating already.
+    ``message`` is appended to why no node is feasible. ``clears_nomination``: the pod's nominated node does not help
+    it. ``is_last_word``: PostFilter plugins after this one are not run.
     """
 
     nomination: Nomination | None = None
@@ -254,43 +236,93 @@ class PostFilterResult:
     is_last_word: bool = False
 
 
+class DryRunNode(Protocol):
+    """One node without some of its pods. Filters run as if the others were all that is placed there."""
+
+    def status(self) -> Status:
+        """What all filters answer for the node as it is now."""
+        ...
+
+    def add(self, placed: PlacedPod) -> None:
+        """Add a removed pod again."""
+        ...
+
+    def remove(self, placed: PlacedPod) -> None:
+        """Remove a pod that was added again."""
+        ...
+
+
+class DryRun(Protocol):
+    """Runs the cycle's filters as if pods were removed. Afterwards the Snapshot is as it was.
+
+    Every method raises PluginFailure when a plugin fails.
+    """
+
+    @property
+    def pod(self) -> Pod:
+        """The pod of the cycle."""
+        ...
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The Snapshot of the cycle."""
+        ...
+
+    def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> AbstractContextManager[DryRunNode]:
+        """The node without these pods, until the context ends."""
+        ...
+
+    def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
+        """Rows that are certainly rejected once these pods are removed, evaluated for all rows at once.
+
+        Evaluates filters that read no pods or only sums, and others by their own ``refused_without``. A row is added
+        to ``diagnosis`` where the first filter that rejects it is known. Returns bool[rows]: which are rejected, and
+        which of these have no reason in ``diagnosis``.
+        """
+        ...
+
+    def sums_fit(self, rows: RowIndex, removed: RemovedPods) -> Mask:
+        """bool[rows]: whether the filters with ``sums_only`` accept the node without these pods."""
+        ...
+
+
 class PostFilterPlugin(Plugin):
     """What to do when no node is feasible. The first plugin with a nomination ends the search."""
 
     @abstractmethod
     def post_filter(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
-        """May try suppositions on the Snapshot (``dry_run``) as long as it is left as it was."""
+        """``diagnosis`` says why each node was rejected; ``dry_run`` evaluates evictions."""
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
-        """Asked by the binder before anybody is evicted: what must go from this node by the binder's newest state.
+        """Called by the binder before it evicts: the victims on this node by the binder's own cache.
 
-        None unless a plugin says otherwise: then nobody is evicted.
+        None (the default): no pod is evicted.
         """
         del pod, node, dry_run
         return None
 
 
 class PreScorePlugin(Plugin):
-    """Looks at the pod before any node is scored."""
+    """Prepares scoring; may leave the plugin's Score out."""
 
     @abstractmethod
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
-        """Success or Skip (leave my Score out); anything else fails the cycle. ``nodes`` are the feasible ones.
+        """Success or Skip (leave this plugin's Score out); anything else fails the cycle. ``nodes``: the feasible ones.
 
-        A row-local plugin is called once for a class of pods, with all nodes, and may look at the pod's spec only.
+        A row-local plugin is called once for an equivalence class, with all nodes, and may read the pod's spec only.
         """
 
 
 class ScorePlugin(Plugin):
-    """How good is a node? The larger the better. ``packs``: more pods make a node better (it fills nodes up)."""
+    """How good is a node? The larger the better. ``packs``: it prefers nodes with more pods on them."""
 
     packs: bool = False
 
     @abstractmethod
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """A whole number; 0..100 unless the plugin normalizes. May also be asked for nodes that are not feasible."""
+        """An integer; 0..100 unless the plugin normalizes. May also be called for nodes that are not feasible."""
 
 
 class VectorScorePlugin(ScorePlugin):
@@ -302,7 +334,7 @@ class VectorScorePlugin(ScorePlugin):
 
 
 class NormalizePlugin(ScorePlugin):
-    """A Score whose raw numbers mean something only beside each other."""
+    """A Score whose raw scores mean something only relative to each other."""
 
     @abstractmethod
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
@@ -310,44 +342,40 @@ class NormalizePlugin(ScorePlugin):
 
 
 class SpreadingPlugin(ScorePlugin):
-    """A Score that keeps pods of a kind apart: to such a pod a node changes when pods of its kind come, not others.
+    """A Score that keeps pods of one kind apart: only pods of that kind change a node's score.
 
     Where its weight is more than 100 times that of all other scores together, candidates carry the number of these
-    pods, and the binder takes the node that has the fewest by then. ``company`` must be all that its score is about.
+    pods, and the binder takes the node that has the fewest by then. The score must depend on ``counted_pods`` only.
     """
 
     @abstractmethod
-    def company(self, pod: Pod, nodes: Nodes) -> Scores:
-        """int64[nodes]: how many pods of the pod's kind are placed on each node, without the pod itself."""
+    def counted_pods(self, pod: Pod, nodes: Nodes) -> Scores:
+        """int64[nodes]: the pods that count for this pod: how many of its kind are on each node, without itself."""
 
 
 class ExplainingPlugin(ScorePlugin):
-    """A Score whose points alone do not tell a person why: it adds a line to each of the best nodes."""
+    """A Score that explains itself: it adds a line to each of the best nodes."""
 
     @abstractmethod
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
-        """What the points were made of; called after NormalizeScore for the few nodes that are named in the ranking."""
-
-
-SNAPSHOT: Final = StateKey[Snapshot]("framework.snapshot")
-"""In the state from Reserve on: the binder's newest state, of which Reserve may suppose what is about to be written."""
+        """How the score came about; called after NormalizeScore for the few nodes in the ranking."""
 
 
 class ReservePlugin(Plugin):
-    """Keeps its own books about pods that are on their way to a node. Called by the binder."""
+    """Keeps its own state of assumed pods. Called by the binder."""
 
     @abstractmethod
     def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """The pod is going to this node. Anything but success undoes the reservations of all plugins."""
+        """The pod is assumed on this node. Anything but success makes the binder call ``unreserve`` of all plugins."""
 
     @abstractmethod
     def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
-        """It is not going there after all. Called in reverse order, also when this plugin's reserve never ran."""
+        """The assumed pod is forgotten. Called in reverse order, also when this plugin's ``reserve`` never ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Success, a rejection, or WAIT with a deadline in seconds; the binder says `waiting` and asks again until then."""
+    """Success, a rejection, or WAIT with a timeout; the binder reports `waiting` and calls Permit again until then."""
 
     status: Status = SUCCESS
     timeout_seconds: float = 0.0
@@ -358,34 +386,62 @@ class PermitPlugin(Plugin):
 
     @abstractmethod
     def permit(self, state: CycleState, pod: Pod, node: str) -> Permission:
-        """Asked again while it says WAIT; past the shortest deadline the pod is refused."""
+        """Called again while it returns WAIT; after the shortest timeout the pod is rejected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimName:
+    """A PersistentVolumeClaim. The uid tells it from a later claim of the same name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepVolume:
+    """Set a PersistentVolume's claimRef: the volume controller then binds the two."""
+
+    volume: str
+    claim: ClaimName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectNode:
+    """Set a claim's selected-node annotation: the provisioner then makes a volume that the node can reach."""
+
+    claim: ClaimName
+    node: str
+
+
+Write = KeepVolume | SelectNode
 
 
 class PreBindPlugin(Plugin):
-    """What must be before the Binding. Called by the binder after Permit.
+    """What must be done before the Binding. Called by the binder after Permit.
 
-    ``wait_seconds`` is how long it may say WAIT; past that the pod is refused with ``too_late``.
+    ``wait_seconds`` is how long it may return WAIT; after that the pod is rejected with ``too_late``.
     """
 
     wait_seconds: float = inf
     too_late: str = "PreBind was not done in time"
 
     def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
-        """What the binder has to write at the API server; nothing unless a plugin says otherwise.
+        """What the binder writes to the API server first; by default nothing.
 
-        Asked once. ``pre_bind`` is asked for the first time when all of it is written and the binder has seen it.
+        Called once. ``pre_bind`` is called when all of it is written and the binder's cache shows it.
         """
         del state, pod, node
         return ()
 
     @abstractmethod
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Success, WAIT (not yet: the binder asks again), or a rejection, which undoes the reservation."""
+        """Success, WAIT (not yet: the binder calls it again), or a rejection, after which the pod is unreserved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The request that binds a pod: the binder sends it. The uid keeps a namesake from being bound."""
+    """The request that binds a pod; the binder sends it. The uid tells the pod from a later one of the same name."""
 
     namespace: str
     name: str
@@ -398,12 +454,12 @@ class BindPlugin(Plugin):
 
     @abstractmethod
     def bind(self, state: CycleState, pod: Pod, node: str) -> Binding | None:
-        """The request to send, or None when this plugin does not bind this pod: then the next one is asked."""
+        """The request to send, or None when this plugin does not bind this pod: then the next one is called."""
 
 
 class PostBindPlugin(Plugin):
-    """Told that the pod is bound. Called by the binder after the API said so; the answer is not waited for."""
+    """Notified that the pod is bound, after the API server has confirmed it."""
 
     @abstractmethod
     def post_bind(self, state: CycleState, pod: Pod, node: str) -> None:
-        """For the plugin's own books."""
+        """Update the plugin's own state."""

@@ -1,97 +1,73 @@
-"""The line between framework and plugins: what a plugin raises or answers in a wrong form is its failure, by name.
+"""Every call of a plugin in the scheduling cycle: one function for each extension point.
 
-Asking one plugin about many nodes: by its vector form where it has one, one node after another otherwise.
+What a plugin raises, an answer of the wrong type or range, and a Status of code ERROR become a PluginFailure that names
+the plugin. Filter and Score of many nodes use the vector form where the plugin has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
+from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
+    CallTimer,
     FilterPlugin,
+    NormalizePlugin,
     Permission,
     Plugin,
     PostFilterResult,
+    PreFilterExtensions,
+    PreFilterPlugin,
     PreFilterResult,
+    PreScorePlugin,
     ScorePlugin,
     Scores,
+    SpreadingPlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Code, Status, Verdicts
-from berth.framework.timing import Timing
 
 P = ParamSpec("P")
-
 R = TypeVar("R")
+Clock = Callable[[], float]
+"""Seconds from any starting point."""
+
+
+class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
+    """A plugin raised, answered in a wrong form, or answered ERROR. The text names it."""
 
 
 class OutOfTime(BaseException):
-    """A plugin's call has taken the seconds that it had: raised within it, and not for its ``except Exception``."""
+    """A plugin's call took too long. Raised within the call; no Exception, so that the plugin does not catch it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"took longer than {seconds:g} s")
 
 
-class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
-    """A plugin raised, answered in a wrong form, or said ERROR. The text names it."""
-
-
 def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a plugin's method and see that it answers with what its contract says.
+    """Call a plugin's method and check the type of its answer.
 
     Raises:
-        PluginFailure: it does not, or it raised. CancelledError, KeyboardInterrupt and their like pass through.
+        PluginFailure: the type is wrong, or the plugin raised. CancelledError and KeyboardInterrupt pass through.
     """
     if plugin.timing is not None:
         return _timed(plugin, plugin.timing, point, partial(_call, plugin, point, method, kind, *args, **kwargs))
     return _call(plugin, point, method, kind, *args, **kwargs)
 
 
-def _timed(plugin: Plugin, timing: Timing, point: str, work: Callable[[], R]) -> R:
-    began, code = timing.clock(), Code.ERROR
-    try:
-        answer = work()
-        code = _code_of(answer)
-    finally:
-        timing.asked(plugin.name, point, timing.clock() - began, code)
-    return answer
-
-
-def _code_of(answer: object) -> Code:
-    """How a call ended. What is said of many nodes at once is a success when one of them passed."""
-    if isinstance(answer, Verdicts):
-        return Code.SUCCESS if not len(answer.codes) or (answer.codes == 0).any() else Code.UNSCHEDULABLE
-    if isinstance(answer, PostFilterResult):
-        return Code.SUCCESS if answer.nomination is not None else Code.UNSCHEDULABLE
-    if isinstance(answer, PreFilterResult | Permission):
-        return answer.status.code
-    return answer.code if isinstance(answer, Status) else Code.SUCCESS
-
-
-def _call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    try:
-        answer = limited(plugin, point, partial(method, *args, **kwargs)) if plugin.limit else method(*args, **kwargs)
-    except PluginFailure:
-        raise
-    except Exception as exc:
-        raise PluginFailure(f'running {point} plugin "{plugin.name}": {type(exc).__name__}: {exc}') from exc
-    if not isinstance(answer, kind):
-        raise PluginFailure(f'running {point} plugin "{plugin.name}": want {kind.__name__}, got {answer!r:.80}')
-    return answer
-
-
-def limited(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
-    """Work that asks a plugin many times, all within one limit, where the plugin has one.
+def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
+    """Run work that calls a plugin, many times maybe, within the plugin's time limit if it has one.
 
     Raises:
         PluginFailure: it took too long.
@@ -104,7 +80,7 @@ def limited(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
         raise PluginFailure(f'running {point} plugin "{plugin.name}": {exc}') from exc
 
 
-def named(plugin: Plugin, point: str, status: Status) -> Status:
+def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
     """The status with the plugin's name in it.
 
     Raises:
@@ -115,65 +91,92 @@ def named(plugin: Plugin, point: str, status: Status) -> Status:
     return status if status.plugin == plugin.name else Status(status.code, status.reasons, plugin.name)
 
 
-def says_skip(plugin: Plugin, status: Status) -> bool:
-    """Whether PreScore said Skip.
+# One function for each extension point. All raise PluginFailure.
 
-    Raises:
-        PluginFailure: it said neither Skip nor success.
-    """
+
+def run_pre_filter(plugin: PreFilterPlugin, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+    """The answer, with the plugin's name in the status."""
+    answer = call(plugin, "PreFilter", plugin.pre_filter, PreFilterResult, state, pod, snapshot)
+    return PreFilterResult(with_plugin_name(plugin, "PreFilter", answer.status), answer.nodes)
+
+
+def run_add_pod(plugin: PreFilterExtensions, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> None:
+    """Update the plugin's part of the state: the pod was added to the node."""
+    _check_update(plugin, "AddPod", call(plugin, "AddPod", plugin.add_pod, Status, state, pod, added, node))
+
+
+def run_remove_pod(plugin: PreFilterExtensions, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> None:
+    """Update the plugin's part of the state: the pod was removed from the node."""
+    _check_update(plugin, "RemovePod", call(plugin, "RemovePod", plugin.remove_pod, Status, state, pod, removed, node))
+
+
+def run_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+    """The answer for one node, without the plugin's name; it may be an ERROR."""
+    return call(plugin, "Filter", plugin.filter, Status, state, pod, node)
+
+
+def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+    """One verdict a node; rows without a node get success, which nothing reads."""
+    if isinstance(plugin, VectorFilterPlugin):
+        verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
+        return _checked_verdicts(plugin, verdicts, len(nodes))
+
+    def one_by_one() -> Verdicts:
+        return Verdicts.of(SUCCESS if info is None else run_filter(plugin, state, pod, info) for info in nodes.infos())
+
+    return call_within_limit(plugin, "Filter", one_by_one)
+
+
+def run_refused_without(
+    plugin: PreFilterExtensions, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods
+) -> Verdicts | None:
+    """What the plugin certainly rejects without some pods; None when it cannot be computed for all nodes at once."""
+    answer = call(plugin, "Filter", plugin.refused_without, object, state, pod, nodes, removed)
+    return answer if isinstance(answer, Verdicts) else None
+
+
+def run_pre_score(plugin: PreScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> bool:
+    """Whether the plugin's Score is skipped."""
+    status = call(plugin, "PreScore", plugin.pre_score, Status, state, pod, nodes)
     if not status.is_success and not status.is_skip:
         raise PluginFailure(f'running PreScore plugin "{plugin.name}": {", ".join(status.reasons)}')
     return status.is_skip
 
 
-def checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
-    """The verdicts, if there is one for each node and each has its status.
-
-    Raises:
-        PluginFailure: they are not in order.
-    """
-    codes = verdicts.codes
-    fine = codes.shape == (length,) and (not length or (codes.min() >= 0 and codes.max() < len(verdicts.statuses)))
-    if not fine:
-        raise PluginFailure(
-            f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, '
-            f"got {codes!r:.80}"
-        )
-    return verdicts
+def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) -> int:
+    """The raw score of one node, within 64 bits."""
+    score = call(plugin, "Score", plugin.score, int, state, pod, node)
+    return int(_int64(plugin, [score])[0])
 
 
-def checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
-    """The scores as int64, if there is a whole number for each node.
+def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+    """One raw score a node; rows without a node get 0, which nothing reads."""
+    if isinstance(plugin, VectorScorePlugin):
+        scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
+        return _checked_scores(plugin, scores, len(nodes))
 
-    Raises:
-        PluginFailure: they are not in order.
-    """
-    if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.integer):
-        raise PluginFailure(f'running Score plugin "{plugin.name}": want {length} whole numbers, got {scores!r:.80}')
-    return scores.astype(np.int64, copy=False)
+    def one_by_one() -> list[int]:
+        return [
+            0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
+        ]
+
+    return _int64(plugin, call_within_limit(plugin, "Score", one_by_one))
 
 
-def whole_numbers(plugin: Plugin, scores: Sequence[int]) -> Scores:
-    """Scores given one by one.
+def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
+    """The normalized scores; their range is not checked yet."""
+    normalized = call(plugin, "NormalizeScore", plugin.normalize, np.ndarray, state, pod, scores, nodes)
+    return _checked_scores(plugin, normalized, len(nodes))
 
-    Raises:
-        PluginFailure: one does not fit into 64 bits.
-    """
-    try:
-        return np.array(scores, dtype=np.int64)
-    except OverflowError as exc:
-        largest = max(scores, key=abs)
-        raise PluginFailure(
-            f'running Score plugin "{plugin.name}": want whole numbers of 64 bits, got {largest}'
-        ) from exc
+
+def run_counted_pods(plugin: SpreadingPlugin, pod: Pod, nodes: Nodes) -> Scores:
+    """How many pods on each node count for the pod."""
+    counts = call(plugin, "Score", plugin.counted_pods, np.ndarray, pod, nodes)
+    return _checked_scores(plugin, counts, len(nodes))
 
 
 def check_range(plugin: Plugin, scores: Scores) -> None:
-    """See that normalized scores are within 0..100.
-
-    Raises:
-        PluginFailure: one is not.
-    """
+    """Check that normalized scores are within 0..100."""
     if not len(scores):
         return
     low, high = int(scores.min()), int(scores.max())
@@ -185,38 +188,122 @@ def check_range(plugin: Plugin, scores: Scores) -> None:
         )
 
 
-def evaluate_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-    """One verdict a node; rows without a node get success, which nobody looks at.
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds, and how it ended."""
 
-    Raises:
-        PluginFailure: the plugin raised or answered in a wrong form.
+    seconds: float
+    code: Code
+
+
+class Timing:
+    """How long the extension points and plugins of one cycle took. The clock is handed in.
+
+    ``points``: by extension point, all plugins together. ``plugins``: by plugin and extension point, all calls of the
+    cycle together; filled in for a profile that has this timing (``Profile.time_plugins``). A plugin whose answers were
+    cached was not called, and is not in it.
     """
-    if isinstance(plugin, VectorFilterPlugin):
-        verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
-        return checked_verdicts(plugin, verdicts, len(nodes))
 
-    def one_by_one() -> Verdicts:
-        return Verdicts.of(
-            SUCCESS if info is None else call(plugin, "Filter", plugin.filter, Status, state, pod, info)
-            for info in nodes.infos()
+    def __init__(self, clock: Clock) -> None:
+        self.points: dict[str, Duration] = {}
+        self.plugins: dict[tuple[str, str], Duration] = {}
+        self.clock = clock
+        self._point = ""
+        self._since = 0.0
+
+    def begin(self, point: str) -> None:
+        """The plugins of this point are called from here on."""
+        self._point, self._since = point, self.clock()
+
+    def end(self, code: Code = Code.SUCCESS) -> None:
+        """All plugins of the point have been called."""
+        self.points[self._point] = Duration(self.clock() - self._since, code)
+        self._point = ""
+
+    def fail(self) -> None:
+        """The cycle has ended in an error, at whatever point it was."""
+        if self._point:
+            self.end(Code.ERROR)
+
+    def record(self, plugin: str, point: str, seconds: float, code: Code) -> None:
+        """Add one call. Of several calls one success makes the code a success, and an error makes it an error."""
+        before = self.plugins.get((plugin, point))
+        if before is not None:
+            seconds += before.seconds
+            code = Code.SUCCESS if before.code is Code.SUCCESS and code is not Code.ERROR else code
+        self.plugins[plugin, point] = Duration(seconds, code)
+
+
+def no_clock() -> float:
+    """The clock of a cycle that is not timed."""
+    return 0.0
+
+
+def _call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    try:
+        if plugin.limit is None:
+            answer = method(*args, **kwargs)
+        else:
+            answer = call_within_limit(plugin, point, partial(method, *args, **kwargs))
+    except PluginFailure:
+        raise
+    except Exception as exc:
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": {type(exc).__name__}: {exc}') from exc
+    if not isinstance(answer, kind):
+        raise PluginFailure(f'running {point} plugin "{plugin.name}": want {kind.__name__}, got {answer!r:.80}')
+    return answer
+
+
+def _timed(plugin: Plugin, timer: CallTimer, point: str, work: Callable[[], R]) -> R:
+    began, code = timer.clock(), Code.ERROR
+    try:
+        answer = work()
+        code = _code_of(answer)
+    finally:
+        timer.record(plugin.name, point, timer.clock() - began, code)
+    return answer
+
+
+def _code_of(answer: object) -> Code:
+    """How a call ended. An answer for many nodes is a success when one of them passed."""
+    if isinstance(answer, Verdicts):
+        return Code.SUCCESS if not len(answer.codes) or (answer.codes == 0).any() else Code.UNSCHEDULABLE
+    if isinstance(answer, PostFilterResult):
+        return Code.SUCCESS if answer.nomination is not None else Code.UNSCHEDULABLE
+    if isinstance(answer, PreFilterResult | Permission):
+        return answer.status.code
+    return answer.code if isinstance(answer, Status) else Code.SUCCESS
+
+
+def _check_update(plugin: Plugin, point: str, status: Status) -> None:
+    if not status.is_success:
+        raise PluginFailure(f'running {point} on PreFilter plugin "{plugin.name}": {status.reasons}')
+
+
+def _checked_verdicts(plugin: Plugin, verdicts: Verdicts, length: int) -> Verdicts:
+    """The verdicts, if there is one for each node and each has its status."""
+    codes = verdicts.codes
+    fine = codes.shape == (length,) and (not length or (codes.min() >= 0 and codes.max() < len(verdicts.statuses)))
+    if not fine:
+        raise PluginFailure(
+            f'running Filter plugin "{plugin.name}": want {length} codes below {len(verdicts.statuses)}, '
+            f"got {codes!r:.80}"
         )
+    return verdicts
 
-    return limited(plugin, "Filter", one_by_one)
+
+def _checked_scores(plugin: Plugin, scores: Scores, length: int) -> Scores:
+    """The scores as int64, if there is an integer for each node."""
+    if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.integer):
+        raise PluginFailure(f'running Score plugin "{plugin.name}": want {length} whole numbers, got {scores!r:.80}')
+    return scores.astype(np.int64, copy=False)
 
 
-def evaluate_score(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-    """One raw score a node; rows without a node get 0, which nobody looks at.
-
-    Raises:
-        PluginFailure: the plugin raised or answered in a wrong form.
-    """
-    if isinstance(plugin, VectorScorePlugin):
-        scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
-        return checked_scores(plugin, scores, len(nodes))
-
-    def one_by_one() -> list[int]:
-        return [
-            0 if info is None else call(plugin, "Score", plugin.score, int, state, pod, info) for info in nodes.infos()
-        ]
-
-    return whole_numbers(plugin, limited(plugin, "Score", one_by_one))
+def _int64(plugin: Plugin, scores: list[int]) -> Scores:
+    try:
+        return np.array(scores, dtype=np.int64)
+    except OverflowError as exc:
+        largest = max(scores, key=abs)
+        raise PluginFailure(
+            f'running Score plugin "{plugin.name}": want whole numbers of 64 bits, got {largest}'
+        ) from exc

@@ -1,39 +1,25 @@
-"""Extension points, those of kube-scheduler 1.36: what a plugin inherits from for each, and who calls it there.
-
-How many feasible nodes are enough, and which they are: ``percentageOfNodesToScore``.
-
-Filters look at all nodes at once, which costs less than stopping early; what a percentage saves is the scoring. Which
-nodes are scored is as if they had been looked at one after another, beginning where the last pod's search ended, so
-that all nodes have their turn.
-
-
-A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights.
-"""
+"""A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights."""
 
 # Extension points are abstract on purpose and are asked for by type here, never instantiated.
 # mypy: disable-error-code="type-abstract"
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
-
-import numpy as np
 
 from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
 from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
-from berth.cluster.nodes import RowIndex
-from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import EquivalenceCache, WeightedScore
-from berth.framework.events import ClusterEvent, EventHint
+from berth.framework.events import EventHint
 from berth.framework.interface import (
     MAX_SCORE,
     BindPlugin,
+    CallTimer,
     EnqueueExtensions,
     ExplainingPlugin,
     FilterPlugin,
@@ -53,9 +39,7 @@ from berth.framework.interface import (
     ScorePlugin,
     SpreadingPlugin,
 )
-from berth.framework.plugincalls import PluginFailure, call, limited, named
-from berth.framework.status import SUCCESS, Mask, Status
-from berth.framework.timing import Timing
+from berth.framework.search import NodeSearch
 
 
 class ServiceName(StrEnum):
@@ -112,44 +96,6 @@ def services_of(point: Point) -> tuple[ServiceName, ...]:
     return RUNS_IN[POINT_TYPES[point]]
 
 
-FEWEST: Final = 100
-"""Fewer nodes than that are never looked for, as in kube-scheduler: a choice among few is no choice."""
-
-
-def enough(count: int, percentage: int) -> int:
-    """How many feasible nodes end the search among ``count`` nodes."""
-    if percentage == EVERY_NODE or count < FEWEST:
-        return count
-    return min(count, max(FEWEST, count * percentage // 100))
-
-
-@dataclass(frozen=True, slots=True)
-class FoundNodes:
-    """``rows``: feasible nodes, ascending. ``evaluated``: how many nodes were looked at to find them."""
-
-    rows: RowIndex
-    evaluated: int
-
-
-@dataclass(slots=True)
-class NodeSearch:
-    """Where the next search begins; one for all profiles of a process, as in kube-scheduler."""
-
-    next_row: int = 0
-
-    def find(self, feasible: Mask, exists: Mask, wanted: int) -> FoundNodes:
-        """The first ``wanted`` feasible rows from where the last search ended, around the end of the rows."""
-        rows, count = np.flatnonzero(feasible), int(np.count_nonzero(exists))
-        if len(rows) <= wanted:
-            return FoundNodes(rows, count)  # all were looked at: the next search begins where this one did
-        begin = self.next_row if self.next_row < len(feasible) else 0
-        in_turn = np.roll(rows, -int(np.searchsorted(rows, begin)))[:wanted]
-        last = int(in_turn[-1])
-        self.next_row = last + 1
-        passed = exists[begin : last + 1] if last >= begin else np.concatenate((exists[begin:], exists[: last + 1]))
-        return FoundNodes(np.sort(in_turn), int(np.count_nonzero(passed)))
-
-
 P = TypeVar("P", bound=Plugin)
 
 
@@ -164,11 +110,7 @@ class Factory(Protocol):
 
 @dataclass(eq=False)
 class Profile:
-    """Plugins in the order in which they run at each point.
-
-    It remembers, for the Snapshot ranked with it last, what row-local plugins said for classes of pods: results
-    are the same as without, sooner. Of one Snapshot only, since a memory keeps its Snapshot alive.
-    """
+    """Plugins in the order in which they run at each point."""
 
     scheduler_name: str
     queue_sort: QueueSortPlugin
@@ -185,14 +127,15 @@ class Profile:
     post_binds: tuple[PostBindPlugin, ...] = ()
     percentage_of_nodes_to_score: int = EVERY_NODE
     search: NodeSearch = field(default_factory=NodeSearch)
-    _hints: dict[str, Sequence[EventHint] | None] = field(init=False)
-    _hinting: dict[str, Plugin] = field(init=False)
-    _memory: EquivalenceCache | None = field(init=False, default=None)
+    requeueing: Mapping[str, Plugin] = field(init=False)
+    """The plugins that can reject a pod, by name."""
+    event_hints: Mapping[str, Sequence[EventHint] | None] = field(init=False)
+    """Their events; None for a plugin without EnqueueExtensions."""
 
     def __post_init__(self) -> None:
-        everything = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
-        self._hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in everything}
-        self._hinting = {p.name: p for p in everything}
+        rejecting = (*self.pre_enqueues, *self.pre_filters, *self.filters, *self.reserves, *self.permits)
+        self.requeueing = {p.name: p for p in rejecting}
+        self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
 
     @cached_property
     def untouched_first(self) -> bool:
@@ -248,7 +191,7 @@ class Profile:
         scoring = (*self.pre_scores, *(score.plugin for score in self.scores))
         return (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
 
-    def time_plugins(self, timing: Timing | None) -> None:
+    def time_plugins(self, timing: CallTimer | None) -> None:
         """From here on have the calls of the scheduling cycle timed; None: no longer."""
         for plugin in self._plugins_of_the_cycle:
             plugin.timing = timing
@@ -256,44 +199,6 @@ class Profile:
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
         """The smaller, the sooner the pod is tried; ``since`` is when it began to wait."""
         return self.queue_sort.sort_key(pod, since)
-
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """Success, or the first plugin's reason to leave the pod alone; one that fails does so by its name."""
-        for plugin in self.pre_enqueues:
-            try:
-                status = named(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
-            except PluginFailure as failure:
-                return Status.error(str(failure))
-            if not status.is_success:
-                return status
-        return SUCCESS
-
-    def may_help(self, blockers: Collection[str], event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:
-        """Whether an event may make a pod feasible that these plugins refused.
-
-        Nobody's refusal, and that of a plugin which names no events, is helped by everything.
-        """
-        return not blockers or any(self._may_help(name, event, pod, old, new) for name in blockers)
-
-    def memory_of(self, snapshot: Snapshot) -> EquivalenceCache:
-        """What is remembered for this Snapshot."""
-        if self._memory is None or self._memory.snapshot is not snapshot:
-            self._memory = EquivalenceCache(snapshot, self.pre_filters, self.filters, self.pre_scores, self.scores)
-        return self._memory
-
-    def _may_help(self, name: str, event: ClusterEvent, pod: Pod, old: object, new: object) -> bool:
-        hints = self._hints.get(name)
-        if hints is None:
-            return True
-        return any(hint.event.matches(event) and self._says_yes(name, hint, pod, old, new) for hint in hints)
-
-    def _says_yes(self, name: str, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-        if hint.hint is None:
-            return True
-        try:
-            return limited(self._hinting[name], "EnqueueExtensions", partial(hint.hint, pod, old, new))
-        except Exception:  # noqa: BLE001 - a hint that fails counts as yes: a try too many beats a pod that sleeps
-            return True
 
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:
@@ -338,3 +243,11 @@ def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple
     """Weight absent or 0 is 1."""
     found = ((plugins[ref.name], ref.weight or 1) for ref in refs)
     return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedScore:
+    """A score plugin and what its normalized score is multiplied with."""
+
+    plugin: ScorePlugin
+    weight: int

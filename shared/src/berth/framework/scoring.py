@@ -1,12 +1,14 @@
-"""PreScore, Score and NormalizeScore of one cycle: how good the feasible nodes are.
+"""PreScore, Score and NormalizeScore of one cycle, and which of the scored nodes come first.
 
-From raw scores to 0..100: in proportion (DefaultNormalizeScore), or by their place among the others.
-
-Which of the feasible nodes come first: more points, then fewer pods, then a hash that differs by pod and attempt.
+Best first: more points, then fewer pods, then a hash that differs by pod and attempt. The pods that count for a pod
+are here too: the scorer writes their number on each candidate, and the binder compares it with its own (PROTOCOL 5,
+*Untouched first*).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +18,22 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes, RowIndex
-from berth.framework.equivalencecache import WeightedScore
-from berth.framework.filtering import PreFiltered
-from berth.framework.interface import MAX_SCORE, MIN_SCORE, NormalizePlugin, PreScorePlugin, Scores
-from berth.framework.plugincalls import call, check_range, checked_scores, evaluate_score, says_skip
-from berth.framework.profile import Profile
-from berth.framework.status import Status
-from berth.framework.timing import Timing
+from berth.cluster.snapshot import Snapshot
+from berth.framework.equivalencecache import ClassResults
+from berth.framework.interface import (
+    NormalizePlugin,
+    Scores,
+)
+from berth.framework.plugincalls import (
+    Timing,
+    check_range,
+    run_counted_pods,
+    run_normalize,
+    run_pre_score,
+    run_score_on_all,
+)
+from berth.framework.profile import Profile, WeightedScore
+from berth.framework.state import CycleState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,9 @@ class Scored:
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
-def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, timing: Timing) -> Scored:
+def score(  # noqa: PLR0913 - the parts of one cycle
+    pod: Pod, nodes: Nodes, profile: Profile, state: CycleState, results: ClassResults, *, timing: Timing
+) -> Scored:
     """Score the feasible nodes. Without any score plugin every node gets 1, as in kube-scheduler.
 
     Raises:
@@ -48,14 +61,14 @@ def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, timing: 
     if not profile.scores:
         return Scored(np.ones(len(nodes), dtype=np.int64), {})
     timing.begin("PreScore")
-    skipped = {p.name for p in profile.pre_scores if not p.is_row_local and _skips(p, pod, nodes, found)}
+    skipped = {p.name for p in profile.pre_scores if not p.is_row_local and run_pre_score(p, state, pod, nodes)}
     timing.end()
     timing.begin("Score")
-    found.view.refresh_scores()
+    results.refresh_scores()
     parts: dict[str, Scores] = {}
     totals: Scores = np.zeros(len(nodes), dtype=np.int64)
     for entry in profile.scores:
-        points = _points(entry, pod, nodes, found) if entry.plugin.name not in skipped else None
+        points = _points(entry, pod, nodes, state, results) if entry.plugin.name not in skipped else None
         if points is not None:
             parts[entry.plugin.name] = points
             totals += points
@@ -63,51 +76,26 @@ def score(pod: Pod, nodes: Nodes, profile: Profile, found: PreFiltered, timing: 
     return Scored(totals, parts)
 
 
-def _skips(plugin: PreScorePlugin, pod: Pod, nodes: Nodes, found: PreFiltered) -> bool:
-    return says_skip(plugin, call(plugin, "PreScore", plugin.pre_score, Status, found.state, pod, nodes))
-
-
-def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, found: PreFiltered) -> Scores | None:
-    plugin, state = entry.plugin, found.state
-    trusted = False
+def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> Scores | None:
+    """Normalized and weighted; None for a plugin that is skipped. Not to be changed: it may be the cached array."""
+    plugin = entry.plugin
+    in_range = False
     if plugin.is_row_local:
-        column = found.view.score_columns.get(plugin.name)
+        column = results.score_columns.get(plugin.name)
         if column is None:
             return None
-        scores, trusted = nodes.take(column.scores), column.in_range
+        scores, in_range = nodes.take(column.scores), column.in_range
     else:
-        scores = evaluate_score(plugin, state, pod, nodes)
+        scores = run_score_on_all(plugin, state, pod, nodes)
     if isinstance(plugin, NormalizePlugin):
-        normalized = call(plugin, "NormalizeScore", plugin.normalize, np.ndarray, state, pod, scores, nodes)
-        scores, trusted = checked_scores(plugin, normalized, len(nodes)), False
-    if not trusted:
+        scores, in_range = run_normalize(plugin, state, pod, scores, nodes), False
+    if not in_range:
         check_range(plugin, scores)
-    return scores if entry.weight == 1 else scores * entry.weight  # not to be changed: it may be what is remembered
-
-
-def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
-    """``100 * score / largest`` in whole numbers, counted from the other end when reversed.
-
-    All scores 0: unchanged, or all 100 when reversed. Scores are 0 or more.
-    """
-    largest = int(scores.max(initial=0))
-    if largest == 0:
-        return scores + MAX_SCORE if reverse else scores
-    stretched = MAX_SCORE * scores // largest
-    return MAX_SCORE - stretched if reverse else stretched
-
-
-def normalize_by_place(scores: Scores) -> Scores:
-    """100 for the largest number, 99 for the next smaller one that occurs, and so on; never below 0.
-
-    For what must be kept in order to the last unit: in proportion, 100,001 and 100,000 would be equal.
-    """
-    _, places = np.unique(scores, return_inverse=True)
-    normalized: Scores = np.maximum(MAX_SCORE - (places.max(initial=0) - places), MIN_SCORE).astype(np.int64)
-    return normalized
+    return scores if entry.weight == 1 else scores * entry.weight
 
 
 _POD_BITS = 20
+
 
 _MAX_PODS = (1 << _POD_BITS) - 1
 
@@ -115,8 +103,8 @@ _MAX_PODS = (1 << _POD_BITS) - 1
 def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> RowIndex:
     """Positions in ``nodes`` of the best ``count``, best first.
 
-    Equal totals: fewer pods first, unless that is switched off, then by a hash of (uid, attempt, node): spread like
-    chance, and the same input gives the same order in every process.
+    Equal totals: fewer pods first if wanted, then by a hash of (uid, attempt, node): like a random order, and the same
+    in every process.
     """
     contenders = _with_most_points(totals, count)
     rows, columns = nodes.rows_at(contenders), nodes.snapshot.columns
@@ -126,14 +114,14 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
     above, tied = _around_the_last(keys, count)
     seed = np.uint64(hash_of(str(attempt)))
     if len(above) + len(tied) > count:
-        places = np.argpartition(mixed(columns.name_hash[rows[tied]], seed), count - len(above) - 1)
-        tied = tied[places[: count - len(above)]]
+        chosen = np.argpartition(seeded_hashes(columns.name_hash[rows[tied]], seed), count - len(above) - 1)
+        tied = tied[chosen[: count - len(above)]]
     best = np.concatenate((above, tied))
-    return contenders[best[np.lexsort((mixed(columns.name_hash[rows[best]], seed), -keys[best]))]]
+    return contenders[best[np.lexsort((seeded_hashes(columns.name_hash[rows[best]], seed), -keys[best]))]]
 
 
 def _with_most_points(totals: Scores, count: int) -> RowIndex:
-    """Positions of the ``count`` largest totals and of all that are equal to the least of them: nobody else is one."""
+    """Positions of the ``count`` largest totals and of all that are equal to the least of them."""
     if len(totals) <= count:
         return np.arange(len(totals))
     return np.flatnonzero(totals >= _last_of_best(totals, count))
@@ -157,9 +145,49 @@ def _last_of_best(keys: Scores, count: int) -> int:
     return bound if len(above) < count else int(np.partition(above, -count)[-count])
 
 
-def mixed(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
-    """Hashes stirred with a seed (the finalizer of splitmix64): each seed gives another order."""
+def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
+    """Hashes mixed with a seed (the finalizer of splitmix64): each seed gives another order."""
     x = hashes ^ seed
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def counted_pods(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
+    """int64[nodes]: how many pods on each node count for the pod; itself and nominated pods never do.
+
+    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then those of its kind do.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    if profile.spreading is not None:
+        return run_counted_pods(profile.spreading, pod, nodes)
+    counts = nodes.pods.astype(np.int64)
+    itself = nodes.snapshot.placed(pod.uid)
+    if itself is not None:
+        counts -= nodes.rows == itself.row
+    return counts
+
+
+def counted_pods_by_node(pod: Pod, names: Iterable[str], snapshot: Snapshot, profile: Profile) -> dict[str, int]:
+    """The same by node name; 0 for a node that does not exist.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    rows = {name: row for name in names if (row := snapshot.rows.of(name)) is not None}
+    counts = counted_pods(pod, Nodes(snapshot, np.array(list(rows.values()), dtype=np.intp)), profile)
+    return defaultdict(int, zip(rows, counts.tolist(), strict=True))
+
+
+def nodes_with_fewer_pods(pod: Pod, snapshot: Snapshot, profile: Profile, *, than: int) -> list[str]:
+    """All nodes with fewer counted pods, the fewest first.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    nodes = Nodes(snapshot)
+    counts = np.where(nodes.exists, counted_pods(pod, nodes, profile), than)
+    rows = np.flatnonzero(counts < than)
+    return [snapshot.rows.names[row] for row in rows[np.argsort(counts[rows], kind="stable")].tolist()]

@@ -12,18 +12,17 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.diagnosis import Diagnosis
 from berth.framework.events import EventHint
 from berth.framework.interface import (
+    DryRun,
     EnqueueExtensions,
     PostFilterPlugin,
     PostFilterResult,
     PreFilterPlugin,
     PreFilterResult,
 )
-from berth.framework.preemption import DryRun
 from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, Status
+from berth.framework.status import SKIP, Diagnosis, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"
@@ -43,7 +42,7 @@ class DynamicResources(PreFilterPlugin, PostFilterPlugin, EnqueueExtensions):
         return PreFilterResult(_rejection(pod) if pod.spec.resource_claims else SKIP)
 
     def post_filter(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """No nomination. Ends PostFilter for a pod with claims, or when another plugin's PreFilter rejected the pod."""
         if state.find(PRE_FILTER_RAN) is None:

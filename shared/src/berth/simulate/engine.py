@@ -19,8 +19,9 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import EveryNode, Ranking, rank_every_node
+from berth.framework.enqueue import pre_enqueue
 from berth.framework.interface import SNAPSHOT, Nomination
-from berth.framework.plugincalls import PluginFailure, call, named
+from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
@@ -66,7 +67,7 @@ class Simulation:
 
     def _decide(self, pod: Pod) -> tuple[PodReport, Ranking]:
         profile = self._profile(pod)
-        admitted = profile.pre_enqueue(pod)
+        admitted = pre_enqueue(profile, pod)
         if not admitted.is_success:
             message = self._gate_message(pod, admitted)
             return PodReport(pod=pod.key, profile=profile.scheduler_name, message=message), Ranking(message=message)
@@ -84,7 +85,7 @@ class Simulation:
     def _report(self, pod: Pod, profile: Profile, every: EveryNode) -> PodReport:
         candidates, nomination = every.ranking.candidates, every.ranking.nomination
         scored = candidates if len(candidates) > 1 else ()
-        rejected = every.detail.refused.items()
+        rejected = every.detail.node_to_status.items()
         return PodReport(
             pod=pod.key,
             profile=profile.scheduler_name,
@@ -158,7 +159,9 @@ def _run_reserve_plugins(pod: Pod, node: str, snapshot: Snapshot, profile: Profi
     state.write(SNAPSHOT, snapshot)
     try:
         for plugin in profile.reserves:
-            status = named(plugin, "Reserve", call(plugin, "Reserve", plugin.reserve, Status, state, pod, node))
+            status = with_plugin_name(
+                plugin, "Reserve", call(plugin, "Reserve", plugin.reserve, Status, state, pod, node)
+            )
             if not status.is_success:
                 for reserved in reversed(profile.reserves):
                     call(reserved, "Unreserve", reserved.unreserve, object, state, pod, node)

@@ -220,7 +220,7 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     bound = sum(pod.value.spec.node_name != "" for pod in _pods(placed_again))
     if bound:
         notes.append(f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there")
-    notes.extend(f"--cluster: {odd}" for odd in snapshot.oddities)
+    notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
     return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
 
 

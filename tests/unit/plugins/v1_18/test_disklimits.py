@@ -20,7 +20,7 @@ from berth.api.volumes import (
     PersistentVolumeSpec,
     StorageClass,
 )
-from berth.cluster.nodes import Nodes
+from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.state import CycleState
 from berth.plugins.v1_18.disklimits import AzureDiskLimits, DiskLimits, EBSLimits, GCEPDLimits
@@ -72,7 +72,7 @@ def refused(plugin: DiskLimits, pod: Pod, node, placed=(), things=()) -> bool:
     for other in placed:
         snapshot.place(other, node.metadata.name)
     state = CycleState(snapshot.class_of(pod))
-    status = plugin.filter(state, pod, snapshot.node_info(node.metadata.name))
+    status = plugin.filter(state, pod, node_info(snapshot, node.metadata.name))
     verdicts = plugin.filter_all(state, pod, Nodes(snapshot))
     assert verdicts.statuses[verdicts.codes[0]] == status
     assert status.reasons in ((), ("node(s) exceed max volume count",))

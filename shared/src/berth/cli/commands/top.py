@@ -40,6 +40,7 @@ from berth.cli.rendering import (
     short_identity,
     show,
 )
+from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
 
 SLOW = timedelta(seconds=5)
@@ -332,7 +333,7 @@ def node_lines(kept: MirrorReader) -> list[NodeLine]:
 
 
 def _node_line(kept: MirrorReader, name: str) -> NodeLine | None:
-    info = kept.snapshot.node_info(name)
+    info = node_info(kept.snapshot, name)
     if info is None:
         return None
     sample = newest(kept.bandwidth.get(name, {}).values())

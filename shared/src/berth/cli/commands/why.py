@@ -31,6 +31,7 @@ from berth.cli.mirrored import MirrorReader, mirror
 from berth.cli.reasons import Weights, best_nodes, candidate_json, details, rejections_table
 from berth.cli.rendering import below, columns, duration, is_current, note, plain, say_json, show
 from berth.framework.cycle import EveryNode, rank_every_node
+from berth.framework.enqueue import pre_enqueue
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.process.configuration import profiles_of
@@ -98,7 +99,7 @@ def ranked_again_lines(again: RankedAgain) -> Iterator[RenderableType]:
         yield ""
         yield best_nodes(ranking.candidates, weights=again.weights)
         yield from details(ranking.candidates)
-    refused = again.every.detail.refused
+    refused = again.every.detail.node_to_status
     if refused:
         yield from ("", rejections_table(counted(refused)), "", refused_table(refused))
 
@@ -161,7 +162,7 @@ def ranked_again_json(again: RankedAgain) -> dict[str, object]:
         "evaluated": ranking.evaluated,
         "feasible": ranking.feasible,
         "candidates": [candidate_json(candidate, again.weights) for candidate in ranking.candidates],
-        "refused": list(_refused_json(again.every.detail.refused)),
+        "refused": list(_refused_json(again.every.detail.node_to_status)),
         "message": ranking.message,
         "error": ranking.error,
         "gated": None if again.gated.is_success else {"plugin": again.gated.plugin, "reasons": again.gated.reasons},
@@ -243,7 +244,7 @@ async def _is_gated(
     """Whether nobody looks for a node for the pod; then it has been told."""
     found = await pod_at_the_api(session, name, kubeconfig)
     profile = profiles_of(configuration).get(found.spec.scheduler_name)
-    status = SUCCESS if profile is None or found.spec.node_name else profile.pre_enqueue(found)
+    status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile, found)
     if status.is_success:
         return False
     if form is OutputFormat.JSON:
@@ -280,7 +281,7 @@ async def _now(
             every=rank_every_node(found.pod, kept.snapshot, profile, attempt=attempt),
             view_age_seconds=await _age(session, kept),
             on_the_way=(await session.state(RANKED)).messages,
-            gated=SUCCESS if found.pod.spec.node_name else profile.pre_enqueue(found.pod),
+            gated=SUCCESS if found.pod.spec.node_name else pre_enqueue(profile, found.pod),
             config=configuration.digest,
             services_config=services_config,
         )

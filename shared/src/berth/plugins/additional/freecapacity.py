@@ -19,7 +19,7 @@ from berth.api.pod import Pod
 from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import NormalizePlugin, Reads, Scores, VectorScorePlugin
-from berth.framework.scoring import normalize_by_place
+from berth.framework.normalize import normalize_by_rank
 from berth.framework.state import CycleState
 from berth.plugins.factory import PluginFactory, no_args
 
@@ -52,7 +52,7 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """By place among the numbers that occur."""
-        return normalize_by_place(scores)
+        return normalize_by_rank(scores)
 
 
 def _bounded(amount: int) -> int:

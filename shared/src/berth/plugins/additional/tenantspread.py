@@ -26,7 +26,7 @@ from berth.framework.interface import (
     SpreadingPlugin,
     VectorScorePlugin,
 )
-from berth.framework.scoring import normalize_by_place
+from berth.framework.normalize import normalize_by_rank
 from berth.framework.state import CycleState
 from berth.framework.status import Status
 from berth.plugins.factory import Args, PluginFactory, key_problems
@@ -61,13 +61,13 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         """The same for all nodes."""
-        return self.company(pod, nodes)
+        return self.counted_pods(pod, nodes)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Fewest first."""
-        return normalize_by_place(-scores)
+        return normalize_by_rank(-scores)
 
-    def company(self, pod: Pod, nodes: Nodes) -> Scores:
+    def counted_pods(self, pod: Pod, nodes: Nodes) -> Scores:
         """How many of the tenant's other pods are on each node."""
         snapshot, tenant = nodes.snapshot, self._tenant(pod)
         counts = np.zeros(snapshot.size, dtype=np.int64)

@@ -17,15 +17,13 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.pod import Pod, is_being_preempted, priority_of
 from berth.cluster.columns import hash_of
-from berth.cluster.nodes import RowIndex
-from berth.cluster.pods import PlacedPods
+from berth.cluster.nodes import RowIndex, info_of_row, node_info
+from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.diagnosis import Diagnosis
-from berth.framework.interface import Nomination, PostFilterPlugin, PostFilterResult
-from berth.framework.preemption import DryRun
-from berth.framework.scoring import mixed
+from berth.framework.interface import DryRun, Nomination, PostFilterPlugin, PostFilterResult
+from berth.framework.scoring import seeded_hashes
 from berth.framework.state import CycleState
-from berth.framework.status import Code, Status
+from berth.framework.status import Code, Diagnosis, Status
 from berth.plugins.defaultpreemption.potentialnodes import LowerPriorityPods, PotentialNode, PotentialNodes
 from berth.plugins.defaultpreemption.victims import (
     NO_VICTIMS,
@@ -68,24 +66,24 @@ class DefaultPreemption(PostFilterPlugin):
         self._args = args
 
     def post_filter(
-        self, state: CycleState, pod: Pod, snapshot: Snapshot, refusals: Diagnosis, dry_run: DryRun
+        self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
         """A nomination, or the reasons why preemption does not help. Keeps one whose victims still terminate."""
         if pod.spec.preemption_policy == NEVER:
             return PostFilterResult(message=NOT_ELIGIBLE_BY_POLICY)
-        if _waits_for_victims(pod, snapshot, refusals):
+        if _waits_for_victims(pod, snapshot, diagnosis):
             return PostFilterResult(Nomination(pod.status.nominated_node_name), NOT_ELIGIBLE_TERMINATING)
         search = _CandidateSearch(snapshot, dry_run)
-        rows = refusals.resolvable_rows()
+        rows = diagnosis.resolvable_rows()
         best = search.best(rows, self._args.enough(len(rows)))
         if best is None:
-            message = search.why_not(rows, refusals.node_count)
+            message = search.why_not(rows, diagnosis.node_count)
             return PostFilterResult(message=f"preemption: {message}", clears_nomination=True)
         return PostFilterResult(_nomination(best, snapshot))
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         """The victims by the binder's cache."""
-        info = dry_run.snapshot.node_info(node)
+        info = node_info(dry_run.snapshot, node)
         if info is None or pod.spec.preemption_policy == NEVER:
             return None
         found = victims_on(info, dry_run, _budgets_of(dry_run.snapshot))
@@ -99,7 +97,7 @@ class _CandidateSearch:
         self._snapshot = snapshot
         self._dry_run = dry_run
         self._budgets = _budgets_of(snapshot)
-        self._pods = snapshot.live.derived(PlacedPods, lambda: PlacedPods(snapshot))
+        self._pods = snapshot.derived(PlacedPods, lambda: PlacedPods(snapshot))
         self._pods.refresh()
         self._diagnosis = Diagnosis(snapshot.node_count)
         self._unexplained: RowIndex = np.empty(0, dtype=np.intp)
@@ -141,27 +139,27 @@ class _CandidateSearch:
         if not len(rows):
             return iter(())
         pods = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        hashes = mixed(self._snapshot.columns.name_hash[rows], np.uint64(hash_of(self._dry_run.pod.uid)))
+        hashes = seeded_hashes(self._snapshot.columns.name_hash[rows], np.uint64(hash_of(self._dry_run.pod.uid)))
         return PotentialNodes(pods, rows, self._dry_run, self._budgets).cheapest_first(self._pods, hashes)
 
     def _dry_run_on(self, row: int) -> Victims | Status:
-        node = self._snapshot.info_of_row(row)
+        node = info_of_row(self._snapshot, row)
         return NOT_HELPFUL if node is None else victims_on(node, self._dry_run, self._budgets)
 
 
-def _waits_for_victims(pod: Pod, snapshot: Snapshot, refusals: Diagnosis) -> bool:
+def _waits_for_victims(pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis) -> bool:
     """Whether victims on the pod's nominated node still terminate, and the node may become feasible."""
-    node = snapshot.node_info(pod.status.nominated_node_name)
+    node = node_info(snapshot, pod.status.nominated_node_name)
     if node is None:
         return False
-    refused = refusals.status_of(node.row)
+    refused = diagnosis.status_of(node.row)
     if refused is None or refused.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
         return False
     return any(is_being_preempted(placed.pod) for placed in lower_priority_pods_on(node, pod))
 
 
 def _budgets_of(snapshot: Snapshot) -> DisruptionBudgets:
-    return snapshot.live.derived(DisruptionBudgets, lambda: DisruptionBudgets(snapshot))
+    return snapshot.derived(DisruptionBudgets, lambda: DisruptionBudgets(snapshot))
 
 
 def _nomination(victims: Victims, snapshot: Snapshot) -> Nomination:

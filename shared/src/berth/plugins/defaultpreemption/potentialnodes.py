@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth.cluster.nodes import Amount, Gone, Mask, RowIndex
-from berth.cluster.pods import PlacedPods
+from berth.cluster.nodes import Amount, Mask, RemovedPods, RowIndex
+from berth.cluster.placedpods import PlacedPods
 from berth.cluster.topologycounts import PodGroup
-from berth.framework.preemption import DryRun
+from berth.framework.interface import DryRun
 from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, DisruptionBudgets
 
 Numbers = npt.NDArray[np.int64]
@@ -113,7 +113,7 @@ class PotentialNodes:
         found[pods.positions[is_first & is_highest]] = pods.since[is_first & is_highest]
         return found
 
-    def _fit(self, gone: Gone) -> Mask:
+    def _fit(self, gone: RemovedPods) -> Mask:
         return self._dry_run.sums_fit(self._rows, gone)
 
 
@@ -150,22 +150,22 @@ class LowerPriorityPods:
         """bool[rows]: which rows have such pods."""
         return np.bincount(self.positions, minlength=self.count) > 0
 
-    def gone(self, mask: Mask | None = None) -> Gone:
+    def gone(self, mask: Mask | None = None) -> RemovedPods:
         """What is freed on each row when these pods are removed; ``mask``: only some of them."""
         positions = self.positions if mask is None else self.positions[mask]
         amounts = self._amounts if mask is None else {name: each[mask] for name, each in self._amounts.items()}
-        return Gone(
+        return RemovedPods(
             np.bincount(positions, minlength=self.count).astype(np.float64),
             {name: _sum_by_row(each, positions, self.count) for name, each in amounts.items()},
             self._counted if mask is None else partial(self._counted, among=mask),
         )
 
-    def most_gone(self, every: Gone, victims: int) -> Gone:
+    def most_gone(self, every: RemovedPods, victims: int) -> RemovedPods:
         """An upper bound of what is freed on each row when any ``victims`` of the pods are removed."""
         largest = {name: np.zeros(self.count) for name in self._amounts}
         for name, column in largest.items():
             np.maximum.at(column, self.positions, self._amounts[name])
-        return Gone(
+        return RemovedPods(
             np.minimum(every.pods, victims),
             {name: np.minimum(every.requested[name], victims * column) for name, column in largest.items()},
             every.count,

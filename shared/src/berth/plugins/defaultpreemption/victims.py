@@ -12,12 +12,12 @@ from typing import Final
 from berth.api.pod import Pod, priority_of
 from berth.api.selectors import LabelMatcher, compile_label_selector
 from berth.api.workloads import PodDisruptionBudget
-from berth.cluster.equivalence import Placed
 from berth.cluster.nodes import NodeInfo
-from berth.cluster.pods import started_at
+from berth.cluster.placedpods import started_at
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
-from berth.framework.preemption import DryRun, Vacated
+from berth.framework.interface import DryRun, DryRunNode
 from berth.framework.status import Status
 
 NO_VICTIMS: Final = Status.unresolvable("No preemption victims found for incoming pod")
@@ -33,7 +33,7 @@ class Victims:
     """The pods to evict from a node, most important first; ``violations``: how many of them violate a budget."""
 
     row: int
-    pods: tuple[Placed, ...]
+    pods: tuple[PlacedPod, ...]
     violations: int
 
     @property
@@ -56,7 +56,7 @@ def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> V
     if not potential:
         return NO_VICTIMS
     violating, others = budgets.split(potential)
-    with dry_run.vacating(node, potential) as vacated:
+    with dry_run.removing(node, potential) as vacated:
         status = vacated.status()
         if not status.is_success:
             return status
@@ -67,23 +67,23 @@ def victims_on(node: NodeInfo, dry_run: DryRun, budgets: DisruptionBudgets) -> V
     return Victims(node.row, tuple(most_important_first(victims)), len(violating_victims))
 
 
-def _not_reprieved(pods: Iterable[Placed], vacated: Vacated) -> list[Placed]:
+def _not_reprieved(pods: Iterable[PlacedPod], vacated: DryRunNode) -> list[PlacedPod]:
     """The pods that must be evicted for the pod to fit; the others are put back (reprieved)."""
     victims = []
     for placed in pods:
-        vacated.put_back(placed)
+        vacated.add(placed)
         if not vacated.status().is_success:
-            vacated.take_away(placed)
+            vacated.remove(placed)
             victims.append(placed)
     return victims
 
 
-def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[Placed]:
+def lower_priority_pods_on(node: NodeInfo, pod: Pod) -> list[PlacedPod]:
     """The pods on the node that the pod may preempt."""
     return [placed for placed in node.placed() if priority_of(placed.pod) < priority_of(pod)]
 
 
-def most_important_first(pods: Iterable[Placed]) -> list[Placed]:
+def most_important_first(pods: Iterable[PlacedPod]) -> list[PlacedPod]:
     """By priority, then by start time; the uid makes the order the same in every process."""
     return sorted(pods, key=lambda placed: (-priority_of(placed.pod), started_at(placed.pod), placed.pod.uid))
 
@@ -109,10 +109,10 @@ class DisruptionBudgets:
         self._version = -1
         self._by_namespace: dict[str, list[DisruptionBudget]] = {}
 
-    def split(self, pods: Iterable[Placed]) -> tuple[list[Placed], list[Placed]]:
+    def split(self, pods: Iterable[PlacedPod]) -> tuple[list[PlacedPod], list[PlacedPod]]:
         """Pods whose eviction would violate a budget if all were evicted in this order, and the others."""
-        violating: list[Placed] = []
-        others: list[Placed] = []
+        violating: list[PlacedPod] = []
+        others: list[PlacedPod] = []
         left: dict[int, int] = {}
         for placed in pods:
             (violating if self._violates(placed.pod, left) else others).append(placed)

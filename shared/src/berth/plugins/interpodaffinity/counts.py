@@ -17,9 +17,9 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
-from berth.cluster.nodes import Gone, Mask, Nodes
+from berth.cluster.nodes import Mask, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import HoldersOf, Kind, PodGroup, PodKind, label_items
+from berth.cluster.topologycounts import PodGroup, PodQuery, PodsMatching, PodsWithTerm, label_items
 from berth.plugins.domains import DomainSums
 
 
@@ -106,16 +106,16 @@ class AffinityCounts:
 
     # For preemption: with pods removed.
 
-    def anti_affinity_violated_without(self, nodes: Nodes, gone: Gone) -> Mask:
+    def anti_affinity_violated_without(self, nodes: Nodes, gone: RemovedPods) -> Mask:
         """Which nodes still have a pod that matches an anti-affinity term when the ``gone`` pods are removed."""
         labels_of = nodes.snapshot.labels_of_namespace
         violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
         for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
-            matching = partial(PodKind((term.selector,)).times, labels_of=labels_of)
+            matching = partial(PodsMatching((term.selector,)).times, labels_of=labels_of)
             violated |= domains.of_nodes(nodes) - gone.count(matching) > 0
         return violated
 
-    def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, gone: Gone) -> Mask:
+    def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Mask:
         """Which nodes still have a pod with anti-affinity to this pod when the ``gone`` pods are removed."""
         snapshot = nodes.snapshot
 
@@ -137,30 +137,34 @@ def count_affinity(pod: Pod, snapshot: Snapshot) -> AffinityCounts:
     terms, namespace = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace), pod.metadata.namespace
     found = AffinityCounts(terms)
     if terms.required_affinity:
-        everyone = snapshot.groups.tally(PodKind(tuple(term.selector for term in terms.required_affinity))).counts
+        everyone = snapshot.groups.count_pods(
+            PodsMatching(tuple(term.selector for term in terms.required_affinity))
+        ).counts
         found.affinity = [
             DomainSums.of_column(snapshot, term.topology_key, everyone) for term in terms.required_affinity
         ]
         found.matches_itself = all(_matches(term, pod, snapshot) for term in terms.required_affinity)
     found.anti_affinity = [
-        _count_domains(term, PodKind((term.selector,)), snapshot) for term in terms.required_anti_affinity
+        _count_domains(term, PodsMatching((term.selector,)), snapshot) for term in terms.required_anti_affinity
     ]
-    existing = snapshot.groups.terms_about(
+    existing = snapshot.groups.terms_matching(
         AffinityTermKind.REQUIRED_ANTI_AFFINITY, namespace, label_items(pod.metadata.labels)
     )
     for key in dict.fromkeys(term.topology_key for term in existing):
         holders = (
-            HoldersOf(AffinityTermKind.REQUIRED_ANTI_AFFINITY, term) for term in existing if term.topology_key == key
+            PodsWithTerm(AffinityTermKind.REQUIRED_ANTI_AFFINITY, term) for term in existing if term.topology_key == key
         )
-        counts = sum((snapshot.groups.tally(kind).counts for kind in holders), np.zeros_like(snapshot.columns.pods))
+        counts = sum(
+            (snapshot.groups.count_pods(kind).counts for kind in holders), np.zeros_like(snapshot.columns.pods)
+        )
         domains = DomainSums.of_column(snapshot, key, counts)
         if domains.any():
             found.existing_anti_affinity[key] = domains
     return found
 
 
-def _count_domains(term: AffinityTerm, kind: PodKind, snapshot: Snapshot) -> DomainSums:
-    return DomainSums.of_column(snapshot, term.topology_key, snapshot.groups.tally(kind).counts)
+def _count_domains(term: AffinityTerm, kind: PodsMatching, snapshot: Snapshot) -> DomainSums:
+    return DomainSums.of_column(snapshot, term.topology_key, snapshot.groups.count_pods(kind).counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +172,24 @@ class ScoredTerm:
     """Each pod of the kind adds the weight to its domain of this topology key."""
 
     key: str
-    kind: Kind
+    kind: PodQuery
     weight: int
 
 
 def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[ScoredTerm]:
     """All terms that contribute to the score of a pod: its own, and those of placed pods that match it."""
     for term in terms.preferred_affinity:
-        yield ScoredTerm(term.topology_key, PodKind((term.selector,)), term.weight)
+        yield ScoredTerm(term.topology_key, PodsMatching((term.selector,)), term.weight)
     for term in terms.preferred_anti_affinity:
-        yield ScoredTerm(term.topology_key, PodKind((term.selector,)), -term.weight)
+        yield ScoredTerm(term.topology_key, PodsMatching((term.selector,)), -term.weight)
     namespace, labels = pod.metadata.namespace, label_items(pod.metadata.labels)
     for point, sign in (
         (AffinityTermKind.REQUIRED_AFFINITY, hard_weight),
         (AffinityTermKind.PREFERRED_AFFINITY, 1),
         (AffinityTermKind.PREFERRED_ANTI_AFFINITY, -1),
     ):
-        for term in snapshot.groups.terms_about(point, namespace, labels) if sign else ():
-            yield ScoredTerm(term.topology_key, HoldersOf(point, term), sign * (term.weight or 1))
+        for term in snapshot.groups.terms_matching(point, namespace, labels) if sign else ():
+            yield ScoredTerm(term.topology_key, PodsWithTerm(point, term), sign * (term.weight or 1))
 
 
 def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[DomainSums]:
@@ -202,7 +206,7 @@ def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -
     total = np.zeros(snapshot.columns.capacity, dtype=np.float64)
     touched = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
     for term in terms:
-        counts = snapshot.groups.tally(term.kind).counts
+        counts = snapshot.groups.count_pods(term.kind).counts
         total += term.weight * counts
         touched |= counts > 0
     domains = DomainSums.of_column(snapshot, key, total)

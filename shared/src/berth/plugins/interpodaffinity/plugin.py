@@ -17,7 +17,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.selectors import AffinityTerm, compile_affinity_terms
-from berth.cluster.nodes import Gone, NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
@@ -84,7 +84,7 @@ class InterPodAffinity(
         state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Verdicts | None:
         """By the remaining anti-affinity. With affinity terms each node must be tried: matching pods may be victims."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:

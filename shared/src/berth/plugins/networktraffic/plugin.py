@@ -20,7 +20,7 @@ from berth.api.livedata import BANDWIDTH, LiveSource, decode_bandwidth
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveNews, Resource
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -88,7 +88,7 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return f"unknown, too old: {text}" if traffic.is_too_old(node.row) else text
 
     def _traffic_on(self, snapshot: Snapshot) -> NodeTraffic:
-        return snapshot.live.derived(self, lambda: NodeTraffic(self._args, snapshot))
+        return snapshot.derived(self, lambda: NodeTraffic(self._args, snapshot))
 
 
 class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensions):
@@ -116,7 +116,7 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:
         """By the sample alone: the estimates that may have rejected the node fade."""
-        if not isinstance(news, LiveNews) or news.source not in self.live_sources:
+        if not isinstance(news, LiveDataUpdate) or news.source not in self.live_sources:
             return False
         return news.data is None or not measured_share(decode_bandwidth(news.data), self._args) >= self._limit
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from berth.api.livedata import EGRESS_ANNOTATION, INGRESS_ANNOTATION, Bandwidth, annotated_rate, bytes_per_second
 from berth.api.pod import Pod
-from berth.cluster.equivalence import Placed
+from berth.cluster.columns import grown
 from berth.cluster.livedata import BandwidthColumns
-from berth.cluster.rows import grown
+from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.plugins.networktraffic.args import (
     BOTH,
@@ -190,7 +190,7 @@ class TrafficEstimates:
         changed = self._snapshot.changed_since(self._seen) if self._seen >= 0 else None
         if changed is None:
             return range(self._snapshot.size)
-        rows = changed.nodes | changed.pods | changed.retold
+        rows = changed.nodes | changed.pods | changed.pods_updated
         return {*rows, *self._samples.changed_since(self._sampled)}
 
     def _sum(self, row: int) -> float:
@@ -200,7 +200,7 @@ class TrafficEstimates:
             if (share := self._share_of(placed)) > 0
         )
 
-    def _share_of(self, placed: Placed) -> float:
+    def _share_of(self, placed: PlacedPod) -> float:
         return missing_share(placed.bound_at, float(self._samples.sampled_at[placed.row]), self._range)
 
 

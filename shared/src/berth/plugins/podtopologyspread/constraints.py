@@ -19,7 +19,7 @@ from berth.api.workloads import ReplicaSet, ReplicationController, Service, Stat
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Mask, NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import Counts, LabelItems, PodKind, label_items
+from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.plugins.matching import required_mask, untolerated_mask
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
@@ -40,7 +40,7 @@ class Constraint:
 
     key: str
     max_skew: int
-    pods: PodKind
+    pods: PodsMatching
     labels: LabelMatcher
     min_domains: int
     honors_affinity: bool
@@ -50,7 +50,7 @@ class Constraint:
         """int32[capacity]: the matching pods on each row. An empty selector counts no pods, as in kube-scheduler."""
         if not self.labels.requirements:
             return np.zeros(snapshot.columns.capacity, dtype=np.int32)
-        return snapshot.groups.tally(self.pods).counts
+        return snapshot.groups.count_pods(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
         """Whether the pod is included in the counts: a matching pod that is not being deleted."""
@@ -92,7 +92,7 @@ def _compiled(constraint: TopologySpreadConstraint, pod: Pod, labels: LabelMatch
     return Constraint(
         key=constraint.topology_key,
         max_skew=constraint.max_skew,
-        pods=PodKind((here,), living=True),
+        pods=PodsMatching((here,), living=True),
         labels=labels,
         min_domains=constraint.min_domains or 1,
         honors_affinity=(constraint.node_affinity_policy or _HONOR) == _HONOR,

@@ -16,7 +16,7 @@ import numpy as np
 
 from berth.api.pod import Pod
 from berth.cluster.equivalence import EquivalenceClass
-from berth.cluster.nodes import Gone, Mask, NodeInfo, Nodes
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores
 from berth.plugins.domains import DomainSums, Numbers
@@ -44,7 +44,7 @@ class ConstraintCounts:
         """The most matching pods that a domain may have when the pod is added to it."""
         return self._min_count() + self.constraint.max_skew - self.self_match
 
-    def gone(self, gone: Gone, snapshot: Snapshot) -> Numbers:
+    def gone(self, gone: RemovedPods, snapshot: Snapshot) -> Numbers:
         """float64[nodes]: how many of the counted pods are assumed to be gone from each node."""
         return gone.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
 

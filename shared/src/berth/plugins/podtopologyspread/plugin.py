@@ -17,7 +17,7 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod, TopologySpreadConstraint
-from berth.cluster.nodes import Gone, NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
@@ -99,7 +99,7 @@ class PodTopologySpread(
         state.read(SPREAD_COUNTS).update(removed, node, -1)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: Gone) -> Verdicts | None:
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Verdicts | None:
         """Compares with the present minimum. Removing pods may lower it, so nodes may pass that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:
@@ -154,7 +154,7 @@ class PodTopologySpread(
             return compile_constraints(own, pod, action)
         if not any(constraint.when_unsatisfiable == action for constraint in self._defaults):
             return ()
-        selector = snapshot.live.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
+        selector = snapshot.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
         return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
 
 

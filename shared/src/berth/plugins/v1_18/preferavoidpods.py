@@ -17,7 +17,7 @@ from berth.api.config.types import Point
 from berth.api.meta import OwnerReference
 from berth.api.node import Node
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, info_of_row
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores, VectorScorePlugin
 from berth.framework.state import CycleState
@@ -44,7 +44,7 @@ class NodePreferAvoidPods(VectorScorePlugin):
         owner, snapshot = _controller_of(pod), nodes.snapshot
         scores = np.full(snapshot.size, MAX_SCORE, dtype=np.int64)
         if owner is not None:
-            scores[snapshot.live.derived(NAME, lambda: AvoidingNodes(snapshot)).rows(owner)] = 0
+            scores[snapshot.derived(NAME, lambda: AvoidingNodes(snapshot)).rows(owner)] = 0
         return nodes.take(scores)
 
 
@@ -71,7 +71,7 @@ class AvoidingNodes:
         self._seen = snapshot.version
 
     def _update(self, row: int) -> None:
-        info = self._snapshot.info_of_row(row)
+        info = info_of_row(self._snapshot, row)
         controllers = avoided_controllers(info.node) if info is not None else frozenset()
         if controllers:
             self._by_row[row] = controllers

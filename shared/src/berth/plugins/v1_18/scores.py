@@ -132,7 +132,7 @@ class ConstraintV118(Constraint):
     """A constraint whose empty selector matches every pod of the namespace."""
 
     def counts(self, snapshot: Snapshot) -> Counts:
-        return snapshot.groups.tally(self.pods).counts
+        return snapshot.groups.count_pods(self.pods).counts
 
     def counts_pod(self, pod: Pod) -> bool:
         return pod.metadata.deletion_timestamp is None and self.selects(pod)

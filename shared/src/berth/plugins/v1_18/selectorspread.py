@@ -22,7 +22,7 @@ from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requ
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.cluster.topologycounts import Counts, LabelItems, PodKind, label_items
+from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status
@@ -68,11 +68,11 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
 
 def count_matching_pods(pod: Pod, snapshot: Snapshot) -> Counts:
     """int32[capacity]: the matching pods on each row; 0 when nothing selects the pod."""
-    labels = snapshot.live.derived(NAME, lambda: SpreadSelectors(snapshot)).of(pod)
+    labels = snapshot.derived(NAME, lambda: SpreadSelectors(snapshot)).of(pod)
     if labels is None:
         return np.zeros(snapshot.columns.capacity, dtype=np.int32)
     selector = PodSelector(frozenset((pod.metadata.namespace,)), MATCHES_NOTHING, labels)
-    return snapshot.groups.tally(PodKind((selector,), living=True)).counts
+    return snapshot.groups.count_pods(PodsMatching((selector,), living=True)).counts
 
 
 KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)

@@ -31,7 +31,7 @@ from berth.api.volumes import (
     CSIStorageCapacity,
     StorageClass,
 )
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import (
@@ -172,7 +172,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
         if not pod.spec.volumes:
             return SUCCESS
         snapshot = state.read(SNAPSHOT)
-        needs, info = pod_volume_finder(pod, snapshot), snapshot.node_info(node)
+        needs, info = pod_volume_finder(pod, snapshot), node_info(snapshot, node)
         if isinstance(needs, Status):
             return needs
         if needs.search is None or info is None:
@@ -197,7 +197,7 @@ class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindP
 
     def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
         """Wait until they are bound."""
-        plan, info = state.find(POD_VOLUMES), state.read(SNAPSHOT).node_info(node)
+        plan, info = state.find(POD_VOLUMES), node_info(state.read(SNAPSHOT), node)
         return SUCCESS if plan is None or info is None else check_bindings(plan, info)
 
     def events(self) -> Sequence[EventHint]:
