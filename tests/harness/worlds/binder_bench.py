@@ -12,6 +12,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from berth.api.subjects import Attempt, Epoch, Term, Uid
+from berth.kube.clock import Backoff
 from berth.kube.watch import Deleted, ReflectorEvent, Upserted
 from berth.process.configuration import profiles_of, read_configuration
 from berth_binder.cache import NODES, PODS, Cache
@@ -31,7 +32,7 @@ from berth_binder.events import (
     RankedDelivery,
     TimerFired,
 )
-from berth_binder.settings import BackoffSettings, CoreSettings
+from berth_binder.settings import CoreSettings
 
 PROFILE = "berth"
 
@@ -112,7 +113,7 @@ class NoJitter(random.Random):
         return b
 
 
-BACKOFF = BackoffSettings(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), chance=NoJitter())
+BACKOFF = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), chance=NoJitter())
 
 
 @dataclass

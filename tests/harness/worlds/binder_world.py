@@ -14,18 +14,19 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, Uid
 from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
+from berth.kube.clock import Backoff
 from berth.kube.pods import get_pod
 from berth.leader.term import claim_cluster, read_cluster_id
 from berth.process.configuration import read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from berth_binder.service import Clients, serve_on
-from berth_binder.settings import BackoffSettings, BinderSettings, CoreSettings
+from berth_binder.settings import BinderSettings, CoreSettings
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 20.0
 QUICK = BinderSettings(
-    core=CoreSettings(backoff=BackoffSettings(initial=timedelta(milliseconds=50), maximum=timedelta(milliseconds=200))),
+    core=CoreSettings(backoff=Backoff(initial=timedelta(milliseconds=50), maximum=timedelta(milliseconds=200))),
     keep_alive=timedelta(milliseconds=200),
     binding_timeout=timedelta(seconds=2),
 )

@@ -10,8 +10,9 @@ import pytest
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod
+from berth.kube.clock import Backoff
 from berth.sim.faults import Clear, Fail, LoseAnswer, Reject
-from berth_binder.settings import BackoffSettings, CoreSettings
+from berth_binder.settings import CoreSettings
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
@@ -19,9 +20,7 @@ from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 
 IMPORTANT = {"priorityClassName": "system-cluster-critical", "priority": 2_000_000_000}
 DELETE = {"verb": "delete", "resource": "pods"}
-PATIENT = replace(
-    QUICK, core=CoreSettings(backoff=BackoffSettings(initial=timedelta(minutes=1), maximum=timedelta(minutes=1)))
-)
+PATIENT = replace(QUICK, core=CoreSettings(backoff=Backoff(initial=timedelta(minutes=1), maximum=timedelta(minutes=1))))
 """A binder that has not come back to what failed before it is killed."""
 
 

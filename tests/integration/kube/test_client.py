@@ -2,18 +2,18 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
-from berth.kube.events import Reporter, create_event, pod_event
+from berth.kube.events import create_event, patch_event
+from berth.kube.events import cut as cut_note
 from berth.kube.pods import (
     CONDITION_FENCE,
     bind,
@@ -92,31 +92,26 @@ async def test_patch_of_a_pod_that_is_another_one_by_now_is_invalid(cluster: Clu
     assert (await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)).status == 422
 
 
-async def test_event_is_written_with_its_time_and_a_note_that_fits(cluster: Cluster):
-    await cluster.api.add_pod("web")
-    body = pod_event(
-        await _pod(cluster),
-        kind="Warning",
-        reason="FailedScheduling",
-        action="Scheduling",
-        note="0/3 nodes are available: ü" + "x" * 2000,
-        reporter=Reporter(controller="berth", instance="berth-binder-0"),
-        time=datetime(2026, 11, 21, tzinfo=UTC),
-    )
-    answer = await create_event(cluster.client, cluster.api.namespace, body)
+async def test_event_is_created_with_a_note_that_fits_and_counted_in_its_series(cluster: Cluster):
+    event = {
+        "metadata": {"name": "web.1", "namespace": cluster.api.namespace},
+        "eventTime": "2026-11-21T00:00:00.000000Z",
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "action": "Scheduling",
+        "note": cut_note("0/3 nodes are available: ü" + "x" * 2000),
+        "regarding": {"kind": "Pod", "namespace": cluster.api.namespace, "name": "web"},
+        "reportingController": "berth",
+        "reportingInstance": "berth-binder-0",
+    }
+    answer = await create_event(cluster.client, cluster.api.namespace, json.dumps(event).encode())
     assert answer.status == 201, answer.message
-    event = json.loads(answer.body)
-    assert event["eventTime"] == "2026-11-21T00:00:00.000000Z"
-    assert event["note"].endswith("x...")
-    assert len(event["note"].encode()) == 1024
-
-
-def test_event_of_a_pod_with_the_longest_name_still_has_a_valid_name():
-    pod = Pod(metadata=ObjectMeta(name="a" * 253, namespace="shop"))
-    reporter = Reporter(controller="berth", instance="i")
-    now = datetime.now(UTC)
-    body = pod_event(pod, kind="Normal", reason="R", action="A", note="", reporter=reporter, time=now)
-    assert len(json.loads(body)["metadata"]["name"]) == 253
+    note = json.loads(answer.body)["note"]
+    assert note.endswith("x...")
+    assert len(note.encode()) == 1024
+    series = {"series": {"count": 2, "lastObservedTime": "2026-11-21T00:00:01.000000Z"}}
+    answer = await patch_event(cluster.client, cluster.api.namespace, "web.1", json.dumps(series).encode())
+    assert json.loads(answer.body)["series"]["count"] == 2
 
 
 async def test_account_without_the_right_is_told_the_rule_to_add(real_control_plane: ControlPlane):

@@ -1,6 +1,7 @@
 """The way of a pod through the core after the conflict check: answers, pauses, order, ends (PROTOCOL 5 and 6)."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -11,7 +12,7 @@ from berth.kube.watch import Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
 from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent
-from berth_binder.settings import BackoffSettings, CoreSettings
+from berth_binder.settings import API_BACKOFF, CoreSettings
 from harness.worlds.binder_bench import (
     BACKOFF,
     Bench,
@@ -270,7 +271,7 @@ def test_retry_after_is_kept(bench):
 
 
 def test_pauses_have_jitter():
-    backoff = BackoffSettings(initial=timedelta(seconds=1), chance=random.Random(1))
+    backoff = replace(API_BACKOFF, initial=timedelta(seconds=1), chance=random.Random(1))
     bench = Bench(settings=CoreSettings(best=3, backoff=backoff))
     found = set()
     for number in range(3):

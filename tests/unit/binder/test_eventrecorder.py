@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition
-from berth.kube.events import LONGEST_NOTE
+from berth.kube.events import MAX_NOTE_BYTES
 from berth_binder.eventrecorder import (
     ConditionRecord,
     EventBudget,
@@ -59,7 +59,7 @@ def test_longest_pod_name_gives_a_valid_event_name():
 
 def test_long_notes_and_messages_are_cut():
     unschedulable = decision(Outcome.UNSCHEDULABLE, message="é" * 5000)
-    assert len(event_of(unschedulable, make_pod("web")).note.encode()) <= LONGEST_NOTE
+    assert len(event_of(unschedulable, make_pod("web")).note.encode()) <= MAX_NOTE_BYTES
     assert condition_of(unschedulable, make_pod("web")).message.endswith("...")
 
 

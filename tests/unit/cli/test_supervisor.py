@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def said():
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(module, "FIRST_BACKOFF", module.timedelta(seconds=0.01))
+    monkeypatch.setattr(module, "BACKOFF", replace(module.BACKOFF, initial=module.timedelta(seconds=0.01)))
 
 
 async def until(condition):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
 from berth.api.workloads import Lease, LeaseSpec
-from berth.kube.clock import micro_time, whole_seconds
 from berth.leader.lease import ElectionStep, LeaseDeadline, LeaseObservation, decide, held_by, is_live, released, sight
 from berth.process.settings import LeaseSettings, own_identity
 
@@ -90,14 +89,6 @@ def test_taking_counts_a_transition_and_renewing_does_not():
 def test_released_lease_is_nobodys_and_keeps_its_transitions():
     record = released(LeaseSpec(holder_identity="a", lease_transitions=4), NOON)
     assert (record["holderIdentity"], record["leaseTransitions"]) == ("", 4)
-
-
-def test_times_are_written_in_utc_whatever_zone_they_came_in():
-    from datetime import timezone  # noqa: PLC0415 - only here
-
-    kathmandu = NOON.astimezone(timezone(timedelta(hours=5, minutes=45)))
-    assert micro_time(kathmandu) == "2026-11-21T12:00:00.000005Z"
-    assert whole_seconds(kathmandu) == "2026-11-21T12:00:00Z"
 
 
 def test_identity_is_another_one_each_time():

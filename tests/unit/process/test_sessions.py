@@ -4,7 +4,6 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-import stamina
 
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError
 from berth.process.lifecycle import Process
@@ -13,15 +12,21 @@ from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.ticking_clock import TickingClock
 
 
-@pytest.fixture(autouse=True)
-def _looks_follow_each_other_at_once():
-    with stamina.set_testing(testing=True, attempts=100_000):
-        yield
-
-
 @pytest.fixture
 def process():
     return Process(name="watcher", clock=TickingClock())
+
+
+@pytest.fixture
+async def time_passes(process):
+    async def tick() -> None:
+        while True:
+            process.clock.jump(1)
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    yield
+    ticking.cancel()
 
 
 def condition(process: Process):
@@ -34,7 +39,7 @@ async def until(holds) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_watcher_creates_what_is_missing_and_gets_a_session_with_the_bus_id(process):
+async def test_a_watcher_creates_what_is_missing_and_gets_a_session_with_the_bus_id(process, time_passes):
     bus = MemoryBus()
     async with aclosing(sessions(bus, name="w", process=process, apply_when_missing=True)) as each:
         session = await anext(each)
@@ -42,7 +47,7 @@ async def test_a_watcher_creates_what_is_missing_and_gets_a_session_with_the_bus
         assert process.health.is_ready
 
 
-async def test_others_wait_for_whoever_applies_and_say_so(process):
+async def test_others_wait_for_whoever_applies_and_say_so(process, time_passes):
     bus = MemoryBus()
     async with aclosing(sessions(bus, name="s", process=process)) as each:
         first = asyncio.create_task(anext(each))
@@ -53,7 +58,7 @@ async def test_others_wait_for_whoever_applies_and_say_so(process):
         assert (await first).bus_id == bus.bus_id()
 
 
-async def test_a_server_that_is_away_is_waited_for_by_name(process):
+async def test_a_server_that_is_away_is_waited_for_by_name(process, time_passes):
     bus = MemoryBus(name="nats://n:4222")
     bus.apply()
     bus.stop()
@@ -81,7 +86,7 @@ async def test_a_lost_session_is_followed_by_a_new_one_and_the_old_one_is_closed
     assert process.metrics.value("berth_bus_sessions_total") == 3
 
 
-async def test_a_store_that_was_lost_gives_a_session_with_the_new_bus_id(process):
+async def test_a_store_that_was_lost_gives_a_session_with_the_new_bus_id(process, time_passes):
     bus = MemoryBus()
     ids = []
     async for session in sessions(bus, name="w", process=process, apply_when_missing=True):
@@ -117,7 +122,7 @@ class DifferentBus(MemoryBus):
             raise BusRefusedError("stream 'PENDING': want retention 'workqueue', got 'limits': delete it")
 
 
-async def test_what_differs_is_said_once_and_looked_at_again_without_end(process, monkeypatch):
+async def test_what_differs_is_said_once_and_looked_at_again_without_end(process, time_passes, monkeypatch):
     said = []
     monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
     bus = DifferentBus()
@@ -135,7 +140,7 @@ async def test_what_differs_is_said_once_and_looked_at_again_without_end(process
         assert process.health.is_ready
 
 
-async def test_every_look_is_closed_again(process):
+async def test_every_look_is_closed_again(process, time_passes):
     bus = MemoryBus()
     async with aclosing(sessions(bus, name="s", process=process)) as each:
         first = asyncio.create_task(anext(each))

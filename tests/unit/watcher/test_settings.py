@@ -36,6 +36,6 @@ def test_back_off_has_the_limits_of_the_file():
 
 def test_defaults_are_back_off_of_one_to_ten_seconds_and_every_node():
     read = configuration()
-    back_off = watcher_settings(Settings(), read).attempts.requeue.back_off
-    assert (back_off.initial_seconds, back_off.max_seconds) == (1, 10)
+    backoff = watcher_settings(Settings(), read).attempts.requeue.backoff
+    assert (backoff.initial, backoff.maximum) == (timedelta(seconds=1), timedelta(seconds=10))
     assert read.percentage_of_nodes_to_score == EVERY_NODE

@@ -17,7 +17,6 @@ from berth.api.messages import Decision
 from berth.api.meta import version_number
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
-from berth.kube.clock import Backoff
 from berth_binder.events import RankedDelivery
 from berth_binder.outcomes import EvictionPlan
 from berth_binder.pluginsteps import PluginSteps
@@ -45,8 +44,6 @@ class BindingAttempt:
     phase: AttemptPhase
     pod: Pod
     """The newest known state; its resourceVersion is the Binding's precondition."""
-    backoff: Backoff
-    """Between requests for this pod."""
     node: str = ""
     """Where the pod is assumed; empty as long as no node was chosen."""
     eviction: EvictionPlan | None = None
@@ -59,6 +56,8 @@ class BindingAttempt:
     """Whether a Binding to that node has ever been sent."""
     posted_version: int = 0
     """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
+    failures: int = 0
+    """Requests for this pod that were not answered or have to be repeated: each makes the next pause longer."""
     conflicts: int = 0
     """409 answers since the last pause."""
     exceptions: int = 0

@@ -22,7 +22,6 @@ from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from berth.kube.clock import Backoff
 from berth_binder.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, RankedQueue
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck
@@ -190,13 +189,11 @@ class BinderCore:
     def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if self._decided.covers(delivery.attempt) or delivery.attempt.uid in self._attempts:
             return self._admit(delivery, now)
-        settings = self._settings.backoff
         attempt = BindingAttempt(
             latest=delivery,
             deliveries=[delivery],
             phase=AttemptPhase.PAUSED,
             pod=delivery.ranked.pod,
-            backoff=Backoff(initial=settings.initial, maximum=settings.maximum, chance=settings.chance),
         )
         self._attempts[attempt.uid] = attempt
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
@@ -336,10 +333,9 @@ class BinderCore:
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
         """Pause after an answer that leaves things open, or (``None``) after an exception."""
-        pause = attempt.backoff.failed()
-        if answer is not None and answer.retry_after is not None:
-            pause = max(pause, min(answer.retry_after, self._settings.backoff.maximum))
-        self._pause(attempt, now + pause.total_seconds(), AFTER_EXCEPTION if answer is None else UNANSWERED)
+        attempt.failures += 1
+        pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
+        self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
         if attempt.next_waiting is None:
             attempt.next_waiting = now + self._settings.waiting_interval.total_seconds()
         return []

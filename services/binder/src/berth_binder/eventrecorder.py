@@ -21,10 +21,10 @@ from berth.api.errors import BerthError
 from berth.api.messages import Decision, Outcome
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
-from berth.kube.client import MERGE_PATCH, KubeClient
+from berth.kube.client import KubeClient
 from berth.kube.clock import micro_time, whole_seconds
 from berth.kube.errors import Response
-from berth.kube.events import create_event, cut
+from berth.kube.events import create_event, cut, patch_event
 from berth.kube.pods import condition_patch, patch_pod_status
 from berth.process.lifecycle import Process
 from berth_binder.settings import EventSettings
@@ -122,9 +122,8 @@ class EventRecorder:
         if record.count == 1:
             event = event_body(record, instance=self._process.identity, wall=wall)
             return await create_event(self._client, metadata.namespace, _encoder.encode(event))
-        path = f"/apis/events.k8s.io/v1/namespaces/{metadata.namespace}/events/{record.name}"
         series = _encoder.encode(series_body(record, wall))
-        return await self._client.request("PATCH", path, body=series, content_type=MERGE_PATCH)
+        return await patch_event(self._client, metadata.namespace, record.name, series)
 
 
 class EventBudget:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
+from berth.kube.clock import Backoff
 from berth.process.settings import Settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackoffSettings:
-    """Pauses before the API server is asked again for one pod: doubling, with jitter. Retry-After can lengthen them."""
-
-    initial: timedelta = timedelta(milliseconds=100)
-    """After the first failure: an API server that fails over is back within a few hundred milliseconds."""
-    maximum: timedelta = timedelta(seconds=5)
-    """Well below Lease and proposal, so that a pod is bound soon after the API server answers again."""
-    chance: random.Random = field(default_factory=random.Random)
-    """Cuts each pause by up to a half."""
+API_BACKOFF: Final = Backoff(initial=timedelta(milliseconds=100), maximum=timedelta(seconds=5))
+"""After requests for one pod that failed. An API server that fails over is back within a few hundred milliseconds; the
+maximum is well below Lease and proposal, so that a pod is bound soon after the API server answers again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +32,7 @@ class CoreSettings:
     """After which a plugin that answered WAIT is asked again."""
     nak_delay: timedelta = timedelta(seconds=5)
     """After which a message of an unknown profile comes again: a binder that has it may lead by then."""
-    backoff: BackoffSettings = field(default_factory=BackoffSettings)
+    backoff: Backoff = API_BACKOFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

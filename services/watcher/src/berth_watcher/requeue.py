@@ -163,7 +163,7 @@ class Requeue:
         pod.incoming_event = ATTEMPT_FAILED
         pod.at_front = False
         pod.timestamp = failed_at.wall
-        pod.backoff_until = failed_at.monotonic + self._settings.back_off.seconds(pod.failures)
+        pod.backoff_until = failed_at.monotonic + self._settings.backoff.after(pod.failures)
 
     def _activate_after_mirror(self, pod: QueuedPod) -> None:
         """The reflectors have shown what the conflict was about. The scorer must read it from the mirror."""

@@ -5,31 +5,23 @@ The numbers that the services share are in ``berth.process.settings`` (PROTOCOL 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.kube.clock import Backoff
 from berth.process.settings import Settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackOff:
-    """How long a pod waits after a failed attempt. Each further failure doubles it, up to ``max_seconds``."""
-
-    initial_seconds: float = 1.0
-    max_seconds: float = 10.0
-
-    def seconds(self, failures: int) -> float:
-        """The back-off after so many consecutive failures."""
-        doublings = min(max(failures, 1) - 1, 30)
-        return float(min(self.initial_seconds * 2**doublings, self.max_seconds))
+POD_BACKOFF: Final = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=10), jitter_ratio=0)
+"""kube-scheduler's back-off of a pod after a failed attempt, with its defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueSettings:
     """How long pods wait for what."""
 
-    back_off: BackOff = field(default_factory=BackOff)
+    backoff: Backoff = POD_BACKOFF
     max_unschedulable_seconds: float = 300.0
     """After which an unschedulable pod is tried again without an event: kube-scheduler's five minutes."""
     preemption_seconds: float = 10.0
@@ -71,14 +63,15 @@ class WatcherSettings:
 def watcher_settings(settings: Settings, configuration: KubeSchedulerConfiguration) -> WatcherSettings:
     """The watcher's numbers that follow from those of all services and from the configuration."""
     numbers = settings.numbers
-    back_off = BackOff(
-        initial_seconds=configuration.pod_initial_backoff.total_seconds(),
-        max_seconds=configuration.pod_max_backoff.total_seconds(),
+    backoff = replace(
+        POD_BACKOFF,
+        initial=configuration.pod_initial_backoff,
+        maximum=configuration.pod_max_backoff,
     )
     attempts = AttemptSettings(
         config=configuration.digest,
         window_floor=numbers.window_floor,
         look_up_seconds=numbers.silent_attempt.total_seconds(),
-        requeue=RequeueSettings(back_off=back_off),
+        requeue=RequeueSettings(backoff=backoff),
     )
     return WatcherSettings(attempts=attempts)

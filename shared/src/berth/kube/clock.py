@@ -1,15 +1,11 @@
-"""Time as it is handed to whatever waits or judges ages here, so that tests move it instead of sleeping.
-
-How long to wait after a failure: twice as long after each, with jitter, so that many do not come back at once.
-
-Times as the API writes them.
-"""
+"""The clock, which is handed in so that tests can move it; pauses after failures; times as the API writes them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -43,24 +39,24 @@ class SteadyClock:
         await asyncio.sleep(seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Counts failures in a row. Pauses double from ``initial`` to ``maximum``; chance cuts each by up to a half."""
+    """How long to wait after a failure: twice as long after each further one, from ``initial`` to ``maximum``."""
 
-    def __init__(self, *, initial: timedelta, maximum: timedelta, chance: random.Random | None = None) -> None:
-        self._initial = initial
-        self._maximum = maximum
-        self._chance = chance or random.Random()
-        self.failures = 0
+    initial: timedelta
+    maximum: timedelta
+    jitter_ratio: float = 0.5
+    """The part of a pause that chance may cut off, 0 to 1, so that many clients do not come back at once."""
+    chance: random.Random = field(default_factory=random.Random)
 
-    def failed(self) -> timedelta:
-        """One more failure; returns the pause before the next try."""
-        full: timedelta = min(self._initial * (1 << min(self.failures, 30)), self._maximum)
-        self.failures += 1
-        return full * self._chance.uniform(0.5, 1.0)
-
-    def succeeded(self) -> None:
-        """Whatever was wrong is over: the next failure is a first one."""
-        self.failures = 0
+    def after(self, failures: int, retry_after: timedelta | None = None) -> float:
+        """Seconds to wait after so many failures in a row (from 1). Retry-After is kept, up to ``maximum``."""
+        maximum = self.maximum.total_seconds()
+        doublings = min(max(failures, 1) - 1, 60)
+        full = min(self.initial.total_seconds() * 2.0**doublings, maximum)
+        pause = full * self.chance.uniform(1.0 - self.jitter_ratio, 1.0)
+        least = min(retry_after.total_seconds(), maximum) if retry_after is not None else 0.0
+        return max(pause, least)
 
 
 def micro_time(moment: datetime) -> str:

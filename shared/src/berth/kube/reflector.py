@@ -176,6 +176,7 @@ class Reflector(Generic[T]):
         self._clock = clock or SteadyClock()
         self._decoder = ObjectDecoder(kind)
         self._backoff = Backoff(initial=self._settings.first_pause, maximum=self._settings.longest_pause)
+        self._failures = 0
         self._positions = ReflectorPositions()
         self._status = ReflectorStatus()
         self._version: str | None = None
@@ -289,21 +290,22 @@ class Reflector(Generic[T]):
     def _ended(self, watch: _Watch) -> None:
         if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
             raise ApiUnreachableError(f"watching {self.kind!r}: it ended as soon as it had begun", maybe_sent=True)
-        self._backoff.succeeded()
+        self._failures = 0
 
     def _contact(self) -> None:
         self._status = replace(self._status, last_contact=self._clock.now(), last_error=None, failures=0)
 
     async def _pause(self, exc: BerthError) -> None:
-        pause = self._backoff.failed()
+        self._failures += 1
+        pause = self._backoff.after(self._failures)
         if isinstance(exc, _ExpiredError | _RelistError | DecodeError):
             self._version = None
-        if isinstance(exc, _ExpiredError) and self._backoff.failures == 1:
-            pause = timedelta()  # to be too late is no fault of the server's: the first time it is asked at once
+        if isinstance(exc, _ExpiredError) and self._failures == 1:
+            pause = 0.0  # to be too late is no fault of the server's: the first time it is asked at once
         if isinstance(exc, ApiRefusedError):
-            pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER))
+            pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(str(exc))
-        await self._clock.sleep(pause.total_seconds())
+        await self._clock.sleep(pause)
 
     def _failed(self, error: str) -> None:
         if error != self._status.last_error:

@@ -31,8 +31,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-import stamina
-
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.process import logging as service_logging
@@ -118,7 +116,6 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
     stop_thread = StopThread(deadline)
-    stamina.instrumentation.set_on_retry_hooks([])  # whoever waits says so itself, not on each try
     keep_freed_memory()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

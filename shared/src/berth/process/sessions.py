@@ -17,9 +17,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Final
-
-import stamina
 
 from berth.api.errors import DecodeError
 from berth.api.kinds import WATCHED_KINDS
@@ -28,6 +27,7 @@ from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings, TopologySettings
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.client import Exchange, KubeClient, Listener
+from berth.kube.clock import Backoff
 from berth.kube.informers import EventListener, Informers
 from berth.process.health import ONCE, WaitReporter
 from berth.process.lifecycle import Process
@@ -42,10 +42,11 @@ log = get_logger()
 LOOK_AGAIN_SECONDS: Final = 2.0
 """Between two looks at what only others can change."""
 
-FIRST_WAIT_SECONDS: Final = 0.1
+CREATED_SECONDS: Final = 0.1
+"""Before the next look after something was created on NATS."""
 
-LONGEST_WAIT_SECONDS: Final = 2.0
-"""Back-off of connecting, doubled each time and jittered by up to as much as the first wait."""
+BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
+"""Of connecting to NATS."""
 
 SHORT_LIFE_SECONDS: Final = 1.0
 """A session that lived shorter is followed by a pause, so that a server which drops everybody is not stormed."""
@@ -96,18 +97,14 @@ class _Looks:
         self._applies = applies
 
     async def verified(self) -> Session:
-        retries = stamina.retry_context(
-            on=_again,
-            attempts=None,
-            timeout=None,
-            wait_initial=FIRST_WAIT_SECONDS,
-            wait_max=LONGEST_WAIT_SECONDS,
-            wait_jitter=FIRST_WAIT_SECONDS,
-        )
-        async for attempt in retries:
-            with attempt:
+        failures = 0
+        while True:
+            try:
                 return await self._look()
-        raise AssertionError("connecting to NATS: tried without end, and yet it ended")
+            except _NotReadyError as error:
+                failures += 1
+                pause = BACKOFF.after(failures) if error.again_in is None else error.again_in
+            await self._process.clock.sleep(pause)
 
     async def _look(self) -> Session:
         try:
@@ -134,7 +131,7 @@ class _Looks:
             raise self._wait("refused", str(error), LOOK_AGAIN_SECONDS, every=ONCE) from error
         if not session.bus_id:
             # The bucket came after this client's first request: a new client reads the id that counts.
-            raise self._wait("missing", "waiting for bus.id", FIRST_WAIT_SECONDS)
+            raise self._wait("missing", "waiting for bus.id", CREATED_SECONDS)
 
     async def _missing(self, session: Session, error: MissingError) -> None:
         if not self._applies:
@@ -147,19 +144,12 @@ class _Looks:
             raise self._wait("unreachable", f"waiting for NATS: {lost}") from lost
         except BusRefusedError as refused:
             raise self._wait("refused", str(refused), LOOK_AGAIN_SECONDS, every=ONCE) from refused
-        raise self._wait("missing", "waiting for NATS: streams and buckets were just created", FIRST_WAIT_SECONDS)
+        raise self._wait("missing", "waiting for NATS: streams and buckets were just created", CREATED_SECONDS)
 
     def _wait(self, cause: str, sentence: str, again_in: float | None = None, *, every: float = 10.0) -> _NotReadyError:
         self._process.metrics.count("berth_bus_waits_total", cause=cause)
         self._waiting.say(sentence, every=every)
         return _NotReadyError(again_in)
-
-
-def _again(error: Exception) -> bool | float:
-    """Whether and when to look again, in stamina's terms: seconds, or its own back-off."""
-    if not isinstance(error, _NotReadyError):
-        return False
-    return True if error.again_in is None else error.again_in
 
 
 Reached = Callable[[str, int], None]

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-FIRST_BACKOFF: Final = timedelta(seconds=0.5)
-"""Before the first restart: a child that was killed is back at once, one that cannot start does not spin."""
-LONGEST_BACKOFF: Final = timedelta(seconds=10)
-"""No restart waits longer."""
+from berth.kube.clock import Backoff
+
+BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
+"""Before a restart: a child that was killed is back at once, one that cannot start does not spin."""
 SETTLED: Final = timedelta(seconds=30)
 """A child that lived so long starts its back-off anew."""
 GRACE: Final = timedelta(seconds=12)
@@ -92,7 +92,7 @@ class Supervisor:
 
     async def _keep(self, program: Program) -> None:
         """Run the program; when it ends, say so and start it again."""
-        backoff = FIRST_BACKOFF
+        failures = 0
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run_once(program)
@@ -101,11 +101,12 @@ class Supervisor:
             if code == USAGE:
                 raise ChildRefusedError(f"{program.name} cannot start as it was told to, see its words above")
             if asyncio.get_running_loop().time() - started > SETTLED.total_seconds():
-                backoff = FIRST_BACKOFF
+                failures = 0
+            failures += 1
+            pause = BACKOFF.after(failures)
             self.restarts += 1
-            self._say(f"{program.name} ended ({_ending(code)}); starting it again in {backoff.total_seconds():g} s")
-            await asyncio.sleep(backoff.total_seconds())
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
+            self._say(f"{program.name} ended ({_ending(code)}); starting it again in {pause:g} s")
+            await asyncio.sleep(pause)
 
     async def _run_once(self, program: Program) -> int:
         process = await self._start(program)
