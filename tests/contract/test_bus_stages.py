@@ -3,7 +3,7 @@
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Ranked, decode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
-from berth.bus.stages import LETTER_CHARACTERS, publish_dead_letter, publish_decision, publish_pending, publish_ranked
+from berth.bus.stages import PAYLOAD_CHARACTERS, publish_dead_letter, publish_decision, publish_pending, publish_ranked
 
 POD = Pod(metadata=ObjectMeta(name="web.0", namespace="default", uid="u"))
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -80,4 +80,4 @@ async def test_any_other_letter_lies_under_its_service_and_is_cut_to_a_readable_
     letter = DeadLetter(subject="elsewhere", reason="garbage", service="scorer", payload="x" * 2_000_000)
     await publish_dead_letter(session, letter)
     stored = await read(session, "dead", "berth.dead.scorer")
-    assert len(decode(stored.data, DeadLetter).payload) == LETTER_CHARACTERS
+    assert len(decode(stored.data, DeadLetter).payload) == PAYLOAD_CHARACTERS

@@ -1,67 +1,36 @@
-"""Which subjects a filter takes: ``*`` stands for one token, ``>`` at the end for one or more.
-
-A stream in memory: what it stores, refuses and forgets, as the real server does.
-"""
+"""A stream in memory, ordered reading of it, and the matching of subjects against filters, as nats-server does it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from berth.api.errors import BerthError
-from berth.bus.interface import PubAck, StoredMessage, StreamState, TooLargeError, WrongLastSequenceError
-from berth.bus.kv import ROLLUP, TTL
+from berth.bus.interface import (
+    PubAck,
+    StoredMessage,
+    StreamState,
+    TooLargeError,
+    WrongLastSequenceError,
+)
 from berth.bus.settings import TopologySettings
-from berth.bus.streams import EXPECTED_SEQUENCE, MESSAGE_ID
-from berth.bus.topology import StreamSpec
-from harness.fakes.memory_queue import BusClock, WorkQueue
+from berth.bus.streams import EXPECTED_SEQUENCE, MESSAGE_ID, ROLLUP, TTL
+from berth.bus.topology import (
+    StreamSpec,
+)
+from harness.fakes.bus_clock import BusClock
+from harness.fakes.memory_queue import WorkQueue
 
-
-def is_subject(text: str) -> bool:
-    """Whether a client may publish to it: it is not empty and has no white space."""
-    return bool(text) and not set(text) & set(" \t\r\n")
-
-
-@lru_cache(maxsize=256)
-def takes(one: str) -> Callable[[str], bool]:
-    """The test for one filter."""
-    tokens = one.split(".")
-    if "*" not in tokens:
-        return _plain(one)
-    open_ended = tokens[-1] == ">"
-    fixed = tokens[:-1] if open_ended else tokens
-
-    def test(subject: str) -> bool:
-        found = subject.split(".")
-        long_enough = len(found) > len(fixed) if open_ended else len(found) == len(fixed)
-        return long_enough and all(want in ("*", got) for want, got in zip(fixed, found, strict=False))
-
-    return test
-
-
-def takes_any(filters: Iterable[str]) -> Callable[[str], bool]:
-    """The test for several filters at once."""
-    tests = [takes(one) for one in filters]
-    return tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
-
-
-def _plain(one: str) -> Callable[[str], bool]:
-    """Without ``*`` the text is compared as it is."""
-    if one == ">":
-        return bool
-    if one.endswith(".>"):
-        prefix = one[:-1]
-        return lambda subject: subject.startswith(prefix) and len(subject) > len(prefix)
-    return lambda subject: subject == one
-
-
+T = TypeVar("T")
 Listener = Callable[[StoredMessage], None]
 
 
 class MemoryStream:
-    """Messages in order, at most one per subject where so declared, each as long as its age and its own time allow."""
+    """Messages in order, with the limits per subject, age and size that are declared, and a message's own TTL."""
 
     def __init__(self, declared: StreamSpec, settings: TopologySettings, clock: BusClock) -> None:
         self.declared: Final = declared
@@ -69,7 +38,7 @@ class MemoryStream:
         self.queue: Final = WorkQueue(declared.name, self, clock) if declared.retention == "workqueue" else None
         self._settings = settings
         self._clock = clock
-        self._takes = takes_any(declared.subjects)
+        self._matches = matches_any(declared.subjects)
         self._messages: dict[int, StoredMessage] = {}
         self._by_subject: dict[str, dict[int, None]] = {}
         self._ids: dict[str, tuple[int, datetime]] = {}
@@ -78,20 +47,19 @@ class MemoryStream:
 
     @property
     def name(self) -> str:
-        """As declared."""
         return self.declared.name
 
     def accepts(self, subject: str) -> bool:
-        """Whether a message on the subject is this stream's."""
-        return self._takes(subject)
+        """Whether the stream has the subject."""
+        return self._matches(subject)
 
     # --- writing
 
     def store(self, subject: str, data: bytes, headers: Mapping[str, str]) -> PubAck:
-        """Store a message, or find that it is there already.
+        """Store a message, unless its message id is known.
 
         Raises:
-            WrongLastSequenceError: the subject stands at another sequence than the message expects.
+            WrongLastSequenceError: the subject has another last sequence than the message expects.
             TooLargeError: above the declared limit.
         """
         message_id = headers.get(MESSAGE_ID, "")
@@ -110,7 +78,6 @@ class MemoryStream:
         return PubAck(stream=self.name, sequence=stored.sequence)
 
     def remove(self, sequence: int) -> None:
-        """Forget a message."""
         stored = self._messages.pop(sequence, None)
         if stored is None:
             return
@@ -121,7 +88,7 @@ class MemoryStream:
             del self._by_subject[stored.subject]
 
     def _known(self, message_id: str) -> int | None:
-        """The sequence under which a message id is remembered. Ids are in the order of their end."""
+        """The sequence of a message id within its duplicate window. Ids are in the order of their expiry."""
         now = self._clock.now()
         while self._ids and next(iter(self._ids.values()))[1] <= now:
             del self._ids[next(iter(self._ids))]
@@ -132,10 +99,10 @@ class MemoryStream:
         limit = self._settings.message_bytes
         if len(data) > limit:
             return TooLargeError(f"publishing {len(data)} bytes to {subject!r}: {self.name} takes {limit} at most")
-        stands_at = max(self._by_subject.get(subject, {0: None}))
+        last_sequence = max(self._by_subject.get(subject, {0: None}))
         expected = headers.get(EXPECTED_SEQUENCE)
-        if expected is not None and int(expected) != stands_at:
-            return WrongLastSequenceError(f"publishing to {subject!r}: wrong last sequence: {stands_at}")
+        if expected is not None and int(expected) != last_sequence:
+            return WrongLastSequenceError(f"publishing to {subject!r}: wrong last sequence: {last_sequence}")
         return None
 
     def _make_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -156,12 +123,12 @@ class MemoryStream:
         self._messages[stored.sequence] = stored
         self._by_subject.setdefault(subject, {})[stored.sequence] = None
         self._bytes += len(data)
-        if (life := self._life(headers)) is not None:
-            self._clock.call_at(now + life, lambda: self.remove(stored.sequence))
+        if (ttl := self._ttl(headers)) is not None:
+            self._clock.call_at(now + ttl, lambda: self.remove(stored.sequence))
         return stored
 
-    def _life(self, headers: Mapping[str, str]) -> timedelta | None:
-        """How long a message stays: its own time, else the stream's age."""
+    def _ttl(self, headers: Mapping[str, str]) -> timedelta | None:
+        """How long a message stays: its own TTL, else the stream's age."""
         own = headers.get(TTL)
         if own is not None and self.declared.key_value:
             return timedelta(seconds=int(own.removesuffix("s")))
@@ -170,18 +137,18 @@ class MemoryStream:
     # --- reading
 
     def get(self, sequence: int) -> StoredMessage | None:
-        """The message with that sequence, if it is still there."""
+        """The message with that sequence, unless it has been removed."""
         return self._messages.get(sequence)
 
     def last(self, subject: str) -> StoredMessage | None:
-        """The last message under a subject or filter."""
+        """The last message of a subject or filter."""
         if (there := self._by_subject.get(subject)) is not None:
             return self._messages[max(there)]
-        test = takes(subject)
+        test = matches(subject)
         return next((one for one in reversed(self._messages.values()) if test(one.subject)), None)
 
     def state(self) -> StreamState:
-        """Where it and its consumers stand."""
+        """The counters of the stream and its consumers."""
         first = next(iter(self._messages.values()), None)
         consumers = self.queue.consumers.values() if self.queue is not None else ()
         return StreamState(
@@ -195,10 +162,114 @@ class MemoryStream:
         )
 
     def all_after(self, sequence: int) -> Iterator[StoredMessage]:
-        """The messages above a sequence, as they are now, in order."""
+        """The messages above a sequence, in order."""
         return iter([stored for number, stored in self._messages.items() if number > sequence])
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener with every message that is stored from now on; what comes back takes it off."""
+        """Call the listener with every new message; the returned function removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+
+class MemoryReader(Generic[T]):
+    """One reader: first what the stream holds, then every new message."""
+
+    def __init__(
+        self,
+        stream: MemoryStream,
+        filters: tuple[str, ...],
+        includes: Callable[[StoredMessage], bool],
+        convert: Callable[[StoredMessage], T],
+    ) -> None:
+        self.position = 0
+        self.caught_up = asyncio.Event()
+        self.failure: BerthError | None = None
+        self._stream = stream
+        self._matches = matches_any(filters)
+        self._convert = convert
+        self._unread = deque(
+            one.sequence for one in stream.all_after(0) if includes(one) and self._matches(one.subject)
+        )
+        self._filtered_end = self._unread[-1] if self._unread else 0
+        self._stream_end = stream.last_sequence
+        self._changed = asyncio.Event()
+        self._stop_listening = stream.listen(self._on_stored)
+        if not self._unread:
+            self._catch_up()
+
+    async def batches(self) -> AsyncIterator[list[T]]:
+        """What has arrived, in order, without end."""
+        while self.failure is None:
+            was_caught_up = self.caught_up.is_set()
+            batch = self._drain()
+            if batch or self.caught_up.is_set() != was_caught_up:
+                yield batch
+            elif self.failure is None:
+                self._changed.clear()
+                await self._changed.wait()
+        raise self.failure
+
+    def fail(self, failure: BerthError) -> None:
+        """End the iteration with this error."""
+        self.failure = self.failure or failure
+        self._changed.set()
+
+    def close(self) -> None:
+        self._stop_listening()
+
+    def _drain(self) -> list[T]:
+        batch = []
+        while self._unread:
+            self.position = self._unread.popleft()
+            if (stored := self._stream.get(self.position)) is not None:
+                batch.append(self._convert(stored))
+        if self.position >= self._filtered_end:
+            self._catch_up()
+        return batch
+
+    def _catch_up(self) -> None:
+        self.position = max(self.position, self._stream_end)
+        self.caught_up.set()
+
+    def _on_stored(self, stored: StoredMessage) -> None:
+        if self._matches(stored.subject):
+            self._unread.append(stored.sequence)
+            self._changed.set()
+
+
+def is_subject(text: str) -> bool:
+    """Whether a client may publish to it: not empty, no white space."""
+    return bool(text) and not set(text) & set(" \t\r\n")
+
+
+@lru_cache(maxsize=256)
+def matches(pattern: str) -> Callable[[str], bool]:
+    """The test for one filter: ``*`` stands for one token, ``>`` at the end for one or more."""
+    tokens = pattern.split(".")
+    if "*" not in tokens:
+        return _prefix_or_equal(pattern)
+    open_ended = tokens[-1] == ">"
+    fixed = tokens[:-1] if open_ended else tokens
+
+    def test(subject: str) -> bool:
+        found = subject.split(".")
+        has_length = len(found) > len(fixed) if open_ended else len(found) == len(fixed)
+        return has_length and all(want in ("*", got) for want, got in zip(fixed, found, strict=False))
+
+    return test
+
+
+def matches_any(filters: Iterable[str]) -> Callable[[str], bool]:
+    """The test for several filters at once."""
+    tests = [matches(one) for one in filters]
+    return tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
+
+
+def _prefix_or_equal(pattern: str) -> Callable[[str], bool]:
+    """The test for a filter without ``*``."""
+    if pattern == ">":
+        return bool
+    if pattern.endswith(".>"):
+        prefix = pattern[:-1]
+        return lambda subject: subject.startswith(prefix) and len(subject) > len(prefix)
+    return lambda subject: subject == pattern

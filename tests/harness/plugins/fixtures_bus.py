@@ -11,14 +11,14 @@ from typing import Protocol
 
 import pytest
 
-from berth.bus.admin import ask
 from berth.bus.interface import Bus, MissingError, Session
-from berth.bus.jetstream import ApiAnswer
+from berth.bus.jetstream import ApiResponse
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TopologySettings
-from berth.bus.topology import streams
+from berth.bus.streams import api_request
+from berth.bus.topology import declared_streams
+from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
-from harness.fakes.memory_queue import ManualClock
 from harness.plugins.left_out import require
 from harness.servers.docker_engine import compose_image
 from harness.servers.nats_container import nats_container
@@ -142,7 +142,7 @@ def on(request: pytest.FixtureRequest) -> BusUnderTest:
 async def remove_all_streams(settings: BusSettings) -> None:
     """Leave a server as if nobody had ever used it."""
     session = await NatsBus(settings).connect(name="clean")
-    for stream in streams(settings.topology):
+    for stream in declared_streams(settings.topology):
         with suppress(MissingError):
-            await ask(session._connection, f"STREAM.DELETE.{stream.name}", None, ApiAnswer)
+            await api_request(session._connection, f"STREAM.DELETE.{stream.name}", None, ApiResponse)
     await session.close()

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from berth.bus.server import ServerSettings, address, config_text, find_nats_server
+from berth.bus.server import ServerSettings, config_text, find_nats_server, server_address
 from harness.servers.child_processes import die_with_parent, free_ports
 from harness.servers.control_plane import StartError
 
@@ -40,7 +40,7 @@ class NatsServer:
 
     @property
     def address(self) -> str:
-        return address(self.settings)
+        return server_address(self.settings)
 
     def start(self) -> None:
         """Start on the same port with whatever the store holds, and wait until it takes clients."""

@@ -20,8 +20,8 @@ from berth.cluster.snapshot import Snapshot
 from berth.process.lifecycle import Process
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import CollectorSettings
+from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
-from harness.fakes.memory_queue import ManualClock
 
 
 def node_at(name: str, address: str = "", **metadata: object) -> Node:

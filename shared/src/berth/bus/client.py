@@ -1,6 +1,7 @@
-"""nats-py's client with four holes closed: secrets in the open, PINGs that overtake, headers and ends that kill.
+"""nats-py's client with four faults corrected, and its options for TLS and credentials.
 
-TLS and credentials: whether they are wanted, and that their files are there before anybody connects.
+The faults: credentials sent without TLS, PINGs that overtake queued messages, and malformed headers or a killed server
+that end the reading task.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
 
 
 class GuardedClient(Client):
-    """Overrides what nats-py has no setting for."""
+    """Overrides behaviour that nats-py has no setting for."""
 
     def __init__(self, *, only_tls: bool) -> None:
-        """``only_tls``: never introduce oneself on a connection without TLS.
+        """``only_tls``: send no credentials on a connection without TLS.
 
-        nats-py turns to TLS only when the server asks for it: somebody in between who leaves that out would be told
+        nats-py uses TLS only when the server's INFO asks for it: an attacker in between who removes that would receive
         the password.
         """
         super().__init__()
@@ -31,17 +32,17 @@ class GuardedClient(Client):
 
     @property
     def is_reading(self) -> bool:
-        """Whether the task that reads from the server still runs; without it even a flush seems to succeed."""
+        """Whether the task that reads from the server still runs; without it a flush seems to succeed."""
         return self._reading_task is not None and not self._reading_task.done()
 
     def abort(self) -> None:
-        """Close the socket at once; the library only closes it after all that is buffered was taken."""
+        """Close the socket at once; nats-py closes it only after all that is buffered was sent."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
-    async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - as the library has it
-        """On a socket that is gone the library would still write what is pending, which uvloop answers with an error.
+    async def _close(self, status: int, do_cbs: bool = True) -> None:  # noqa: FBT001, FBT002 - nats-py's signature
+        """Drop what is pending when the socket is closed: nats-py would write it, and uvloop raises an error then.
 
         That error would end the reading task, and with it the process, when NATS is killed while much is being sent.
         """
@@ -55,7 +56,7 @@ class GuardedClient(Client):
         await self._send_ping(pong)
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        """The library writes its PING past what is still queued: the answer then says nothing of what went before."""
+        """nats-py writes its PING before what is queued: the PONG would not show that the server has read that."""
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(PING_PROTO)
         await self._flush_pending()
@@ -67,9 +68,9 @@ class GuardedClient(Client):
         return super()._connect_command()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """A header block without its first line, or with a status that is no text, would end the reading task.
+        """Read what can be read of a malformed header block: in nats-py it would end the reading task.
 
-        Anybody who may publish could do that to every reader, again at each redelivery. What can be read of it is read.
+        Anybody with the right to publish could do that to every reader, again at each redelivery.
         """
         try:
             return await super()._process_headers(headers)
@@ -78,16 +79,16 @@ class GuardedClient(Client):
 
 
 def wants_tls(settings: BusSettings) -> bool:
-    """Whether only TLS will do."""
+    """Whether a connection without TLS is refused."""
     return settings.tls is not None or any(server.startswith(("tls://", "wss://")) for server in settings.servers)
 
 
 def secret_options(settings: BusSettings) -> dict[str, Any]:
-    """What nats-py is to be told of TLS and credentials.
+    """nats-py's options for TLS and credentials.
 
     Raises:
-        ValueError: a file is named that is not there, or a package is missing that it needs.
-        OSError: a file is not what it should be (ssl.SSLError is one).
+        ValueError: a file is missing, or a package that it needs.
+        OSError: a file has the wrong content (ssl.SSLError is one).
     """
     who, tls = settings.credentials, settings.tls
     _check_files(who, tls or TlsSettings())
@@ -110,7 +111,7 @@ def _context(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def _check_files(who: NatsCredentials, tls: TlsSettings) -> None:
-    """What is wrong with a file is known before anybody connects, so that nobody tries for ever."""
+    """Check files before connecting, since connecting again cannot succeed without them."""
     for path in (who.credentials_file, who.nkey_seed_file, tls.authority_file, tls.certificate_file, tls.key_file):
         _check_readable(path)
     if _signs(who) and importlib.util.find_spec("nkeys") is None:

@@ -1,13 +1,10 @@
-"""The arithmetic of a continuous pull: what may be asked for, so that no more is held than was allowed.
+"""Deliveries of a durable consumer by a continuous pull.
 
-A message as a consumer delivers it: what its reply subject says of it, and how it is settled.
-
-A continuous pull: ask ahead for as many as may be held, count what is still to come, ask again below half.
-
+Asks for as many messages as may be unsettled, counts what has not arrived yet, and asks again below half.
 ``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much; this is the
-plain protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox that messages come
-to. A request that the server has lost (restart of a cluster member, change of leader) is found by missing heartbeats
-and made again under a new number; what an older one still brings is taken as well.
+plain protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox for the messages.
+When the server loses a request (restart of a cluster member, change of leader), its heartbeats stop, and the request is
+made again under a new number; messages that still arrive for an older number are taken as well.
 """
 
 from __future__ import annotations
@@ -29,52 +26,128 @@ from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
 from berth.bus.interface import MissingError
 from berth.bus.jetstream import API, nanoseconds
 
-
-@dataclass(slots=True, kw_only=True)
-class Credit:
-    """How many messages may still be asked for: those held and those asked for never exceed ``hold``."""
-
-    hold: int
-    outstanding: int = 0
-    """Asked for and not yet arrived."""
-    held: int = 0
-    """Arrived and not yet settled."""
-
-    def take(self) -> int:
-        """How many to ask for now: nothing while more than half of the hold is still to come."""
-        if self.outstanding * 2 > self.hold:
-            return 0
-        wanted = max(0, self.hold - self.held - self.outstanding)
-        self.outstanding += wanted
-        return wanted
-
-    def arrive(self) -> None:
-        """One came. What an older request brings was not counted any more: then nothing is outstanding for it."""
-        self.outstanding = max(0, self.outstanding - 1)
-        self.held += 1
-
-    def give_back(self, count: int) -> None:
-        """The server ended a request with so many not sent."""
-        self.outstanding = max(0, self.outstanding - count)
-
-
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+HEARTBEATS_MISSED: Final = 3
+"""So many missing heartbeats mean that the server has lost the request."""
+
+
+@asynccontextmanager
+async def consume(
+    connection: Connection, stream: str, consumer: str, max_unacked: int
+) -> AsyncIterator[NatsDeliveries]:
+    """Pull continuously, as :meth:`berth.bus.interface.Session.consume` describes."""
+    async with Pull(connection, stream, consumer, max_unacked).open() as pull:
+        deliveries = NatsDeliveries(pull, connection)
+        try:
+            yield deliveries
+        finally:
+            deliveries.nak_unread()
+
+
+class NatsDeliveries:
+    """The deliveries of a pull, at most ``max_unacked`` of them unsettled."""
+
+    def __init__(self, pull: Pull, connection: Connection) -> None:
+        self._pull = pull
+        self._connection = connection
+        self._unsettled = 0
+
+    def __aiter__(self) -> AsyncIterator[NatsDelivery]:
+        return self
+
+    async def __anext__(self) -> NatsDelivery:
+        pull = self._pull
+        while not pull.failure and not (pull.buffer and self._unsettled < pull.credit.limit):
+            if not await pull.wait():
+                pull.restart()
+        if pull.failure:
+            raise pull.failure
+        self._unsettled += 1
+        return NatsDelivery(pull.buffer.popleft(), self._connection, self._on_settled)
+
+    def _on_settled(self) -> None:
+        self._unsettled -= 1
+        self._pull.credit.held -= 1
+        self._pull.changed.set()
+        self._pull.request_soon()
+
+    def nak_unread(self) -> None:
+        """Return messages that arrived and were not read, so that another client gets them at once."""
+        while self._pull.buffer:
+            NatsDelivery(self._pull.buffer.popleft(), self._connection, _ignore).nak()
+
+
+def _ignore() -> None:
+    """A delivery that is not counted."""
 
 
 _ACK: Final = b"+ACK"
-
 _NAK: Final = b"-NAK"
-
 _IN_PROGRESS: Final = b"+WPI"
 
-_PLAIN_TOKENS: Final = 9
 
+class NatsDelivery:
+    """A message of a work queue. Once it is settled, further calls do nothing."""
+
+    __slots__ = ("_connection", "_metadata", "_msg", "_on_settled")
+
+    def __init__(self, msg: Msg, connection: Connection, on_settled: Callable[[], None]) -> None:
+        self._msg = msg
+        self._connection = connection
+        self._metadata = metadata_of(msg.reply)
+        self._on_settled: Callable[[], None] | None = on_settled
+
+    @property
+    def subject(self) -> str:
+        return self._msg.subject
+
+    @property
+    def data(self) -> bytes:
+        return self._msg.data
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._msg.headers or NO_HEADERS
+
+    @property
+    def sequence(self) -> int:
+        return self._metadata.stream_sequence
+
+    @property
+    def delivered(self) -> int:
+        return self._metadata.delivered
+
+    @property
+    def time(self) -> datetime:
+        return self._metadata.time
+
+    def ack(self) -> None:
+        self._settle(_ACK)
+
+    def nak(self, delay: timedelta | None = None) -> None:
+        options = b" " + msgspec.json.encode({"delay": nanoseconds(delay)}) if delay else b""
+        self._settle(_NAK + options)
+
+    def in_progress(self) -> None:
+        if self._on_settled is not None:
+            self._connection.enqueue(self._msg.reply, _IN_PROGRESS)
+
+    def _settle(self, payload: bytes) -> None:
+        if self._on_settled is None:
+            return
+        self._connection.enqueue(self._msg.reply, payload)
+        on_settled, self._on_settled = self._on_settled, None
+        on_settled()
+
+
+_PLAIN_TOKENS: Final = 9
 _NANOSECONDS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """What a reply subject ``$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>`` says.
+class MessageMetadata:
+    """The fields of an ack subject ``$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>``.
 
     A server with domains writes two more tokens before the stream, and newer ones a random one at the end.
     """
@@ -92,227 +165,149 @@ class Position:
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest // 1000)
 
 
-def position_of(reply: str) -> Position:
-    """Read a reply subject."""
+def metadata_of(reply: str) -> MessageMetadata:
+    """Parse an ack subject."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
-    return Position(*map(int, tokens[first : first + 5]))
+    return MessageMetadata(*map(int, tokens[first : first + 5]))
 
-
-class NatsDelivery:
-    """A message of a work queue, lent until it is settled; what is said of it after that is dropped."""
-
-    __slots__ = ("_connection", "_msg", "_on_settled", "_position")
-
-    def __init__(self, msg: Msg, connection: Connection, on_settled: Callable[[], None]) -> None:
-        self._msg = msg
-        self._connection = connection
-        self._position = position_of(msg.reply)
-        self._on_settled: Callable[[], None] | None = on_settled
-
-    @property
-    def subject(self) -> str:
-        return self._msg.subject
-
-    @property
-    def data(self) -> bytes:
-        return self._msg.data
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._msg.headers or NO_HEADERS
-
-    @property
-    def sequence(self) -> int:
-        return self._position.stream_sequence
-
-    @property
-    def delivered(self) -> int:
-        return self._position.delivered
-
-    @property
-    def time(self) -> datetime:
-        return self._position.time
-
-    def ack(self) -> None:
-        self._settle(_ACK)
-
-    def nak(self, delay: timedelta | None = None) -> None:
-        wait = b" " + msgspec.json.encode({"delay": nanoseconds(delay)}) if delay else b""
-        self._settle(_NAK + wait)
-
-    def in_progress(self) -> None:
-        if self._on_settled is not None:
-            self._connection.post(self._msg.reply, _IN_PROGRESS)
-
-    def _settle(self, word: bytes) -> None:
-        if self._on_settled is None:
-            return
-        self._connection.post(self._msg.reply, word)
-        on_settled, self._on_settled = self._on_settled, None
-        on_settled()
-
-
-HEARTBEATS_MISSED: Final = 3
 
 _HEARTBEAT: Final = "100"
-
-_GONE: Final = ("consumer deleted", "consumer is push based")
-
-_CREDIT_BACK: Final = "Nats-Pending-Messages"
+_CONSUMER_GONE: Final = ("consumer deleted", "consumer is push based")
+_NOT_SENT: Final = "Nats-Pending-Messages"
 
 
 class Pull:
-    """Continuous pulls of one consumer over one wildcard inbox. Who owns it takes messages from ``buffer``."""
+    """Continuous pull requests to one consumer, with one wildcard inbox. The owner takes messages from ``buffer``."""
 
-    def __init__(self, connection: Connection, stream: str, consumer: str, hold: int) -> None:
+    def __init__(self, connection: Connection, stream: str, consumer: str, limit: int) -> None:
         self.buffer: Final[deque[Msg]] = deque()
-        self.credit: Final = Credit(hold=hold)
+        self.credit: Final = Credit(limit=limit)
         self.failure: BerthError | None = None
-        self.woken: Final = asyncio.Event()
+        self.changed: Final = asyncio.Event()
         self.idle_at: tuple[int, int] | None = None
-        """Consumer and stream sequence named by the last heartbeat, while nothing came after it."""
+        """Consumer and stream sequence of the last heartbeat; ``None`` once a message has arrived after it."""
         self._connection = connection
         self._name = f"{stream} {consumer}"
         self._next = f"{API}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = connection.new_inbox()
         self._number = 0
         self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
-        self._asking = False
+        self._last_received = self._loop.time()
+        self._request_scheduled = False
         self._closed = False
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Pull]:
-        """Subscribe and ask for the first time; hear no more at leaving."""
-        subscription = await self._connection.subscribe(f"{self._inbox}.*", self._hear)
-        off = self._connection.on_lost(self._on_lost)
+        """Subscribe and send the first request; unsubscribe at the end."""
+        subscription = await self._connection.subscribe(f"{self._inbox}.*", self._on_message)
+        remove_listener = self._connection.on_lost(self._on_lost)
         try:
-            self._ask()
+            self._request()
             yield self
         finally:
-            off()
+            remove_listener()
             self._closed = True
             await self._connection.unsubscribe(subscription)
 
     @property
     def silence_allowed(self) -> float:
-        """Seconds without any sign of life after which requests count as forgotten."""
+        """Seconds without message or heartbeat after which requests count as lost."""
         return self._connection.settings.pull_heartbeat.total_seconds() * HEARTBEATS_MISSED
 
-    def ask_soon(self) -> None:
-        """Ask for what there is room for, once for all that is settled in this turn of the loop."""
-        if not self._asking:
-            self._asking = True
-            self._loop.call_soon(self._ask)
+    def request_soon(self) -> None:
+        """Ask for more, once for all that is settled in this turn of the loop."""
+        if not self._request_scheduled:
+            self._request_scheduled = True
+            self._loop.call_soon(self._request)
 
     async def wait(self) -> bool:
-        """Wait until something comes, fails or is settled; false when the server is silent for too long."""
-        self.woken.clear()
+        """Wait until something arrives, fails or is settled; false when the server was silent for too long."""
+        self.changed.clear()
         if not self.credit.outstanding:
-            await self.woken.wait()
+            await self.changed.wait()
             return True
         try:
-            async with asyncio.timeout(max(0.0, self._heard + self.silence_allowed - self._loop.time())):
-                await self.woken.wait()
+            async with asyncio.timeout(max(0.0, self._last_received + self.silence_allowed - self._loop.time())):
+                await self.changed.wait()
         except TimeoutError:
             return False
         return True
 
-    def ask_anew(self) -> None:
-        """Take all requests for lost, and ask under a new number."""
+    def restart(self) -> None:
+        """Consider all requests lost, and send one under a new number."""
         self._number += 1
-        self._heard = self._loop.time()
+        self._last_received = self._loop.time()
         self.credit.outstanding = 0
-        self._ask()
+        self._request()
 
-    def _ask(self) -> None:
-        self._asking = False
+    def _request(self) -> None:
+        self._request_scheduled = False
         if self._closed or self.failure or not (batch := self.credit.take()):
             return
         if self.credit.outstanding == batch:
-            self._heard = self._loop.time()  # nothing was asked before: the silence begins now
+            self._last_received = self._loop.time()  # no request was open before: the silence begins now
         settings = self._connection.settings
         request = {
             "batch": batch,
             "expires": nanoseconds(settings.pull_expires),
             "idle_heartbeat": nanoseconds(settings.pull_heartbeat),
         }
-        self._connection.post(self._next, msgspec.json.encode(request), f"{self._inbox}.{self._number}")
-        self.woken.set()
+        self._connection.enqueue(self._next, msgspec.json.encode(request), f"{self._inbox}.{self._number}")
+        self.changed.set()
 
-    async def _hear(self, msg: Msg) -> None:
-        self._heard = self._loop.time()
+    async def _on_message(self, msg: Msg) -> None:
+        self._last_received = self._loop.time()
         if msg.reply:
             self.credit.arrive()
             self.idle_at = None
             self.buffer.append(msg)
-            self.woken.set()
+            self.changed.set()
         elif msg.headers and msg.subject == f"{self._inbox}.{self._number}":
-            self._hear_status(msg.headers)
+            self._on_status(msg.headers)
 
-    def _hear_status(self, headers: dict[str, str]) -> None:
+    def _on_status(self, headers: dict[str, str]) -> None:
         status, text = headers.get(STATUS, ""), headers.get(DESCRIPTION, "")
         if status == _HEARTBEAT:
             self.idle_at = (int(headers.get("Nats-Last-Consumer", 0)), int(headers.get("Nats-Last-Stream", 0)))
-            self.woken.set()
-        elif status == NO_RESPONDERS or text.lower().startswith(_GONE):
+            self.changed.set()
+        elif status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
             self._fail(MissingError(f"consuming {self._name}: the consumer is not there ({text or 'no responders'})"))
         else:
-            self.credit.give_back(int(headers.get(_CREDIT_BACK, self.credit.hold)))
-            self.ask_soon()
+            self.credit.give_back(int(headers.get(_NOT_SENT, self.credit.limit)))
+            self.request_soon()
 
     def _on_lost(self) -> None:
-        self._fail(self._connection.loss())
+        self._fail(self._connection.lost_error())
 
     def _fail(self, failure: BerthError) -> None:
         self.failure = self.failure or failure
-        self.woken.set()
+        self.changed.set()
 
 
-class NatsConsumption:
-    """The deliveries of a pull, each held until it is settled."""
+@dataclass(slots=True, kw_only=True)
+class Credit:
+    """How many messages may still be requested: those held and those requested never exceed ``limit``."""
 
-    def __init__(self, pull: Pull, connection: Connection) -> None:
-        self._pull = pull
-        self._connection = connection
-        self._lent = 0
+    limit: int
+    outstanding: int = 0
+    """Requested and not yet arrived."""
+    held: int = 0
+    """Arrived and not yet settled."""
 
-    def __aiter__(self) -> AsyncIterator[NatsDelivery]:
-        return self
+    def take(self) -> int:
+        """How many to request now: none while more than half of the limit has not arrived yet."""
+        if self.outstanding * 2 > self.limit:
+            return 0
+        wanted = max(0, self.limit - self.held - self.outstanding)
+        self.outstanding += wanted
+        return wanted
 
-    async def __anext__(self) -> NatsDelivery:
-        pull = self._pull
-        while not pull.failure and not (pull.buffer and self._lent < pull.credit.hold):
-            if not await pull.wait():
-                pull.ask_anew()
-        if pull.failure:
-            raise pull.failure
-        self._lent += 1
-        return NatsDelivery(pull.buffer.popleft(), self._connection, self._on_settled)
+    def arrive(self) -> None:
+        """One arrived. It may belong to an older request, which is not counted any more."""
+        self.outstanding = max(0, self.outstanding - 1)
+        self.held += 1
 
-    def _on_settled(self) -> None:
-        self._lent -= 1
-        self._pull.credit.held -= 1
-        self._pull.woken.set()
-        self._pull.ask_soon()
-
-    def give_back_unread(self) -> None:
-        """What arrived and nobody took goes to somebody else at once."""
-        while self._pull.buffer:
-            NatsDelivery(self._pull.buffer.popleft(), self._connection, _nothing).nak()
-
-
-def _nothing() -> None:
-    """Nobody counts any more."""
-
-
-@asynccontextmanager
-async def consume(connection: Connection, stream: str, consumer: str, hold: int) -> AsyncIterator[NatsConsumption]:
-    """Pull continuously, as :meth:`berth.bus.interface.Session.consume` says."""
-    async with Pull(connection, stream, consumer, hold).open() as pull:
-        consumption = NatsConsumption(pull, connection)
-        try:
-            yield consumption
-        finally:
-            consumption.give_back_unread()
+    def give_back(self, count: int) -> None:
+        """The server ended a request with so many not sent."""
+        self.outstanding = max(0, self.outstanding - count)

@@ -1,12 +1,10 @@
-"""What berth asks of a bus.
+"""The interface of the bus, its types and its errors.
 
-The real one (``berth.bus.session``) and the fake in memory of the tests both keep it, and one contract suite holds
-them to it.
+``berth.bus.session`` and the tests' fake in memory implement it, and one contract suite tests both.
 
-A :class:`Session` is one client on one connection. There is no reconnecting inside it: when the connection is lost
-every call raises :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads
-``bus.id`` (PROTOCOL 2, *a connection is a client*). A delivery can only be acknowledged on the session that delivered
-it.
+A :class:`Session` is one client on one connection and never reconnects: when the connection is lost, every call raises
+:class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads ``bus.id``
+(PROTOCOL 2, *a connection is a client*). A delivery can only be settled on the session that delivered it.
 """
 
 from __future__ import annotations
@@ -20,37 +18,42 @@ from typing import Protocol
 
 from berth.api.errors import BerthError, PermanentError, TemporaryError
 
+MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
+"""Called with subject, data and headers."""
+Stats = Callable[[], Mapping[str, object]]
+"""What a service shows in ``nats micro stats``."""
+
 
 class BusLostError(TemporaryError):
-    """The connection is gone: nothing that was under way is known to have arrived."""
+    """The connection is lost: unknown whether what was under way has arrived."""
 
 
 class UnansweredError(TemporaryError):
-    """No answer came in its time, on a connection that still lives: unknown whether it was done.
+    """No answer came in time: unknown whether the request was carried out.
 
-    The session stays; a publish with a message id can be repeated without harm.
+    The session stays open; a publish with a message id can be repeated without harm.
     """
 
 
 class TooLargeError(PermanentError):
-    """A message above the limit of its stream or of the server: it will never get through."""
+    """A message above the limit of its stream or of the server: it can never be published."""
 
 
 class BusRefusedError(BerthError):
-    """The server has what differs from what berth declares, or does not allow it; the text says what to do."""
+    """The server does not allow it, or its streams differ from what berth declares; the text says what to do."""
 
 
 class WrongLastSequenceError(BerthError):
-    """A write expected another last sequence on its subject: somebody wrote in between. Read and write again."""
+    """The subject has another last sequence than the write expects: another client wrote. Read and write again."""
 
 
 class MissingError(TemporaryError):
-    """A stream, bucket or consumer that should be there is not (yet)."""
+    """A stream, bucket or consumer does not exist (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PubAck:
-    """The stream has the message. ``duplicate``: it had it already, under the same message id."""
+    """The stream has stored the message. ``duplicate``: it has had one with the same message id before."""
 
     stream: str
     sequence: int
@@ -59,19 +62,19 @@ class PubAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message as a stream holds it."""
+    """A message in a stream."""
 
     subject: str
     sequence: int
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     time: datetime
-    """When the server stored it; ages are computed with these, never with a client's clock."""
+    """When the server stored it. Ages are computed from these times, never from a client's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A key of a bucket as it stands, or as it was removed.
+    """The last value of a key, or the marker of its removal.
 
     ``key`` is the escaped key without the bucket's prefix; ``data`` is ``None`` for a removal.
     """
@@ -84,20 +87,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """Where a durable consumer stands."""
+    """The counters of a durable consumer."""
 
     name: str
     undelivered: int
-    """Messages that nobody was given yet."""
+    """Messages not delivered yet."""
     unacknowledged: int
-    """Messages that somebody was given and has not settled."""
+    """Messages delivered and not settled."""
     redelivered: int
-    """Of the unacknowledged ones, those that were given more than once."""
+    """Of the unacknowledged ones, those delivered more than once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """Where a stream stands. Ages are differences to ``now``, the server's own clock."""
+    """The counters of a stream. Ages are differences to ``now``, the server's clock."""
 
     stream: str
     messages: int
@@ -105,14 +108,14 @@ class StreamState:
     last_sequence: int
     now: datetime
     first_time: datetime | None
-    """When the oldest message that is still there was stored; ``None``: there is none."""
+    """When the oldest message was stored; ``None``: the stream is empty."""
     consumers: tuple[ConsumerState, ...] = ()
-    """The durable ones; readings that somebody keeps for himself are not among them."""
+    """The durable ones; those of ordered readers are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInstance:
-    """A service that is there, by NATS's service protocol."""
+    """A running service, by NATS's service protocol."""
 
     service: str
     identity: str
@@ -121,16 +124,16 @@ class ServiceInstance:
 
 
 class Delivery(Protocol):
-    """A message of a work queue, lent until ``ack`` or ``nak`` settles it. What is said of it later is dropped."""
+    """A message of a work queue. ``ack`` or ``nak`` settles it; calls after that do nothing."""
 
     @property
     def subject(self) -> str:
-        """What it was published to."""
+        """The subject that it was published to."""
         ...
 
     @property
     def data(self) -> bytes:
-        """The payload, nothing checked."""
+        """The payload, unchecked."""
         ...
 
     @property
@@ -145,7 +148,7 @@ class Delivery(Protocol):
 
     @property
     def delivered(self) -> int:
-        """The how-manieth delivery this is, from 1."""
+        """How many times the message has been delivered, this delivery included."""
         ...
 
     @property
@@ -154,32 +157,32 @@ class Delivery(Protocol):
         ...
 
     def ack(self) -> None:
-        """Done, and its effect is durable one step further on. Fire and forget: lost, it comes again."""
+        """The result is stored in the next stream. Not confirmed: if the ack is lost, the message is redelivered."""
         ...
 
     def nak(self, delay: timedelta | None = None) -> None:
-        """Not now: comes again after the delay."""
+        """Have the message redelivered after the delay."""
         ...
 
     def in_progress(self) -> None:
-        """Still at it: the ack_wait starts anew."""
+        """Still working on it: the ack_wait starts again."""
         ...
 
 
-class Consumption(Protocol):
-    """A continuous pull from a work queue. Never holds more than ``hold`` deliveries that are not settled."""
+class Deliveries(Protocol):
+    """A continuous pull from a work queue, with at most ``max_unacked`` deliveries that are not settled."""
 
     def __aiter__(self) -> AsyncIterator[Delivery]: ...
 
 
 class OrderedReader(Protocol):
-    """An ordered reading of a stream or bucket: gaps are found and read again, nothing is acknowledged.
+    """Ordered reading of a stream or bucket: gaps are found and read again, nothing is acknowledged.
 
-    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`); ``position`` is the
-    stream sequence up to which everything has been yielded, the batch that is being handed out included; ``caught_up``
-    is set with the batch that completes what was there at the start (at once when there was nothing). That batch is
-    empty when the rest was removed before it was read. What ends a reading is raised by the iteration:
-    :class:`BusLostError`, or :class:`MissingError` for a stream that is gone.
+    ``batches`` yields what has arrived, in order, as lists (for a bucket: of :class:`Entry`). ``position`` is the
+    stream sequence up to which everything has been yielded, the current batch included. ``caught_up`` is set with the
+    batch that completes what the stream held at the start (at once for an empty one); that batch is empty when the rest
+    was removed before it was read. The iteration ends with :class:`BusLostError`, or with :class:`MissingError` when
+    the stream is deleted.
     """
 
     position: int
@@ -187,18 +190,18 @@ class OrderedReader(Protocol):
 
 
 class StreamReader(OrderedReader, Protocol):
-    """Following a stream."""
+    """Ordered reading of a stream."""
 
     def batches(self) -> AsyncIterator[list[StoredMessage]]:
-        """What has arrived, in order, for ever."""
+        """What has arrived, in order, without end."""
         ...
 
 
 class BucketReader(OrderedReader, Protocol):
-    """Following a bucket: first the last entry of every key, then every change."""
+    """Ordered reading of a bucket: first the last entry of every key, then every change."""
 
     def batches(self) -> AsyncIterator[list[Entry]]:
-        """What has arrived, in order, for ever."""
+        """What has arrived, in order, without end."""
         ...
 
 
@@ -207,16 +210,16 @@ class Session(Protocol):
 
     @property
     def bus_id(self) -> str:
-        """KV ``control`` ``bus.id`` as read by this session's first request; empty when the bucket is missing."""
+        """KV ``control`` ``bus.id``, read by this session's first request; empty when the bucket is missing."""
         ...
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set once the connection is gone for whatever reason, ``close`` included."""
+        """Set once the connection is lost for any reason, ``close`` included."""
         ...
 
     async def close(self) -> None:
-        """Flush what was sent, and leave. Never raises and takes at most a second."""
+        """Flush what was sent, and disconnect. Never raises and takes at most a second."""
         ...
 
     async def publish(
@@ -227,22 +230,22 @@ class Session(Protocol):
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> PubAck:
-        """Publish into whichever stream takes the subject; returns once it is stored.
+        """Publish to the stream that has the subject; returns once it is stored.
 
         Raises:
             BusLostError, UnansweredError: unknown whether it arrived. With a message id a repeat is harmless.
-            MissingError: no stream takes the subject.
+            MissingError: no stream has the subject.
             TooLargeError: above the limit of the stream or the server.
             BusRefusedError: this client may not publish there.
-            TemporaryError: the server has no room or is not ready.
+            TemporaryError: the server is out of space or not ready.
         """
         ...
 
-    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[Consumption]:
-        """Pull continuously from a durable consumer that exists.
+    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[Deliveries]:
+        """Pull continuously from an existing durable consumer.
 
         The iteration raises :class:`MissingError` when the consumer is deleted, :class:`BusLostError` on a lost
-        connection. What is held and not settled at leaving comes again after its ack_wait.
+        connection. What is not settled at the end is redelivered after its ack_wait.
         """
         ...
 
@@ -254,21 +257,20 @@ class Session(Protocol):
         since: timedelta | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[StreamReader]:
-        """Read a stream in order: from a sequence (exclusive), from a time ago, or from its beginning; then on."""
+        """Read a stream in order: after a sequence, from a time ago, or from its beginning; then every new message."""
         ...
 
     def read_bucket(
         self, bucket: str, *, filters: tuple[str, ...] = (">",)
     ) -> AbstractAsyncContextManager[BucketReader]:
-        """Read the last entry of every key that a filter takes (``node.>``), then every change.
+        """Read the last entry of every key under a filter (``node.>``), then every change.
 
-        Markers that are still there are read as entries without data. Those that expire are no news: a key that is not
-        there any more is not mentioned.
+        Markers are read as entries without data. A marker that expires is not reported.
         """
         ...
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        """Every message that the stream holds under the filter, in order, unacknowledged ones too."""
+        """Every message in the stream under the filter, in order, unacknowledged ones too."""
         ...
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
@@ -276,37 +278,37 @@ class Session(Protocol):
         ...
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        """The key's last entry, ``None`` when there is none or it was removed and its marker has expired.
+        """The key's last entry; ``None`` when there is none, or when its marker has expired.
 
-        While the marker is there it is an entry with ``data=None``, whose sequence is what a new write must expect.
+        Until then a marker is an entry with ``data=None``, whose sequence is what a new write must expect.
         """
         ...
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
         """Write a key; returns the sequence.
 
-        ``expected`` is the key's last sequence, 0 for a key that must not be there.
+        ``expected`` is the key's last sequence, 0 for a key that must not exist.
 
         Raises:
-            WrongLastSequenceError: the key stands at another sequence.
+            WrongLastSequenceError: the key has another last sequence.
         """
         ...
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
-        """Remove a key, leaving a marker for an hour; returns the marker's sequence. Raises as :meth:`put`."""
+        """Replace a key by a marker, which expires after an hour; returns its sequence. Raises as :meth:`put`."""
         ...
 
-    async def subscribe(self, subject: str, listener: Callable[[str, bytes, Mapping[str, str]], None]) -> None:
-        """Hear what passes under a subject from now on, without any promise (plain subscription).
+    async def subscribe(self, subject: str, listener: MessageListener) -> None:
+        """Plain subscription: call the listener with every message from now on, without delivery guarantees.
 
-        The listener must not wait.
+        The listener must not block.
         """
         ...
 
     async def apply(self) -> None:
-        """Create or update every stream, bucket and shared consumer that berth declares; make ``bus.id`` if it lacks.
+        """Create or update every declared stream, bucket and shared consumer, and ``bus.id`` if it is missing.
 
-        ``bus_id`` is the one that stands there afterwards.
+        Afterwards ``bus_id`` is the one in the bucket.
         """
         ...
 
@@ -314,13 +316,13 @@ class Session(Protocol):
         """Compare what exists with what berth declares.
 
         Raises:
-            MissingError: something is not there: wait for whoever applies.
+            MissingError: something does not exist: wait until it is applied.
             BusRefusedError: something differs; the text names it and both values.
         """
         ...
 
     async def create_consumer(self, stream: str, consumer: str) -> None:
-        """Create the durable ``binder-<epoch>`` with its declared settings; one that is there already is as good.
+        """Create the durable ``binder-<epoch>`` with its declared settings, unless it exists.
 
         Raises:
             BusRefusedError: another consumer takes the stream.
@@ -328,21 +330,19 @@ class Session(Protocol):
         ...
 
     async def consumers(self, stream: str) -> list[str]:
-        """The names of the stream's consumers."""
+        """The names of the stream's consumers, ephemeral ones included."""
         ...
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
-        """Delete a consumer; one that is not there is as good."""
+        """Delete a consumer if it exists."""
         ...
 
-    async def register(
-        self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
-    ) -> None:
+    async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
         """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it."""
         ...
 
     async def state(self, stream: str) -> StreamState:
-        """Where a stream and its durable consumers stand.
+        """The counters of a stream and its durable consumers.
 
         Raises:
             MissingError: there is no such stream.
@@ -350,12 +350,12 @@ class Session(Protocol):
         ...
 
     async def services(self) -> list[ServiceInstance]:
-        """Which services are there, by name and identity; whoever does not answer within half a second is left out."""
+        """The running services, by name and identity; one that does not answer within half a second is left out."""
         ...
 
 
 class Bus(Protocol):
-    """Where sessions come from."""
+    """Opens sessions."""
 
     async def connect(self, *, name: str) -> Session:
         """A new client. Its first request reads ``bus.id``.

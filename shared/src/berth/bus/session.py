@@ -1,6 +1,7 @@
-"""Registration with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show who is there.
+"""The bus on a NATS server: :class:`NatsBus` opens sessions, :class:`NatsSession` forwards each call to its module.
 
-The bus on a real NATS server.
+Registration with NATS's service protocol is here too, so that ``nats micro ls`` and ``nats micro stats`` show the
+running services.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Final
@@ -21,110 +22,32 @@ from nats.micro.service import EndpointStats
 
 from berth.api.messages import MALFORMED
 from berth.api.subjects import PREFIX, escape_token
-from berth.bus import admin, kv, ordered, streams
+from berth.bus import admin, ordered, streams
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
-from berth.bus.consumer import NO_HEADERS, NatsConsumption
+from berth.bus.consumer import NO_HEADERS, NatsDeliveries
 from berth.bus.interface import (
     Bus,
     BusLostError,
     BusRefusedError,
     Entry,
+    MessageListener,
     PubAck,
     ServiceInstance,
     Session,
+    Stats,
     StoredMessage,
     StreamState,
     UnansweredError,
 )
-from berth.bus.ordered import EVERYTHING, NatsReader
+from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
-
-ENDPOINT: Final = "status"
-
-PATIENCE_SECONDS: Final = 0.5
-"""How long all answers together may take."""
-
-QUIET_SECONDS: Final = 0.2
-"""After which nobody else is expected to answer; nobody says how many there are."""
-
-_ASK: Final = "$SRV.STATS"
-
-
-Stats = Callable[[], Mapping[str, object]]
-
-
-async def register(connection: Connection, service: str, *, identity: str, version: str, stats: Stats) -> None:
-    """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
-
-    def for_listing(_: EndpointStats) -> Mapping[str, object]:
-        return stats()
-
-    async def answer(request: Request) -> None:
-        await request.respond(msgspec.json.encode(stats()))
-
-    registered = await add_service(
-        connection.client,
-        name=service,
-        version=version,
-        description=f"berth: {service.removeprefix('berth-')}",
-        metadata={"identity": identity},
-        stats_handler=for_listing,
-    )
-    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(identity)}"
-    await registered.add_endpoint(name=ENDPOINT, subject=subject, handler=answer)
-
-
-class _Endpoint(msgspec.Struct, frozen=True):
-    data: dict[str, object] | None = None
-
-
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    id: str
-    version: str = ""
-    metadata: dict[str, str] | None = None
-    endpoints: list[_Endpoint] | None = None
-
-
-_answers: Final = msgspec.json.Decoder(_Answer)
-
-
-async def services(connection: Connection) -> list[ServiceInstance]:
-    """Everybody who answers to the service protocol's question for stats; what cannot be read is left out."""
-    heard: asyncio.Queue[Msg] = asyncio.Queue()
-    inbox = connection.new_inbox()
-    subscription = await connection.subscribe(inbox, heard.put)
-    found = []
-    try:
-        await connection.publish(_ASK, b"", reply=inbox)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while True:
-                    found.append(await asyncio.wait_for(heard.get(), QUIET_SECONDS))
-    finally:
-        await connection.unsubscribe(subscription)
-    return sorted((one for msg in found if (one := _read(msg.data))), key=lambda one: (one.service, one.identity))
-
-
-def _read(data: bytes) -> ServiceInstance | None:
-    try:
-        answer = _answers.decode(data)
-    except MALFORMED:
-        return None
-    identity = (answer.metadata or {}).get("identity", answer.id)
-    stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
-    return ServiceInstance(service=answer.name, identity=identity, version=answer.version, stats=stats)
-
 
 log = logging.getLogger(__name__)
 
 
-MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
-
-
 class NatsBus(Bus):
-    """Opens sessions with one set of settings. Keeps :class:`berth.bus.interface.Bus`."""
+    """Opens sessions with one set of settings."""
 
     def __init__(self, settings: BusSettings | None = None) -> None:
         """Check the settings.
@@ -137,7 +60,7 @@ class NatsBus(Bus):
             raise BusRefusedError(f"reading the bus settings: {'; '.join(problems)}")
 
     async def connect(self, *, name: str) -> NatsSession:
-        """A new client; see the port."""
+        """A new client, as :meth:`berth.bus.interface.Bus.connect` describes."""
         connection = Connection(self.settings, name)
         await connection.open()
         try:
@@ -151,7 +74,7 @@ class NatsBus(Bus):
 
 
 class NatsSession(Session):
-    """One client on one connection. Keeps :class:`berth.bus.interface.Session`, which documents every call."""
+    """One client on one connection. :class:`berth.bus.interface.Session` documents every call."""
 
     def __init__(self, connection: Connection, bus_id: str) -> None:
         self._connection = connection
@@ -178,21 +101,21 @@ class NatsSession(Session):
     ) -> PubAck:
         return await streams.publish(self._connection, subject, data, message_id=message_id, headers=headers)
 
-    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsConsumption]:
+    def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
         return consuming.consume(self._connection, stream, consumer, max_unacked)
 
     def read_stream(
         self,
         stream: str,
         *,
-        filters: tuple[str, ...] = EVERYTHING,
+        filters: tuple[str, ...] = ALL,
         since: timedelta | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[NatsReader[StoredMessage]]:
         return ordered.read_stream(self._connection, stream, filters, since, after).open()
 
     def read_bucket(
-        self, bucket: str, *, filters: tuple[str, ...] = EVERYTHING
+        self, bucket: str, *, filters: tuple[str, ...] = ALL
     ) -> AbstractAsyncContextManager[NatsReader[Entry]]:
         return ordered.read_bucket(self._connection, bucket, filters).open()
 
@@ -200,25 +123,25 @@ class NatsSession(Session):
         return streams.scan(self._connection, stream, subject, after)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        return await streams.last(self._connection, stream, subject)
+        return await streams.last_message(self._connection, stream, subject)
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        return await kv.get(self._connection, bucket, key)
+        return await streams.get_entry(self._connection, bucket, key)
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
-        return await kv.put(self._connection, bucket, key, data, expected)
+        return await streams.put_entry(self._connection, bucket, key, data, expected)
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
-        return await kv.purge(self._connection, bucket, key, expected)
+        return await streams.purge_entry(self._connection, bucket, key, expected)
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
-        async def hear(msg: Msg) -> None:
+        async def on_message(msg: Msg) -> None:
             try:
                 listener(msg.subject, msg.data, msg.headers or NO_HEADERS)
-            except Exception:  # a listener's mistake costs one message, not the subscription
-                log.exception("hearing %r failed", msg.subject)
+            except Exception:  # an exception of the listener costs one message, not the subscription
+                log.exception("a listener failed on a message of %r", msg.subject)
 
-        await self._connection.subscribe(subject, hear)
+        await self._connection.subscribe(subject, on_message)
 
     async def apply(self) -> None:
         self._bus_id = await admin.apply(self._connection)
@@ -235,13 +158,85 @@ class NatsSession(Session):
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         await admin.delete_consumer(self._connection, stream, consumer)
 
-    async def register(
-        self, service: str, *, identity: str, version: str, stats: Callable[[], Mapping[str, object]]
-    ) -> None:
-        await register(self._connection, service, identity=identity, version=version, stats=stats)
+    async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
+        await _register(self._connection, service, identity=identity, version=version, stats=stats)
 
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
 
     async def services(self) -> list[ServiceInstance]:
-        return await services(self._connection)
+        return await _services(self._connection)
+
+
+# --- NATS's service protocol
+
+ENDPOINT: Final = "status"
+ALL_ANSWERS_SECONDS: Final = 0.5
+"""How long answers are waited for in all; nothing tells how many services there are."""
+NEXT_ANSWER_SECONDS: Final = 0.2
+"""After this long without an answer no further one is expected."""
+
+_STATS_SUBJECT: Final = "$SRV.STATS"
+
+
+async def _register(connection: Connection, service: str, *, identity: str, version: str, stats: Stats) -> None:
+    """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
+
+    def for_listing(_: EndpointStats) -> Mapping[str, object]:
+        return stats()
+
+    async def answer(request: Request) -> None:
+        await request.respond(msgspec.json.encode(stats()))
+
+    registered = await add_service(
+        connection.client,
+        name=service,
+        version=version,
+        description=f"berth: {service.removeprefix('berth-')}",
+        metadata={"identity": identity},
+        stats_handler=for_listing,
+    )
+    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(identity)}"
+    await registered.add_endpoint(name=ENDPOINT, subject=subject, handler=answer)
+
+
+class _EndpointInfo(msgspec.Struct, frozen=True):
+    data: dict[str, object] | None = None
+
+
+class _ServiceStats(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    version: str = ""
+    metadata: dict[str, str] | None = None
+    endpoints: list[_EndpointInfo] | None = None
+
+
+_stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
+
+
+async def _services(connection: Connection) -> list[ServiceInstance]:
+    """All services that answer to a request for stats; answers that cannot be decoded are left out."""
+    answers: asyncio.Queue[Msg] = asyncio.Queue()
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox, answers.put)
+    found = []
+    try:
+        await connection.publish(_STATS_SUBJECT, b"", reply=inbox)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ALL_ANSWERS_SECONDS):
+                while True:
+                    found.append(await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS))
+    finally:
+        await connection.unsubscribe(subscription)
+    return sorted((one for msg in found if (one := _instance(msg.data))), key=lambda one: (one.service, one.identity))
+
+
+def _instance(data: bytes) -> ServiceInstance | None:
+    try:
+        answer = _stats_decoder.decode(data)
+    except MALFORMED:
+        return None
+    identity = (answer.metadata or {}).get("identity", answer.id)
+    stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})
+    return ServiceInstance(service=answer.name, identity=identity, version=answer.version, stats=stats)

@@ -1,4 +1,4 @@
-"""How berth uses NATS: where it is, who we are there, and the numbers of PROTOCOL 7 that live on the bus."""
+"""Settings of the bus: addresses, credentials, TLS, time-outs, and how streams and consumers are declared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySettings:
-    """What streams, buckets and consumers are declared with. Every service of one bus must run the same ones."""
+    """Limits and copies of streams, buckets and consumers. All services of one bus must use the same values."""
 
     replicas: int = 1
     """Copies of every stream: 1, 3 or 5. 3 survives the loss of one server; a single server can only hold 1."""
@@ -27,20 +27,23 @@ class TopologySettings:
 
     scorer_ack_wait: timedelta = timedelta(seconds=3)
     """How long a scorer may be silent about a pod before another scorer gets it. From 0.1 s; more than three times the
-    99th percentile of a rank at full hold, so that only a dead scorer loses its pods."""
+    99th percentile of a ranking with a full backlog, so that only a dead scorer loses its pods."""
 
     binder_ack_wait: timedelta = timedelta(seconds=30)
-    """How long the binder may be silent about a ranked pod. From 0.1 s; at least thrice its ``in_progress`` of 10 s."""
+    """How long the binder may be silent about a ranked pod. From 0.1 s; at least three times the 10 s between two
+    ``in_progress``."""
 
     duplicate_window: timedelta = timedelta(minutes=2)
-    """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is one."""
+    """How long a message id is remembered. From 0.1 s; longer than a proposal (30 s), so that a late repeat is a
+    duplicate."""
 
     marker_ttl: timedelta = timedelta(hours=1)
-    """How long the marker of a removed key stays. Whole seconds, from 1 s; a reader cut off for more than half of it
-    builds its view anew."""
+    """How long the marker of a removed key stays. Whole seconds, from 1 s; a reader without connection for more than
+    half of it reads the bucket from the beginning."""
 
     decisions_age: timedelta = timedelta(hours=1)
-    """How long Decisions are kept, for people and for a watcher that takes over. From 1 min: longer than a back-off."""
+    """How long Decisions are kept, for people and for a new leader of the watchers. From 1 min: longer than a
+    back-off."""
 
     decisions_bytes: int = 512 * MEBIBYTE
     """Bytes of Decisions kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
@@ -52,14 +55,14 @@ class TopologySettings:
     """Bytes of dead letters kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
 
     message_bytes: int = 8 * MEBIBYTE
-    """Largest message or value, from 64 KiB. Far above the 1.5 MiB that etcd allows an object: every pod that the API
-    server takes can be on its way. A server whose max_payload is less (1 MiB unless set there) refuses first."""
+    """Largest message or value, from 64 KiB. Far above the 1.5 MiB that etcd allows an object, so that every pod that
+    the API server accepts fits. The server's own max_payload (1 MiB unless set there) must not be less."""
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with these, each with path, expectation and value; empty when all is well."""
-        return [*self._durations_that_are_off(), *self._numbers_that_are_off()]
+        """Everything that is wrong, each with path, expectation and value; empty when all is well."""
+        return [*self._duration_problems(), *self._number_problems()]
 
-    def _durations_that_are_off(self) -> list[str]:
+    def _duration_problems(self) -> list[str]:
         least = {
             "scorer_ack_wait": timedelta(seconds=0.1),
             "binder_ack_wait": timedelta(seconds=0.1),
@@ -77,7 +80,7 @@ class TopologySettings:
             found.append(f"topology.marker_ttl: want whole seconds, got {self.marker_ttl}")
         return found
 
-    def _numbers_that_are_off(self) -> list[str]:
+    def _number_problems(self) -> list[str]:
         least = {"decisions_bytes": MEBIBYTE, "dead_bytes": MEBIBYTE, "message_bytes": MEBIBYTE // 16}
         found = [
             f"topology.{name}: want at least {low} bytes, got {getattr(self, name)}"
@@ -91,16 +94,16 @@ class TopologySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS to the server. With all of it unset the system's authorities are trusted and no certificate is shown."""
+    """TLS to the server. With nothing set, the system's authorities are trusted and no client certificate is sent."""
 
     authority_file: Path | None = None
-    """PEM of the authorities that may have signed the server's certificate."""
+    """PEM of the authorities whose server certificates are trusted."""
 
     certificate_file: Path | None = None
-    """PEM of our own certificate, for a server that asks for one."""
+    """PEM of the client certificate, for a server that asks for one."""
 
     key_file: Path | None = None
-    """PEM of the key of our certificate."""
+    """PEM of the client certificate's key."""
 
     host_name: str | None = None
     """Name that the server's certificate must carry when it is not the host of the address."""
@@ -108,7 +111,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsCredentials:
-    """Who we are. At most one way of it is used; none at all when the server lets everybody in."""
+    """How the client authenticates: at most one of the ways below; none for a server without users."""
 
     user: str | None = None
     """User name; goes with ``password``."""
@@ -117,7 +120,7 @@ class NatsCredentials:
     """Password of ``user``."""
 
     token: str | None = field(default=None, repr=False)
-    """A token in place of user and password."""
+    """A token, instead of user and password."""
 
     credentials_file: Path | None = None
     """A ``.creds`` file: a JWT and the seed that signs with it."""
@@ -126,7 +129,7 @@ class NatsCredentials:
     """A file with the seed of an nkey."""
 
     def problems(self) -> list[str]:
-        """What is contradictory, in the form of :meth:`TopologySettings.problems`."""
+        """Contradictions, in the form of :meth:`TopologySettings.problems`."""
         ways = [self.user, self.token, self.credentials_file, self.nkey_seed_file]
         found = []
         if sum(way is not None for way in ways) > 1:
@@ -138,49 +141,49 @@ class NatsCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusSettings:
-    """A client's connection."""
+    """How a client connects."""
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     """Addresses of the servers of one cluster, ``nats://host:port`` or ``tls://host:port``; tried in random order."""
 
     credentials: NatsCredentials = NatsCredentials()
-    """Who we are."""
+    """How the client authenticates."""
 
     inbox_prefix: str = DEFAULT_INBOX_PREFIX
-    """What the subjects that answers come to begin with. One of its own for each user lets the server keep what one is
-    answered from the others."""
+    """Prefix of the subjects for replies. With a prefix of its own for each user, the server can keep one user's
+    replies from the others."""
 
     tls: TlsSettings | None = None
-    """Set: only TLS will do. Unset: as the address and the server ask for."""
+    """Set: a server without TLS is refused. Unset: TLS if the address or the server asks for it."""
 
     topology: TopologySettings = TopologySettings()
-    """What we expect to find there."""
+    """What streams and consumers are declared with."""
 
     connect_timeout: timedelta = timedelta(seconds=4)
-    """Until a server that does not answer counts as not reachable. From 0.1 s; well below the 15 s after which a leader
-    gives up its Lease."""
+    """How long connecting may take. From 0.1 s; well below the 15 s after which a leader gives up its Lease."""
 
     answer_timeout: timedelta = timedelta(seconds=5)
-    """Until a request or a publish counts as unanswered. From 0.1 s; longer than a cluster takes to elect a stream's
-    leader, shorter than a Lease."""
+    """How long a request or publish waits for its reply. From 0.1 s; longer than a NATS cluster takes to elect a
+    stream's leader, shorter than a Lease."""
 
     ping_interval: timedelta = timedelta(seconds=4)
-    """Between two pings. From 0.1 s; with ``ping_timeout`` it bounds how long a dead connection goes unnoticed."""
+    """Time between two pings. From 0.1 s; a dead connection is found after this and ``ping_timeout`` at the latest."""
 
     ping_timeout: timedelta = timedelta(seconds=4)
-    """Until a ping without an answer ends the session. From 0.1 s; longer than a pause of garbage collection or of one
-    cycle over 5,000 nodes."""
+    """How long a ping waits for its answer before the session ends. From 0.1 s; longer than a pause of garbage
+    collection or of one scheduling cycle over 5,000 nodes."""
 
     pull_expires: timedelta = timedelta(seconds=30)
-    """How long the server keeps a pull request. From 1 s; one that it forgot is asked for again by then at latest."""
+    """How long the server keeps a pull request. From 1 s; a request that it lost is repeated after this at the
+    latest."""
 
     pull_heartbeat: timedelta = timedelta(seconds=1)
-    """Between the signs of life that the server gives for an idle pull. From 0.1 s, at most half of ``pull_expires``;
-    three that are missing make the client ask anew."""
+    """Time between the server's heartbeats for an idle pull. From 0.1 s, at most half of ``pull_expires``; after three
+    missing ones the client sends a new pull request."""
 
-    follow_window: int = 2048
-    """Messages that a follower asks for ahead. From 16; with messages of a few KiB well below the 64 MiB at which the
-    server drops a slow client."""
+    read_ahead: int = 2048
+    """Messages that an ordered reader requests ahead. From 16; with messages of a few KiB well below the 64 MiB at
+    which the server drops a slow client."""
 
     def problems(self) -> list[str]:
         """Everything that is wrong, in the form of :meth:`TopologySettings.problems`."""
@@ -190,8 +193,8 @@ class BusSettings:
             found.append("servers: want at least one address, got none")
         if self.pull_heartbeat * 2 > self.pull_expires:
             found.append(f"pull_heartbeat: want at most half of pull_expires, got {self.pull_heartbeat}")
-        if self.follow_window < 16:  # noqa: PLR2004 - the range that the field states
-            found.append(f"follow_window: want at least 16, got {self.follow_window}")
+        if self.read_ahead < 16:  # noqa: PLR2004 - the range that the field states
+            found.append(f"read_ahead: want at least 16, got {self.read_ahead}")
         return found
 
     def _waits(self) -> list[tuple[str, timedelta]]:

@@ -1,4 +1,4 @@
-"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Only data: ``admin`` makes the server agree."""
+"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Only data: ``admin`` applies it to the server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BINDER_PREFIX: Final = "binder-"
 """The durables of RANKED, one per epoch: ``binder-<epoch>``."""
 
 BUS_ID_KEY: Final = "bus.id"
-"""Key of ``control``: names the store, so that everybody notices when it is another one."""
+"""Key of ``control``: identifies the store, so that every client notices when it is another one."""
 
 UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A stream as berth wants it. Limits of -1 and an age of zero are none."""
+    """A stream as declared. A limit of -1 and an age of zero mean unlimited."""
 
     name: str
     subjects: tuple[str, ...]
@@ -44,12 +44,12 @@ class StreamSpec:
     max_age: timedelta = timedelta(0)
     max_bytes: int = UNLIMITED
     key_value: bool = False
-    """A bucket: keys can be rolled up, messages can expire one by one, and nobody deletes behind the readers' back."""
+    """A bucket: keys can be rolled up, single messages can expire, and messages cannot be deleted without a marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSpec:
-    """A durable pull consumer: explicit acks, redelivered without end, any number unacknowledged at once."""
+    """A durable pull consumer: explicit acks, unlimited redelivery, any number of unacknowledged messages."""
 
     stream: str
     name: str
@@ -62,12 +62,12 @@ def bucket_stream(bucket: str) -> str:
 
 
 def bucket_prefix(bucket: str) -> str:
-    """What a key of the bucket begins with as a subject."""
+    """The prefix that makes a key of the bucket a subject."""
     return f"$KV.{bucket}."
 
 
-def streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
-    """Every stream, those under the buckets included. ``control`` stands last: whoever finds it finds all of them."""
+def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
+    """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them."""
     return (
         _work_queue(PENDING, "pending", "pods that wait to be ranked"),
         _work_queue(RANKED, "ranked", "ranked pods that wait to be bound"),
@@ -89,20 +89,20 @@ def streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     )
 
 
-def shared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
-    """The consumers that exist for everybody from the start."""
+def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
+    """The consumers that ``apply`` creates."""
     return (ConsumerSpec(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)
 
 
 def declared_consumer(settings: TopologySettings, stream: str, name: str) -> ConsumerSpec | None:
-    """How a consumer of that name is declared; ``None`` for a name that nobody declared on that stream."""
+    """The declared consumer of that name; ``None`` when there is none on that stream."""
     if stream == RANKED and name.startswith(BINDER_PREFIX):
         return ConsumerSpec(stream=stream, name=name, ack_wait=settings.binder_ack_wait)
-    return next((one for one in shared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
+    return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
 def _work_queue(name: str, stage: str, what: str) -> StreamSpec:
-    """One message per subject, the newer one wins: a pod's newer attempt replaces the older, also a delivered one."""
+    """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered."""
     return StreamSpec(
         name=name,
         subjects=(all_of(stage),),
@@ -113,7 +113,7 @@ def _work_queue(name: str, stage: str, what: str) -> StreamSpec:
 
 
 def _bucket(name: str) -> StreamSpec:
-    """As the NATS CLI makes buckets, so that ``nats kv`` works on it."""
+    """Configured as the NATS CLI does it, so that ``nats kv`` works."""
     return StreamSpec(
         name=bucket_stream(name),
         subjects=(f"{bucket_prefix(name)}>",),

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.interface import BusLostError, MissingError
+from harness.fakes.bus_clock import LoopClock, ManualClock
 from harness.fakes.memory_bus import MemoryBus, MemorySession
-from harness.fakes.memory_queue import LoopClock, ManualClock
 
 PENDING = "berth.pending.berth.default.web-0"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.fakes.memory_streams import takes, takes_any
+from harness.fakes.memory_streams import matches, matches_any
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ from harness.fakes.memory_streams import takes, takes_any
     ],
 )
 def test_a_filter_takes_what_the_server_takes(one, subject, taken):
-    assert takes(one)(subject) is taken
+    assert matches(one)(subject) is taken
 
 
 def test_several_filters_take_what_one_of_them_takes():
-    test = takes_any(("a.>", "b.*"))
+    test = matches_any(("a.>", "b.*"))
     assert [test(subject) for subject in ("a.x.y", "b.x", "b.x.y", "c")] == [True, True, False, False]

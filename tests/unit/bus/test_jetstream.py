@@ -1,0 +1,61 @@
+"""Errors of the server become exceptions, and differences from the declaration are named."""
+
+import msgspec
+import pytest
+
+from berth.api.errors import TemporaryError
+from berth.bus.interface import BusRefusedError, MissingError, TooLargeError, WrongLastSequenceError
+from berth.bus.jetstream import ApiError, PublishResponse, decode_response, differences, error_from, stream_config
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import declared_streams
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "kind"),
+    [
+        (404, 10059, MissingError),
+        (404, 10014, MissingError),
+        (400, 10071, WrongLastSequenceError),
+        (400, 10164, WrongLastSequenceError),
+        (400, 10054, TooLargeError),
+        (400, 10099, BusRefusedError),
+        (400, 10100, BusRefusedError),
+        (500, 10052, BusRefusedError),
+        (503, 10039, BusRefusedError),
+        (400, 10058, BusRefusedError),
+        (503, 10047, TemporaryError),
+        (503, 10008, TemporaryError),
+        (408, 0, BusRefusedError),
+    ],
+)
+def test_an_error_code_becomes_an_exception(code, err_code, kind):
+    error = error_from("doing it", ApiError(code=code, err_code=err_code, description="its text"))
+    assert type(error) is kind
+    assert str(error).startswith("doing it: its text")
+
+
+def test_without_jetstream_the_error_tells_how_to_enable_it():
+    error = error_from("asking", ApiError(code=503, err_code=10039, description="jetstream not enabled for account"))
+    assert "-js" in str(error)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\xff", b'{"seq":"x"}'])
+def test_an_undecodable_response_is_a_temporary_error(data):
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        decode_response("publishing", data, msgspec.json.Decoder(PublishResponse))
+
+
+def test_omitted_zero_values_do_not_differ():
+    settings = TopologySettings()
+    for stream in declared_streams(settings):
+        config = stream_config(stream, settings)
+        zero_left_out = {key: value for key, value in config.items() if value}
+        assert differences(stream.name, config, zero_left_out) == []
+
+
+def test_a_difference_is_named_with_both_values():
+    settings = TopologySettings()
+    config = stream_config(declared_streams(settings)[0], settings)
+    assert differences("stream PENDING", config, config | {"max_age": 5, "more": 1}) == [
+        "stream PENDING: max_age: want 0, got 5"
+    ]
