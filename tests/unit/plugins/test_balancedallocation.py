@@ -48,7 +48,7 @@ def scored(pod, *placed, node=NODE, args=CPU_AND_MEMORY):
         pytest.param(asking(**{GPU: "1"}), [], None, id="nor one that asks for something else"),
     ],
 )
-def test_points_follow_the_change_of_balance(pod, placed, points):
+def test_scores_follow_the_change_of_balance(pod, placed, points):
     assert scored(pod, *placed) == points
 
 
@@ -57,7 +57,7 @@ def test_more_than_two_resources_are_balanced_by_their_standard_deviation():
     assert scored(asking(cpu="2", **{GPU: "1"}), args=WITH_GPU) == 64
 
 
-def test_an_extended_resource_counts_only_for_pods_that_ask_for_it():
+def test_an_extended_resource_counts_only_for_pods_that_request_it():
     # cpu and memory alone: |.5 - 0| / 2 = .25, balance 75; (50 + 75 - 100) / 2 = 12
     assert scored(asking(cpu="2"), asking("a", **{GPU: "4"}), args=WITH_GPU) == 62
 

@@ -129,7 +129,7 @@ class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look
     """Everything that was looked for was found."""
 
 
-def test_random_clusters_give_every_plugin_something_to_tell_apart():
+def test_random_clusters_give_every_plugin_different_results():
     """Otherwise nothing would be compared. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}
 

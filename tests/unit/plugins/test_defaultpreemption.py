@@ -75,26 +75,26 @@ def evicted(pod: Pod, snapshot: Snapshot) -> tuple[str, list[str]] | None:
 # On one node.
 
 
-def test_as_few_pods_go_as_are_needed():
+def test_as_few_pods_as_needed_are_evicted():
     snapshot = cluster(n=[running("a"), running("b")])
     assert evicted(important(cpu="1"), snapshot) == ("n", ["b"])
     assert evicted(important(cpu="2"), snapshot) == ("n", ["a", "b"])
 
 
-def test_the_less_important_pod_goes():
+def test_the_pod_of_lower_priority_is_evicted():
     assert evicted(important(), cluster(n=[running("a", priority=1), running("b", priority=2)])) == ("n", ["a"])
 
 
-def test_of_equal_pods_the_younger_one_goes():
+def test_of_equal_pods_the_younger_one_is_evicted():
     assert evicted(important(), cluster(n=[running("a", second=5), running("b", second=3)])) == ("n", ["a"])
 
 
-def test_a_pod_of_which_nobody_says_since_when_it_runs_is_the_youngest():
+def test_a_pod_without_start_time_is_the_youngest():
     snapshot = cluster(n=[a_pod("new", containers=[a_container(cpu="1")]), running("old", second=59)])
     assert evicted(important(), snapshot) == ("n", ["new"])
 
 
-def test_pods_of_the_same_priority_stay():
+def test_pods_of_the_same_priority_are_not_evicted():
     said = ranked(important(priority=5), cluster(n=[running("a", priority=5, cpu="2")]))
     assert said.nomination is None
     assert said.message == (
@@ -103,13 +103,13 @@ def test_pods_of_the_same_priority_stay():
     )
 
 
-def test_a_pod_that_a_budget_protects_stays_when_another_can_go():
+def test_a_pod_protected_by_a_budget_stays_when_another_can_be_evicted():
     snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
     budget(snapshot, "web", allowed=0)
     assert evicted(important(), snapshot) == ("n", ["b"])
 
 
-def test_a_budget_protects_only_as_many_as_it_must():
+def test_a_budget_protects_only_as_many_pods_as_it_must():
     pods = [running(name, labels={"app": "web"}, second=second) for second, name in enumerate("abc")]
     snapshot = cluster("3", n=[*pods, running("d", priority=5, cpu="0")])
     budget(snapshot, "web", allowed=1)
@@ -117,13 +117,13 @@ def test_a_budget_protects_only_as_many_as_it_must():
     assert evicted(important(), snapshot) == ("n", ["a"])
 
 
-def test_a_pod_whose_disruption_is_counted_already_is_not_protected():
+def test_an_already_counted_disruption_is_not_protected():
     snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
     budget(snapshot, "web", allowed=0, a=NOON.format(0))
     assert evicted(important(), snapshot) == ("n", ["a"])
 
 
-def test_a_budget_without_a_selector_protects_nobody():
+def test_a_budget_without_a_selector_protects_no_pod():
     snapshot = cluster(n=[running("a", labels={"app": "web"}), running("b", priority=5)])
     empty = PodDisruptionBudget(
         metadata=ObjectMeta(name="all", namespace="default", uid="all"), spec=SelectorSpec(selector=LabelSelector())
@@ -132,14 +132,14 @@ def test_a_budget_without_a_selector_protects_nobody():
     assert evicted(important(), snapshot) == ("n", ["a"])
 
 
-def test_a_pod_that_must_be_apart_from_the_important_one_goes():
+def test_a_pod_with_anti_affinity_to_the_preemptor_is_evicted():
     apart = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "noisy"}))
     affinity = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=[apart]))
     snapshot = cluster("4", n=[running("noisy", labels={"app": "noisy"}, priority=7), running("quiet")])
     assert evicted(important(affinity=affinity), snapshot) == ("n", ["noisy"])
 
 
-def test_a_pod_whose_zone_has_too_many_of_its_kind_takes_the_place_of_one():
+def test_in_a_zone_that_exceeds_the_skew_a_matching_pod_is_evicted():
     kind = LabelSelector(match_labels={"app": "web"})
     constraint = TopologySpreadConstraint(
         max_skew=1, topology_key="zone", when_unsatisfiable="DoNotSchedule", label_selector=kind
@@ -151,7 +151,7 @@ def test_a_pod_whose_zone_has_too_many_of_its_kind_takes_the_place_of_one():
     assert evicted(vip, snapshot) == ("a1", ["w1", "w2"])
 
 
-def test_the_state_is_as_it_was_afterwards():
+def test_the_snapshot_is_restored():
     snapshot = cluster(n=[running("a"), running("b")], m=[running("c", cpu="2")])
     ranked(important(cpu="2"), snapshot)
     assert [snapshot.node_of(f"uid-{name}") for name in "abc"] == ["n", "n", "m"]
@@ -200,13 +200,13 @@ CRITERIA = [
 
 
 @pytest.mark.parametrize(("nodes", "expected"), CRITERIA)
-def test_the_node_is_taken_where(nodes, expected):
+def test_the_nominated_node_is_the_one_where(nodes, expected):
     snapshot = cluster(**nodes)
     budget(snapshot, "web", allowed=0)
     assert evicted(important(cpu="2"), snapshot) == expected
 
 
-def test_equal_nodes_are_told_apart_by_chance_that_is_the_same_everywhere():
+def test_ties_are_broken_by_the_same_hash_everywhere():
     nodes = {f"n{i}": [running(f"a{i}", cpu="2")] for i in range(8)}
     chosen = [
         evicted(a_pod(f"vip{i}", priority=9, containers=[a_container(cpu="2")]), cluster(**nodes)) for i in range(30)
@@ -218,13 +218,13 @@ def test_equal_nodes_are_told_apart_by_chance_that_is_the_same_everywhere():
     assert len({node for node, _ in chosen}) > 4
 
 
-def test_a_node_that_evictions_do_not_help_is_left_out():
+def test_a_node_where_preemption_does_not_help_is_left_out():
     snapshot = cluster(n=[running("a", cpu="2")], m=[running("b", priority=9, cpu="2")])
     snapshot.set_node(a_node("n", cpu="2", unschedulable=True))
     assert evicted(important(cpu="2"), snapshot) == ("m", ["b"])
 
 
-def test_room_that_is_kept_for_a_more_important_pod_is_not_taken():
+def test_nominated_pods_of_higher_priority_are_respected():
     snapshot = cluster(n=[running("a", cpu="2")], m=[running("b", priority=9, cpu="2")])
     snapshot.nominate(a_pod("other", priority=2000, containers=[a_container(cpu="2")]), "n")
     assert evicted(important(cpu="2"), snapshot) == ("m", ["b"])
@@ -323,7 +323,7 @@ def diagnosis_of(pod: Pod, snapshot: Snapshot) -> Diagnosis:
     return feasible.diagnosis()
 
 
-def test_where_nothing_helps_the_words_are_those_of_a_dry_run_of_every_node():
+def test_where_nothing_helps_the_message_is_that_of_a_full_dry_run():
     compared = 0
     for seed in range(400):
         snapshot, pod = hopeless_cluster(seed)
@@ -339,7 +339,7 @@ def test_where_nothing_helps_the_words_are_those_of_a_dry_run_of_every_node():
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_no_node_is_better_than_the_one_that_is_found(seed):
+def test_no_node_costs_less_than_the_nominated_one(seed):
     snapshot, pod = random_cluster(seed)
     ranking = ranked(pod, snapshot)
     every = [] if ranking.candidates else victims_everywhere(pod, snapshot)
@@ -351,7 +351,7 @@ def test_no_node_is_better_than_the_one_that_is_found(seed):
     assert ranking.nomination.victims == tuple(placed.pod.uid for placed in chosen.pods)
 
 
-def test_the_random_clusters_are_of_use():
+def test_the_random_clusters_cover_all_outcomes():
     rankings = [ranked(pod, snapshot) for snapshot, pod in map(random_cluster, range(150))]
     nominated = [ranking for ranking in rankings if ranking.nomination]
     assert len(nominated) > 40
@@ -380,7 +380,7 @@ def test_the_search_ends_when_enough_candidates_were_found(enough, chosen):
     assert (nomination.node, [uid.removeprefix("uid-") for uid in nomination.victims]) == chosen
 
 
-def test_arguments_that_let_nothing_be_found_are_refused():
+def test_arguments_without_any_candidate_are_rejected():
     args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=0)
     assert validate(args, "args") == [
         "args.minCandidateNodesPercentage: want more than 0, or minCandidateNodesAbsolute more than 0, got 0"
@@ -401,7 +401,7 @@ class Busy(PreFilterPlugin):
         return PreFilterResult(Status.unschedulable("busy"))
 
 
-def test_what_is_refused_before_any_node_is_looked_at_is_helped_by_no_eviction():
+def test_preemption_does_not_help_after_a_pre_filter_rejection():
     plugins = (Busy(), NodeResourcesFit(NodeResourcesFitArgs()), DefaultPreemption(DefaultPreemptionArgs()))
     snapshot = cluster(n=[running("a", cpu="2")], m=[])
     said = rank(important(), snapshot, profile_of(*plugins), attempt=first_attempt(important()))
@@ -415,7 +415,7 @@ def test_what_is_refused_before_any_node_is_looked_at_is_helped_by_no_eviction()
 # Who may preempt.
 
 
-def test_a_pod_whose_policy_is_never_evicts_nobody():
+def test_preemption_policy_never_evicts_no_pod():
     said = ranked(important(preemption_policy="Never"), cluster(n=[running("a", cpu="2")]))
     assert said.nomination is None
     assert said.message.endswith("Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
@@ -434,30 +434,30 @@ def nominated(pod: Pod, node: str) -> Pod:
     return msgspec.structs.replace(pod, status=PodStatus(nominated_node_name=node))
 
 
-def test_while_its_victims_are_going_a_pod_evicts_nobody_more():
+def test_no_further_eviction_while_victims_terminate():
     snapshot = cluster(n=[going(running("a", cpu="2"))], m=[running("b", cpu="2")])
     said = ranked(nominated(important(), "n"), snapshot)
     assert said.nomination == Nomination("n")
     assert said.message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
 
 
-def test_a_pod_that_goes_for_another_reason_is_not_waited_for():
+def test_a_pod_terminating_for_another_reason_is_not_waited_for():
     snapshot = cluster(n=[going(running("a", cpu="2"), "DeletionByTaintManager")])
     assert evicted(nominated(important(), "n"), snapshot) == ("n", ["a"])
 
 
-def test_a_pod_whose_node_has_become_impossible_preempts_elsewhere():
+def test_a_pod_whose_nominated_node_is_unresolvable_preempts_elsewhere():
     snapshot = cluster(n=[going(running("a", cpu="2"))], m=[running("b", cpu="2")])
     snapshot.set_node(a_node("n", cpu="2", unschedulable=True))
     assert evicted(nominated(important(), "n"), snapshot) == ("m", ["b"])
 
 
-def test_where_nothing_helps_any_more_the_node_is_not_kept():
+def test_where_nothing_helps_the_nomination_is_cleared():
     said = ranked(nominated(important(), "n"), cluster(n=[running("a", priority=5000, cpu="2")]))
     assert (said.nomination, said.clears_nomination) == (None, True)
 
 
-def test_a_profile_without_preemption_does_not_keep_a_node():
+def test_without_preemption_the_nomination_is_cleared():
     fit = NodeResourcesFit(NodeResourcesFitArgs())
     snapshot = cluster(n=[running("a", cpu="2")])
     said = rank(important(), snapshot, profile_of(fit), attempt=first_attempt(important()))
@@ -471,13 +471,13 @@ def test_a_profile_without_preemption_does_not_keep_a_node():
 # A pod for which room was made.
 
 
-def test_a_pod_is_ranked_on_the_node_that_is_kept_for_it_alone():
+def test_a_nominated_pod_is_ranked_on_its_node_alone():
     snapshot = cluster(n=[running("a")], m=[])
     said = ranked(nominated(important(), "n"), snapshot)
     assert [candidate.node for candidate in said.candidates] == ["n"]
 
 
-def test_a_pod_whose_node_is_full_is_ranked_on_all_others():
+def test_a_pod_whose_nominated_node_is_full_is_ranked_on_all_nodes():
     snapshot = cluster(n=[running("a", cpu="2")], m=[])
     assert [candidate.node for candidate in ranked(nominated(important(), "n"), snapshot).candidates] == ["m"]
 
@@ -485,7 +485,7 @@ def test_a_pod_whose_node_is_full_is_ranked_on_all_others():
 # Asked again by the binder.
 
 
-def test_the_binder_is_told_whom_the_pod_needs_gone_now():
+def test_confirm_returns_the_present_victims():
     snapshot = cluster(n=[running("a"), running("b", second=1)])
     assert confirm(important(), "n", snapshot, default_profile()) == Nomination("n", ("uid-b",))
 
@@ -499,5 +499,5 @@ def test_the_binder_is_told_whom_the_pod_needs_gone_now():
         pytest.param(important(priority=0), "n", id="not important enough"),
     ],
 )
-def test_the_binder_is_told_when_nobody_can_go(pod, node):
+def test_confirm_returns_none_without_victims(pod, node):
     assert confirm(pod, node, cluster(n=[running("a", cpu="2")]), default_profile()) is None

@@ -16,7 +16,7 @@ def said_of(pod):
     return rank(pod, snapshot, default_profile(), attempt=first_attempt(pod))
 
 
-def test_a_pod_with_claims_is_told_which_and_what_to_do():
+def test_a_pod_with_claims_is_rejected_with_their_names():
     claims = [PodResourceClaim(name="gpu"), PodResourceClaim(name="nic")]
     ranking = said_of(a_pod(resource_claims=claims))
     assert ranking.message == (
@@ -26,13 +26,13 @@ def test_a_pod_with_claims_is_told_which_and_what_to_do():
     assert (ranking.candidates, ranking.unschedulable_plugins, ranking.nomination) == ((), ("DynamicResources",), None)
 
 
-def test_nothing_that_happens_to_others_wakes_it():
+def test_no_event_requeues_it():
     event = ClusterEvent(Resource.NODE, Action.ADD)
     pod = a_pod(resource_claims=[PodResourceClaim(name="gpu")])
     assert may_help(default_profile(), {"DynamicResources"}, event, pod, None, a_node("n")) is False
 
 
-def test_a_pod_that_was_refused_before_its_turn_hears_what_kube_scheduler_says():
+def test_after_another_pre_filter_rejected_the_message_is_kube_schedulers():
     assert said_of(using()).message == '0/1 nodes are available: persistentvolumeclaim "data" not found. not found'
 
 

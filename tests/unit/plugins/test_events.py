@@ -44,7 +44,7 @@ def made(name: str, release: str = "1.36"):
         if REFUSING & set(factory.points)
     ],
 )
-def test_a_plugin_that_can_refuse_a_pod_names_the_events_that_may_help(release, name):
+def test_plugins_that_reject_pods_register_events(release, name):
     plugin = made(name, release)
     refuses = any(isinstance(plugin, POINT_TYPES[point]) for point in REFUSING)
     assert refuses
@@ -434,7 +434,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
         ),
     ],
 )
-def test_events_that_help_wake_and_those_that_cannot_do_not(plugin, pod, resource, action, old, new, helps):
+def test_queueing_hints_match_events_that_help(plugin, pod, resource, action, old, new, helps):
     profile = profile_of(made(plugin)) if plugin != "SchedulingGates" else None
     event = ClusterEvent(resource, action)
     if profile is None:
@@ -443,7 +443,7 @@ def test_events_that_help_wake_and_those_that_cannot_do_not(plugin, pod, resourc
         assert may_help(profile, [plugin], event, pod, old, new) is helps
 
 
-def test_a_pod_that_several_plugins_refused_is_helped_by_what_helps_one_of_them():
+def test_an_event_that_helps_one_of_several_plugins_requeues():
     profile = profile_of(made("TaintToleration"), made("NodeResourcesFit"))
     added = ClusterEvent(NODE, Action.ADD)
     both = ["TaintToleration", "NodeResourcesFit"]

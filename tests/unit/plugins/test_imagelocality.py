@@ -59,11 +59,11 @@ def running(*images: str, **spec):
         ),
     ],
 )
-def test_points_follow_the_bytes_that_are_there(pod, nodes, points):
+def test_scores_follow_the_bytes_on_the_node(pod, nodes, points):
     assert scored(pod, *nodes) == points
 
 
-def test_images_that_come_and_go_change_how_far_one_is_spread():
+def test_the_share_of_nodes_follows_image_changes():
     pod, snapshot = running("a:1"), Snapshot()
     plugin, state = ImageLocality(), CycleState(snapshot.class_of(pod))
 

@@ -127,7 +127,7 @@ WEB, DB = wanting("web", "web"), wanting("db", "db")
         ),
     ],
 )
-def test_nodes_are_refused_by_who_is_there(pod, snapshot, expected):
+def test_nodes_are_rejected_by_their_pods(pod, snapshot, expected):
     assert refused(pod, snapshot) == expected
 
 
@@ -141,14 +141,14 @@ def test_nodes_are_refused_by_who_is_there(pod, snapshot, expected):
         pytest.param({"namespace_selector": LabelSelector()}, True, id="all of them"),
     ],
 )
-def test_terms_mean_pods_of_their_namespaces(fields, met):
+def test_terms_match_pods_of_their_namespaces(fields, met):
     there = msgspec.structs.replace(WEB, metadata=msgspec.structs.replace(WEB.metadata, namespace="other"))
     snapshot = cluster(n0=[there])
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="other", labels={"team": "red"})))
     assert ("n0" not in refused(wanting("p", together=requiring(term("web", **fields))), snapshot)) is met
 
 
-def test_a_namespace_that_changes_its_labels_changes_who_is_meant():
+def test_namespace_labels_change_the_matching_pods():
     pod = wanting("p", apart=requiring(term("web", namespace_selector=LabelSelector(match_labels={"team": "red"}))))
     snapshot, seen = cluster(n0=[WEB]), []
     for team in ("red", "blue", "red"):
@@ -205,7 +205,7 @@ def test_a_namespace_that_changes_its_labels_changes_who_is_meant():
         ),
     ],
 )
-def test_points_follow_the_wishes(pod, placed, args, expected):
+def test_scores_follow_preferred_terms(pod, placed, args, expected):
     assert points(pod, cluster(**placed), **args) == expected
 
 
@@ -216,7 +216,7 @@ def test_points_are_divided_before_they_are_multiplied():
 
 
 @given(snapshot=snapshots(), pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
-def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, other, node):
+def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, node):
     info = node_info(snapshot, node)
     if info is None or snapshot.node_of(other.uid) is not None:
         return
@@ -279,7 +279,7 @@ def test_events_that_help(pod, resource, action, old, new, expected):
     assert may_help(default_profile(), {"InterPodAffinity"}, ClusterEvent(resource, action), pod, old, new) is expected
 
 
-def test_the_weight_of_required_terms_is_that_of_a_preference():
+def test_the_hard_weight_must_be_within_0_and_100():
     assert validate(InterPodAffinityArgs(hard_pod_affinity_weight=101), "args") == [
         "args.hardPodAffinityWeight: want 0..100, got 101"
     ]

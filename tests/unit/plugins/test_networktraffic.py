@@ -81,7 +81,7 @@ def test_scores_relative_to_the_busiest(more, receive, expected):
     assert points(how, cluster(how, **samples)) == expected
 
 
-def test_directions_are_received_transmitted_or_both_together():
+def test_directions_are_receive_transmit_or_the_sum():
     two = {"a": sampled(30.0, transmit=10.0), "b": sampled(10.0, transmit=40.0)}
     for direction, expected in [
         ("receive", {"a": 0, "b": 67}),  # 100 - 10*100/30 = 100 - 33
@@ -107,7 +107,7 @@ def test_scores_by_the_capacity_of_the_nodes_own_link():
     assert points(without, cluster(without, untold=sampled(50.0))) == {"untold": 33}
 
 
-def test_a_sample_older_than_the_maximum_age_is_not_believed():
+def test_a_sample_older_than_the_maximum_age_is_ignored():
     how = args(maximum_age=timedelta(seconds=60), unknown_score=7)
     snapshot = cluster(how, fresh=sampled(50.0, ago=60), stale=sampled(1.0, ago=61))
     assert points(how, snapshot) == {"fresh": 0, "stale": 7}
@@ -115,7 +115,7 @@ def test_a_sample_older_than_the_maximum_age_is_not_believed():
     assert points(how, snapshot) == {"fresh": 7, "stale": 7}
 
 
-def test_pods_placed_lately_count_with_an_estimate_that_fades_as_the_average_takes_it_in():
+def test_the_estimate_of_recently_placed_pods_fades():
     how = args(pod_bandwidth="8M")  # 1 MB/s
     snapshot = cluster(how, a=sampled(0.0, ago=10))
     for name, since in [("whole", T0 - 5), ("half", T0 - 60), ("none", T0 - 110), ("proposed", None)]:
@@ -131,7 +131,7 @@ def test_pods_placed_lately_count_with_an_estimate_that_fades_as_the_average_tak
     assert plugin.score(state, pod, node_info(snapshot, "a")) == 1_000_000
 
 
-def test_a_pod_counts_as_it_announces():
+def test_a_pod_counts_by_its_annotation():
     snapshot = cluster(how := args(pod_bandwidth="8M", direction="both"), a=sampled(0.0, transmit=0.0))
     loud = a_pod("loud")
     metadata = msgspec.structs.replace(
@@ -159,7 +159,7 @@ def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_share(qui
     assert len(placed) == 20
 
 
-def test_without_an_estimate_they_would_all_follow_the_quiet_one():
+def test_without_an_estimate_all_go_to_the_quiet_node():
     how = args(pod_bandwidth="0")
     snapshot = cluster(how, quiet=sampled(9 * MEGA), busy=sampled(10 * MEGA))
     profile = profile_of(NetworkTraffic(how))
@@ -170,7 +170,7 @@ def test_without_an_estimate_they_would_all_follow_the_quiet_one():
         snapshot.place(pod, best)
 
 
-def test_the_ranking_says_value_age_and_estimate():
+def test_the_explanation_has_value_age_and_estimate():
     how = args(pod_bandwidth="8M", maximum_age=timedelta(seconds=60))
     snapshot = cluster(how, a=sampled(80.04 * MEGA, ago=12), b=None, c=sampled(1.0 * MEGA, ago=70))
     for name in ("x", "y"):
@@ -184,7 +184,7 @@ def test_the_ranking_says_value_age_and_estimate():
     }
 
 
-def test_the_filter_refuses_a_saturated_link_and_nothing_that_is_not_known():
+def test_the_filter_rejects_saturated_links_and_passes_unknown_ones():
     how = args(saturation_percent=90)
     snapshot = cluster(
         how,
@@ -202,7 +202,7 @@ def test_the_filter_refuses_a_saturated_link_and_nothing_that_is_not_known():
     assert profile.live_sources_of_filters == profile.live_sources != frozenset()
 
 
-def test_pods_on_their_way_fill_a_link_too():
+def test_proposed_and_assumed_pods_fill_a_link_too():
     how = args(saturation_percent=90, pod_bandwidth="80")  # 10 byte/s
     snapshot, pod = cluster(how, a=sampled(75.0, capacity=100.0)), a_pod()
     profile = profile_of(FACTORY.build(how))
@@ -233,7 +233,7 @@ def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> Live
         pytest.param({}, news(None), True, id="a removed sample: what is unknown refuses nobody"),
     ],
 )
-def test_a_sample_helps_whom_saturated_links_refused_when_it_shows_room(more, heard, helps):
+def test_a_sample_below_the_limit_helps(more, heard, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90, **more)))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
     assert may_help(profile, ["NetworkTraffic"], event, a_pod(), None, heard) is helps
@@ -249,12 +249,12 @@ def test_a_sample_helps_whom_saturated_links_refused_when_it_shows_room(more, he
         pytest.param(Resource.FACTS, Action.UPDATE, None, None, False, id="other live data"),
     ],
 )
-def test_other_events_that_help_whom_saturated_links_refused(resource, action, old, new, helps):
+def test_other_events_that_help(resource, action, old, new, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90)))
     assert may_help(profile, ["NetworkTraffic"], ClusterEvent(resource, action), a_pod(), old, new) is helps
 
 
-def test_no_filter_unless_it_is_wished_for():
+def test_no_filter_unless_configured():
     plugin = FACTORY.build(args())
     assert not isinstance(plugin, FilteringNetworkTraffic)
     assert profile_of(plugin).live_sources_of_filters == frozenset()
@@ -320,7 +320,7 @@ class Reckoning:
 
 
 @given(how=variants, history=histories)
-def test_both_forms_agree_with_a_reckoning_from_nothing_after_any_history(how, history):
+def test_both_forms_agree_with_a_fresh_computation_after_any_history(how, history):
     snapshot, told = Snapshot(), Reckoning(how)
     snapshot.live.observe_time(T0)
     plugin, pod = FACTORY.build(how), a_pod("asks")
@@ -363,7 +363,7 @@ def agree(plugin, pod, snapshot: Snapshot, told: Reckoning) -> None:
             assert plugin.filter(state, pod, info) == verdicts.statuses[code]
 
 
-def test_metadata_of_a_pod_without_annotations_is_no_trouble():
+def test_a_pod_without_annotations_is_valid():
     snapshot = cluster(how := args(), a=sampled(1.0))
     snapshot.place(msgspec.structs.replace(a_pod("bare"), metadata=ObjectMeta(uid="bare")), "a")
     assert points(how, snapshot) == {"a": 0}

@@ -155,7 +155,7 @@ def test_points_for_preferred_terms(added, points):
     assert plugin.normalize(state, pod, raw, nodes).tolist() == points
 
 
-def test_without_preferences_there_are_no_points():
+def test_without_preferred_terms_score_is_skipped():
     snapshot = Snapshot()
     state = CycleState(snapshot.class_of(a_pod()))
     assert NodeAffinityPlugin(NodeAffinityArgs()).pre_score(state, a_pod(), Nodes(snapshot)).is_skip
@@ -163,7 +163,7 @@ def test_without_preferences_there_are_no_points():
     assert added.pre_score(state, a_pod(), Nodes(snapshot)).is_success
 
 
-def test_what_the_profile_adds_is_required_of_every_pod_and_said_first():
+def test_added_affinity_is_required_of_every_pod_and_reported_first():
     snapshot = Snapshot()
     snapshot.set_node(a_node("n0", labels={"disk": "ssd"}))
     snapshot.set_node(a_node("n1"))
@@ -179,7 +179,7 @@ def test_what_the_profile_adds_is_required_of_every_pod_and_said_first():
 VALID = "In or NotIn with values, Exists or DoesNotExist without any, or Gt or Lt with one value, a whole number"
 
 
-def test_every_problem_of_added_affinity_is_told_with_its_path():
+def test_every_problem_of_added_affinity_has_its_path():
     added = PodNodeAffinity(
         required_during_scheduling_ignored_during_execution=NodeSelector(node_selector_terms=[term("a", "Like", "b")]),
         preferred_during_scheduling_ignored_during_execution=[
@@ -196,7 +196,7 @@ def test_every_problem_of_added_affinity_is_told_with_its_path():
     assert validate(NodeAffinityArgs(), "args") == []
 
 
-def test_many_different_taints_are_each_looked_at_for_the_rows_that_are_asked_about():
+def test_many_different_taints_are_evaluated_only_for_the_given_rows():
     snapshot, plugin = Snapshot(), TaintToleration()
     for i in range(50):
         snapshot.set_node(a_node(f"n{i}", taints=[Taint(key=f"k{i}", effect="NoSchedule")]))

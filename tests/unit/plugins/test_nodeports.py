@@ -56,7 +56,7 @@ def test_a_sidecar_keeps_its_port_and_an_init_container_does_not():
     )
 
 
-def test_a_port_is_free_again_when_the_last_pod_that_had_it_has_gone():
+def test_a_port_is_free_when_its_last_user_is_deleted():
     snapshot, pod = Snapshot(), taking("a", 80)
     plugin, state = NodePorts(), CycleState(snapshot.class_of(pod))
     snapshot.set_node(a_node("n"))
@@ -70,7 +70,7 @@ def test_a_port_is_free_again_when_the_last_pod_that_had_it_has_gone():
 
 
 @pytest.mark.parametrize(("gone", "helps"), [(taking("b", 80), True), (taking("b", 81), False)])
-def test_only_a_pod_that_had_the_port_helps_by_going(gone, helps):
+def test_only_deleting_a_user_of_the_port_helps(gone, helps):
     was = msgspec.structs.replace(gone, spec=msgspec.structs.replace(gone.spec, node_name="n"))
     event = ClusterEvent(Resource.POD, Action.DELETE)
     assert may_help(default_profile(), {"NodePorts"}, event, taking("a", 80), was, None) is helps

@@ -61,17 +61,17 @@ def filtered(pod: Pod, node, *placed: Pod, args: NodeResourcesFitArgs | None = N
         pytest.param(asking(**{GPU: "0"}), a_node("n"), (), Code.SUCCESS, id="none of what is not there"),
     ],
 )
-def test_what_must_fit(pod, node, reasons, code):
+def test_requests_must_fit(pod, node, reasons, code):
     status = filtered(pod, node)
     assert (status.reasons, status.code) == (reasons, code)
 
 
-def test_what_other_pods_have_is_not_free_but_can_become_so():
+def test_requests_of_other_pods_are_not_free_but_resolvable():
     status = filtered(asking(cpu="2"), a_node("n"), asking("other", cpu="3"))
     assert (status.reasons, status.code) == (("Insufficient cpu",), Code.UNSCHEDULABLE)
 
 
-def test_a_pod_that_asks_for_nothing_fits_an_overcommitted_node():
+def test_a_pod_without_requests_fits_an_overcommitted_node():
     assert filtered(asking(), a_node("n", cpu="1"), asking("other", cpu="3")).is_success
 
 
@@ -208,7 +208,7 @@ LESS_MEMORY = (
         pytest.param(Action.UPDATE_POD_LABEL, BOUND, BOUND, False, id="labels do not matter"),
     ],
 )
-def test_pods_that_help(action, old, new, expected):
+def test_pod_events_that_help(action, old, new, expected):
     assert helped(WAITING, Resource.POD, action, old, new) is expected
 
 
@@ -223,12 +223,12 @@ def test_pods_that_help(action, old, new, expected):
         pytest.param(a_node("n", pods="1"), a_node("n", pods="2"), True, id="more pods"),
     ],
 )
-def test_nodes_that_help(old, new, expected):
+def test_node_events_that_help(old, new, expected):
     action = Action.ADD if old is None else Action.UPDATE_NODE_ALLOCATABLE
     assert helped(WAITING, Resource.NODE, action, old, new) is expected
 
 
-def test_room_that_was_kept_and_is_free_again_helps():
+def test_a_cleared_nomination_helps():
     assert helped(WAITING, Resource.NOMINATION, Action.DELETE, None, None)
 
 
@@ -238,7 +238,7 @@ def test_sidecars_and_init_containers_must_fit_too():
     assert filtered(pod, a_node("n")).reasons == ("Insufficient cpu",)
 
 
-def test_every_problem_of_the_arguments_is_told_with_its_path():
+def test_every_problem_of_the_arguments_has_its_path():
     args = NodeResourcesFitArgs(
         ignored_resources=["cpu", "a gpu"],
         ignored_resource_groups=["a/b"],
@@ -291,9 +291,9 @@ def test_every_problem_of_the_arguments_is_told_with_its_path():
         ),
     ],
 )
-def test_an_unknown_strategy_or_one_without_a_shape_is_refused(strategy, problem):
+def test_an_unknown_strategy_or_one_without_a_shape_is_rejected(strategy, problem):
     assert validate(NodeResourcesFitArgs(scoring_strategy=strategy), "a") == [problem]
 
 
-def test_the_arguments_without_anything_said_are_valid():
+def test_the_default_arguments_are_valid():
     assert validate(NodeResourcesFitArgs(), "a") == []

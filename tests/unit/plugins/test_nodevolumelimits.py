@@ -57,25 +57,25 @@ def bound(*names: str):
     return [thing for name in names for thing in (a_claim(name, volume=f"v-{name}"), of_driver(f"v-{name}"))]
 
 
-def test_what_the_pod_brings_and_what_is_there_must_fit():
+def test_new_and_present_volumes_must_fit():
     limit = a_csi_node(disks_example_com=2)
     snapshot = cluster(limit, *bound("a", "b", "c"), pods=[using("o", "a")])
     assert answer(using("web", "b"), snapshot) == SUCCESS  # 1 + 1 = 2
     assert answer(using("web", "b", "c"), snapshot) == MAX_VOLUME_COUNT_EXCEEDED  # 1 + 2 = 3
 
 
-def test_a_volume_that_is_there_already_is_counted_once():
+def test_a_present_volume_is_counted_once():
     snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), pods=[using("o", "a")])
     assert answer(using("web", "a"), snapshot) == SUCCESS
 
 
-def test_a_node_that_names_no_limit_has_none():
+def test_a_node_without_a_limit_has_none():
     claims = bound("a", "b")
     assert answer(using("web", "a", "b"), cluster(*claims)) == SUCCESS
     assert answer(using("web", "a", "b"), cluster(a_csi_node(other=0), *claims)) == SUCCESS
 
 
-def test_what_is_attached_counts_though_no_pod_uses_it():
+def test_attached_volumes_count_without_a_pod():
     limit = a_csi_node(disks_example_com=1)
     assert (
         answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0"))) == MAX_VOLUME_COUNT_EXCEEDED
@@ -83,7 +83,7 @@ def test_what_is_attached_counts_though_no_pod_uses_it():
     assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n9"))) == SUCCESS
 
 
-def test_an_attachment_that_ends_frees_its_place():
+def test_a_deleted_attachment_no_longer_counts():
     snapshot, plugin, pod = (
         cluster(a_csi_node(disks_example_com=1), *bound("a", "b")),
         NodeVolumeLimits(),
@@ -96,7 +96,7 @@ def test_an_attachment_that_ends_frees_its_place():
     assert said == [MAX_VOLUME_COUNT_EXCEEDED, SUCCESS]
 
 
-def test_a_volume_that_is_still_to_be_made_counts_for_its_classs_driver():
+def test_an_unprovisioned_volume_counts_for_the_driver_of_its_class():
     full = a_csi_node(disks_example_com=0)
     assert answer(using(), cluster(full, a_class(), a_claim())) == MAX_VOLUME_COUNT_EXCEEDED
     assert answer(using(), cluster(full, a_class("other.example.com"), a_claim())) == SUCCESS
@@ -114,7 +114,7 @@ def test_a_volume_that_is_still_to_be_made_counts_for_its_classs_driver():
         ),
     ],
 )
-def test_an_in_tree_disk_counts_for_the_driver_that_took_it_over(volume, driver):
+def test_an_in_tree_disk_counts_for_its_csi_driver(volume, driver):
     snapshot = cluster(a_csi_node(**{driver.replace(".", "_"): 0}))
     assert answer(a_pod(volumes=[volume]), snapshot) == MAX_VOLUME_COUNT_EXCEEDED
 
@@ -131,13 +131,13 @@ def test_a_claim_that_is_missing_is_named():
     assert said.reasons == ('looking up PVC default/data: persistentvolumeclaim "data" not found',)
 
 
-def test_an_odd_in_tree_disk_is_an_error_that_names_it():
+def test_an_untranslatable_disk_is_an_error():
     odd = a_pod(volumes=[Volume(name="d", aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://z/odd"))])
     (reason,) = answer(odd, cluster(a_csi_node(ebs_csi_aws_com=1))).reasons
     assert reason.startswith("converting volume(d) from inline to csi: reading volumeID 'aws://z/odd'")
 
 
-def test_an_odd_disk_of_a_pod_that_is_there_is_not_for_others():
+def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
     odd = a_pod("o", volumes=[Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://z/odd"))])
     snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), attached("v-a", "n9"), pods=[odd])
     assert answer(using("web", "a"), snapshot) == SUCCESS
@@ -160,6 +160,6 @@ def test_an_odd_disk_of_a_pod_that_is_there_is_not_for_others():
         pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node of which nothing is said"),
     ],
 )
-def test_only_what_may_make_a_place_wakes_the_pod(resource, action, old, new, helps):
+def test_only_events_that_may_free_a_volume_requeue_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
     assert may_help(default_profile(), {"NodeVolumeLimits"}, event, using(), old, new) is helps

@@ -115,12 +115,12 @@ ZONE_A = {"n0": CONSTRAINTS_NOT_MATCHED, "n1": CONSTRAINTS_NOT_MATCHED, **OUTSID
         pytest.param(web("p", constraint(SOFT)), {"n0": 9}, {}, id="a wish refuses nothing"),
     ],
 )
-def test_a_domain_may_be_so_far_ahead(pod, counts, expected):
+def test_a_domain_may_exceed_the_minimum_by_max_skew(pod, counts, expected):
     assert refused(pod, cluster(**counts)) == expected
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(None, ZONE_A), ("Honor", OUTSIDE)])
-def test_tainted_nodes_count_unless_the_constraint_honours_taints(policy, expected):
+def test_tainted_nodes_count_unless_the_constraint_honors_taints(policy, expected):
     snapshot = cluster(n0=1)
     taints = [Taint(key="k", effect="NoSchedule")]
     snapshot.set_node(a_node("n2", labels={"kubernetes.io/hostname": "n2", "zone": "b"}, taints=taints))
@@ -166,7 +166,7 @@ def test_match_label_keys_count_only_pods_with_the_same_value():
         pytest.param(web("p"), {"n0": 5}, [], [], id="no constraints and nobody's pod"),
     ],
 )
-def test_points_for_emptier_domains(pod, counts, raw, normalized):
+def test_emptier_domains_score_higher(pod, counts, raw, normalized):
     assert points(pod, cluster(**counts)) == (raw, normalized)
 
 
@@ -193,7 +193,7 @@ def owned(name: str) -> Pod:
         pytest.param(a_pod("p", labels={"app": "db"}), [SERVICE], False, id="not the service's pod"),
     ],
 )
-def test_pods_without_constraints_have_those_of_the_arguments(pod, objects, applies):
+def test_pods_without_constraints_get_the_default_constraints(pod, objects, applies):
     snapshot = cluster(n0=1)
     for thing in objects:
         snapshot.objects(type(thing)).set("uid", thing)
@@ -212,7 +212,7 @@ def test_default_selectors_follow_the_objects():
 
 
 @given(snapshot=snapshots(), pod=pods, other=pods, node=st.sampled_from(NODE_NAMES))
-def test_a_supposed_pod_changes_the_state_as_if_it_were_there(snapshot, pod, other, node):
+def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, node):
     info = node_info(snapshot, node)
     plugin, state = PodTopologySpread(PodTopologySpreadArgs()), CycleState(snapshot.class_of(pod))
     if info is None or snapshot.node_of(other.uid) is not None:

@@ -88,7 +88,7 @@ def test_every_recorded_case_is_compared():
     ]
 
 
-def test_pods_that_fitted_are_given_a_node_of_the_same_worth():
+def test_victims_cost_the_same_as_kube_schedulers():
     for case in cases():
         if case.answer["bound"]:
             candidates = case.ranking.candidates
@@ -120,13 +120,13 @@ def worth_of(case: Case, node: str) -> Cost:
     return Victims(placed[0].row, placed, len(violating)).cost
 
 
-def test_the_words_are_those_of_kube_scheduler():
+def test_messages_are_those_of_kube_scheduler():
     refused = [case for case in cases() if not case.answer["bound"]]
     wrong = {case.answer["seed"]: said for case in refused if (said := case.ranking.message) != case.message}
     assert wrong == {}
 
 
-def test_nobody_is_nominated_where_nothing_helps():
+def test_no_node_is_nominated_where_preemption_does_not_help():
     assert [case.ranking.nomination for case in cases() if not case.answer["nominated"]].count(None) == BOUND + NEITHER
 
 

@@ -38,12 +38,12 @@ class Case:
     nodes: dict[str, str]
 
 
-def test_a_refusal_is_said_in_the_words_of_kube_scheduler():
+def test_messages_are_those_of_kube_scheduler():
     wrong = {case.pod.uid: said for case in cases() if (said := message_of(case)) != case.message}
     assert (len(cases()), wrong) == (CASES, {})
 
 
-def test_each_node_is_refused_for_the_same_reasons():
+def test_each_node_is_rejected_for_the_same_reasons():
     asked = [(case, node) for case in cases() for node in case.nodes]
     wrong = [(case.pod.uid, node) for case, node in asked if reasons_on(case, node) != recorded_reasons(case, node)]
     assert (len(asked), wrong) == (ANSWERS, [])

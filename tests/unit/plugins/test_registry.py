@@ -14,7 +14,7 @@ DEFAULT_NAMES = {ref.name for ref in DEFAULT.multi_point.enabled}
 
 
 @pytest.mark.parametrize("name", sorted(DEFAULT_NAMES))
-def test_a_default_plugin_has_the_name_and_the_points_that_it_is_registered_with(name):
+def test_default_plugins_have_their_registered_names_and_points(name):
     factory = BUILT_IN[name]
     plugin = factory.build(factory.args_type() if factory.args_type else None)
     assert (factory.name, plugin.name) == (name, name)
@@ -31,7 +31,7 @@ def test_plugins_from_elsewhere_are_added():
     assert with_third_party([factory]).keys() == BUILT_IN.keys() | {"Mine"}
 
 
-def test_a_name_that_is_taken_is_refused():
+def test_a_taken_name_is_rejected():
     factory = PluginFactory(name="NodeName", points=(Point.FILTER,), build=lambda _: NodeName())
     with pytest.raises(RegistryError, match="registering plugin 'NodeName': the name is taken"):
         with_third_party([factory])

@@ -61,12 +61,12 @@ def refusal(pod, *things) -> str:
     return message.removeprefix("0/3 nodes are available: ").split(" preemption:", maxsplit=1)[0]
 
 
-def test_a_bound_claim_ties_the_pod_to_the_nodes_that_reach_its_volume():
+def test_a_bound_claim_restricts_the_pod_to_the_nodes_of_its_volume():
     assert feasible(using(), a_claim(volume="disk"), a_volume("disk", "n1", "n2")) == ["n1", "n2"]
     assert refusal(using(), a_claim(volume="disk"), a_volume("disk", "n9")) == f"3 {OUT_OF_REACH}."
 
 
-def test_terms_on_the_name_of_a_node_hold_everywhere():
+def test_terms_on_node_names_match_every_node():
     by_name = SelectorRequirement(key="metadata.name", operator="In", values=["n1"])
     volume = a_volume("disk", "n0")
     term = msgspec.structs.replace(volume.spec.node_affinity.required.node_selector_terms[0], match_fields=[by_name])
@@ -106,11 +106,11 @@ def test_terms_on_the_name_of_a_node_hold_everywhere():
         pytest.param([a_claim(volume="gone")], 'persistentvolume "gone" not found', id="its volume is gone"),
     ],
 )
-def test_a_claim_that_nobody_can_have_refuses_the_pod_everywhere(things, said):
+def test_an_unusable_claim_rejects_the_pod_everywhere(things, said):
     assert refusal(using(), *things) == f"{said}. not found"
 
 
-def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod():
+def test_the_claim_of_an_ephemeral_volume_must_be_owned_by_the_pod():
     pod = with_scratch()
     waits = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "web-scratch"'
     assert refusal(pod) == f"{waits}. not found"
@@ -120,7 +120,7 @@ def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod():
     assert feasible(pod, owned(claim, pod), a_volume("disk", "n2")) == ["n2"]
 
 
-def test_a_claim_that_waits_goes_where_a_free_volume_is():
+def test_a_delayed_claim_needs_a_node_with_a_free_volume():
     assert feasible(using(), BY_HAND, a_claim(), a_volume("disk", "n1")) == ["n1"]
     assert refusal(using(), BY_HAND, a_claim()) == f"3 {NONE_TO_BIND}."
 
@@ -144,7 +144,7 @@ def test_a_claim_that_waits_goes_where_a_free_volume_is():
         ),
     ],
 )
-def test_a_volume_that_does_not_suit_the_claim_is_left(volume):
+def test_an_unsuitable_volume_is_not_taken(volume):
     assert feasible(using(), BY_HAND, a_claim(), volume) == []
 
 
@@ -154,7 +154,7 @@ def test_a_selector_of_the_claim_chooses_among_volumes():
     assert feasible(using(), BY_HAND, a_claim(selector=fast), *volumes) == ["n1"]
 
 
-def test_a_volume_that_is_kept_for_the_claim_is_taken_or_none():
+def test_a_prebound_volume_is_taken_or_none():
     promise = ClaimReference(namespace="default", name="data")
     volumes = [a_volume("free"), a_volume("kept", "n2", size="4Gi", claim_ref=promise)]
     assert feasible(using(), BY_HAND, a_claim(), *volumes) == ["n2"]
@@ -168,16 +168,16 @@ def test_two_claims_of_a_pod_need_two_volumes():
     assert feasible(pod, BY_HAND, *claims, large) == []
 
 
-def test_a_volume_is_made_where_the_class_allows_it():
+def test_a_volume_is_provisioned_in_the_topology_of_the_class():
     assert feasible(using(), a_class(zones=["b"]), a_claim()) == ["n1", "n2"]
     assert feasible(using(), a_class(), a_claim()) == ["n0", "n1", "n2"]
 
 
-def test_a_claim_whose_volume_is_being_made_for_a_node_stays_with_it():
+def test_a_claim_with_a_selected_node_stays_there():
     assert feasible(using(), a_class(), a_claim(annotations={SELECTED_NODE: "n1"})) == ["n1"]
 
 
-def test_a_driver_that_reports_room_is_believed():
+def test_published_capacity_limits_provisioning():
     things = [a_class(), a_claim(size="2Gi"), a_driver()]
     assert feasible(using(), *things, room("1Gi", "a"), room("5Gi", "b")) == ["n1", "n2"]
     assert feasible(using(), *things, room("9Gi", "a", largest="1Gi"), room("1Gi", "b", largest="2Gi")) == ["n1", "n2"]
@@ -185,7 +185,7 @@ def test_a_driver_that_reports_room_is_believed():
     assert feasible(using(), a_class(), a_claim(size="2Gi"), a_driver(reports=False)) == ["n0", "n1", "n2"]
 
 
-def test_a_volume_of_a_driver_that_took_over_is_reached_by_the_drivers_own_label():
+def test_a_migrated_volume_matches_the_drivers_own_label():
     zone = SelectorRequirement(key=ZONE, operator="In", values=["a"])
     disk = a_volume("disk", aws_elastic_block_store=AWSElasticBlockStore(volume_id="vol-1"))
     disk = msgspec.structs.replace(disk, spec=msgspec.structs.replace(disk.spec, node_affinity=reached_by(zone)))
@@ -194,7 +194,7 @@ def test_a_volume_of_a_driver_that_took_over_is_reached_by_the_drivers_own_label
     assert feasible(using(), a_claim(volume="disk"), disk, took_over) == []
 
 
-def test_a_pod_without_volumes_is_not_looked_at():
+def test_a_pod_without_volumes_is_skipped():
     plugins = {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"}
     asked = [plugin for plugin in default_profile().pre_filters if plugin.name in plugins]
     snapshot, pod = cluster(), a_pod()
@@ -230,12 +230,12 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
         pytest.param(Resource.POD, Action.DELETE, using("other"), None, False, id="a pod goes"),
     ],
 )
-def test_only_what_may_give_the_claim_its_volume_wakes_the_pod(resource, action, old, new, helps):
+def test_only_events_that_may_bind_the_claim_requeue_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
     assert may_help(default_profile(), {"VolumeBinding"}, event, using(), old, new) is helps
 
 
-def test_what_is_supposed_of_a_volume_holds_until_it_changes():
+def test_an_assumed_volume_holds_until_it_changes():
     snapshot = cluster(a_volume("disk"))
     volumes = snapshot.objects(PersistentVolume)
     supposed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
@@ -247,7 +247,7 @@ def test_what_is_supposed_of_a_volume_holds_until_it_changes():
     assert volumes.named("disk").spec.claim_ref is None
 
 
-def test_nothing_can_be_supposed_of_what_is_not_there():
+def test_a_missing_volume_cannot_be_assumed():
     claims = cluster().objects(PersistentVolumeClaim)
     claims.suppose("uid-data", a_claim())
     assert claims.named("data", "default") is None

@@ -66,7 +66,7 @@ def reasons(pod, other) -> tuple[str, ...]:
         pytest.param(gce(disk="x"), ebs("o", "x"), False, id="disks of two clouds"),
     ],
 )
-def test_a_disk_has_one_user_on_a_node_unless_all_only_read_it(wanted, there, refused):
+def test_a_disk_has_one_user_on_a_node_unless_all_are_read_only(wanted, there, refused):
     assert reasons(wanted, there) == (DISK_CONFLICT.reasons if refused else ())
 
 
@@ -80,7 +80,7 @@ def exclusive(*used_by):
     return snapshot
 
 
-def test_a_claim_for_one_pod_keeps_a_second_one_from_every_node():
+def test_a_read_write_once_pod_claim_rejects_a_second_pod_everywhere():
     snapshot = exclusive(using("first"))
     second = using("second")
     assert [check(second, n, snapshot, default_profile()).reasons for n in ("n0", "n1")] == [
@@ -90,7 +90,7 @@ def test_a_claim_for_one_pod_keeps_a_second_one_from_every_node():
     assert check(second, "n0", snapshot, default_profile()).is_success
 
 
-def test_a_pod_does_not_stand_in_its_own_way():
+def test_a_pod_does_not_conflict_with_itself():
     assert check(using("first"), "n1", exclusive(using("first")), default_profile()).is_success
 
 
@@ -100,7 +100,7 @@ def test_a_claim_of_the_same_name_in_another_namespace_is_another_claim():
     assert check(using("second"), "n0", exclusive(other), default_profile()).is_success
 
 
-def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it():
+def test_removing_the_only_user_frees_the_claim_and_adding_one_takes_it():
     snapshot, pod, plugin = exclusive(using("first")), using("second"), VolumeRestrictions()
     state, node = CycleState(snapshot.class_of(pod)), node_info(snapshot, "n0")
     assert plugin.pre_filter(state, pod, snapshot).status.is_success
@@ -121,6 +121,6 @@ def test_evicting_the_only_user_frees_the_claim_and_supposing_another_takes_it()
         pytest.param(using(), using("o", "other"), False, id="who has another claim"),
     ],
 )
-def test_only_a_pod_that_had_it_helps_by_going(pod, gone, helps):
+def test_only_deleting_a_user_helps(pod, gone, helps):
     event = ClusterEvent(Resource.POD, Action.DELETE)
     assert may_help(default_profile(), {"VolumeRestrictions"}, event, pod, gone, None) is helps

@@ -46,7 +46,7 @@ def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
         pytest.param({}, {ZONE: "b"}, False, id="a volume that is anywhere"),
     ],
 )
-def test_a_node_must_be_where_the_volume_is(labels, node, refused):
+def test_a_node_must_be_in_the_zone_of_the_volume(labels, node, refused):
     assert is_refused(labels, node) is refused
 
 
@@ -62,14 +62,14 @@ def test_a_node_must_be_where_the_volume_is(labels, node, refused):
         pytest.param([a_claim(), a_class(mode="Immediate")], "PersistentVolume had no name", id="not bound yet"),
     ],
 )
-def test_a_claim_that_says_nowhere_refuses_the_pod(things, said):
+def test_a_claim_without_volume_or_class_rejects_the_pod(things, said):
     snapshot, pod = Snapshot(), using()
     known(snapshot, *things)
     answer = VolumeZone().pre_filter(CycleState(snapshot.class_of(pod)), pod, snapshot)
     assert answer.status.reasons == (said,)
 
 
-def test_a_profile_without_its_pre_filter_is_told_the_same_by_its_filter():
+def test_filter_without_pre_filter_gives_the_same_reasons():
     snapshot, pod = Snapshot(), using()
     snapshot.set_node(a_node("n0"))
     status = VolumeZone().filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0"))
@@ -84,12 +84,12 @@ def test_a_profile_without_its_pre_filter_is_told_the_same_by_its_filter():
         pytest.param(a_volume("disk"), a_volume("disk", size="9Gi"), False, id="it grows"),
     ],
 )
-def test_a_volume_helps_that_is_somewhere_else(old, new, helps):
+def test_a_volume_in_another_zone_helps(old, new, helps):
     event = ClusterEvent(Resource.PERSISTENT_VOLUME, Action.ADD if old is None else Action.UPDATE)
     assert may_help(default_profile(), {"VolumeZone"}, event, using(), old, new) is helps
 
 
 @pytest.mark.parametrize(("mode", "helps"), [("WaitForFirstConsumer", True), ("Immediate", False)])
-def test_a_class_helps_that_lets_claims_wait(mode, helps):
+def test_a_class_with_delayed_binding_helps(mode, helps):
     event = ClusterEvent(Resource.STORAGE_CLASS, Action.ADD)
     assert may_help(default_profile(), {"VolumeZone"}, event, using(), None, a_class(mode=mode)) is helps

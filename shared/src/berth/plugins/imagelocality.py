@@ -40,7 +40,6 @@ class ImageLocality(VectorScorePlugin):
         return MAX_SCORE * (max(LEAST, min(total, most)) - LEAST) // (most - LEAST)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         snapshot, total = nodes.snapshot, np.zeros(len(nodes), dtype=np.int64)
         share_of = _Shares(snapshot)
         shares = [(name, share) for name in self.images(pod) if (share := share_of(name))]

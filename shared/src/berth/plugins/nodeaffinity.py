@@ -80,7 +80,6 @@ class NodeAffinityPlugin(
         return SUCCESS if state.pod_class.allows(node.name, node.labels) else NO_MATCH
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         fits = required_mask(state.pod_class, nodes)
         added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
         codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
@@ -95,7 +94,6 @@ class NodeAffinityPlugin(
         return sum(w.weight for w in self.preferred(state) if w.term.matches(node.name, node.labels))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         scores = np.zeros(len(nodes), dtype=np.int64)
         for weighted in self.preferred(state):
             scores += weighted.weight * term_mask(weighted.term, nodes)

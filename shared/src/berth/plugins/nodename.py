@@ -29,7 +29,6 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
         return SUCCESS if pod.spec.node_name in ("", node.name) else ANOTHER_NODE
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         if not pod.spec.node_name:
             return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(~nodes.named(pod.spec.node_name), ANOTHER_NODE)

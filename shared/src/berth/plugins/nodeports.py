@@ -34,7 +34,6 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         return SUCCESS if node.snapshot.host_ports.are_free(state.pod_class.host_ports, node.row) else TAKEN
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         snapshot = nodes.snapshot
         taken = snapshot.host_ports.taken_mask(state.pod_class.host_ports, nodes.rows, snapshot.size)
         return Verdicts.refusing(taken, TAKEN)

@@ -31,7 +31,6 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
         return UNSCHEDULABLE_NODE
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         if is_tolerated(UNSCHEDULABLE_TAINT, state.pod_class.tolerations):
             return Verdicts.all_fit(len(nodes))
         return Verdicts.refusing(nodes.unschedulable, UNSCHEDULABLE_NODE)

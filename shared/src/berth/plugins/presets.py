@@ -144,8 +144,8 @@ class Preset:
         """The plugins with those of the gates."""
         return apply_gates(self.plugins, self.gates, values)
 
-    def whole(self, values: GateValues = NO_GATES) -> Plugins:
-        """All plugins that run."""
+    def all_plugins(self, values: GateValues = NO_GATES) -> Plugins:
+        """The plugins with those of the gates and the appended ones."""
         return append_plugins(self.gated(values), {point: self.appended.at(point) for point in Point})
 
 

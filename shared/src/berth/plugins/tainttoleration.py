@@ -50,7 +50,6 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
         return count_untolerated_prefer_no_schedule(node.taints, state.pod_class.tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         tolerations = state.pod_class.tolerations
         return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 

@@ -172,7 +172,7 @@ def read_configuration(
         GateError: no preset, or not this one, has such a gate.
     """
     chosen = preset(provider)
-    plugins = chosen.whole(gates_for(provider, gates))
+    plugins = chosen.all_plugins(gates_for(provider, gates))
     found = third_party_plugins(PLUGIN_DEADLINE)
     try:
         known = _of_release(chosen.release, with_third_party(found.factories))

@@ -21,7 +21,7 @@ def profile() -> Profile:
 
 @given(snapshot=snapshots(), history=st.lists(events, max_size=15), waiting=st.lists(pods, min_size=1, max_size=3))
 @settings(max_examples=40)
-def test_remembering_equals_computing_anew(snapshot, history, waiting):
+def test_cached_results_equal_computed_ones(snapshot, history, waiting):
     remembering = profile()
     for event in history:
         event(snapshot)

@@ -95,7 +95,7 @@ def room_for(plugin: type[DiskLimits], count: int):
         pytest.param([], ["c", "d", "e"], False, id="no disk at all"),
     ],
 )
-def test_different_disks_count_up_to_what_the_node_may_have(plugin, disks, there, is_refused):
+def test_different_disks_count_up_to_the_limit(plugin, disks, there, is_refused):
     placed = [inline(plugin, disk, name=f"p-{disk}") for disk in there]
     assert refused(plugin(), inline(plugin, *disks), room_for(plugin, 2), placed) is is_refused
 
@@ -128,7 +128,7 @@ SLOW, FAST = a_class("slow", "kubernetes.io/aws-ebs"), a_class("fast", "ebs.csi.
         pytest.param(a_claim("other", storage="slow"), None, False, id="not there"),
     ],
 )
-def test_a_claim_counts_when_it_leads_to_the_cloud(claim, volume, counts):
+def test_a_claim_counts_when_its_class_is_of_the_cloud(claim, volume, counts):
     things = [SLOW, FAST, claim, *([volume] if volume else [])]
     assert refused(EBSLimits(), using(claiming("c")), room_for(EBSLimits, 0), things=things) is counts
 
@@ -164,12 +164,12 @@ def test_the_claim_of_an_ephemeral_volume_counts():
         pytest.param(EBSLimits, {"node.kubernetes.io/instance-type": "m5.large"}, 3, 3, id="one number for all"),
     ],
 )
-def test_a_node_that_does_not_say_may_have_what_its_cloud_lets(plugin, labels, most, limit):
+def test_without_allocatable_the_limit_is_the_clouds(plugin, labels, most, limit):
     node = a_node("n", labels=labels)
     placed = [inline(plugin, f"d{number}", name=f"p{number}") for number in range(limit - 1)]
     assert not refused(plugin(most=most), inline(plugin, "new"), node, placed)
     assert refused(plugin(most=most), inline(plugin, "new", "newer"), node, placed)
 
 
-def test_what_the_node_says_beats_the_number_for_all():
+def test_the_nodes_allocatable_beats_the_number_for_all():
     assert not refused(EBSLimits(most=1), inline(EBSLimits, "a", "b"), room_for(EBSLimits, 2))

@@ -185,7 +185,7 @@ WEB = a_pod(labels=APP)
         pytest.param({"a": {REGION: "r1"}, "b": {REGION: "r2"}}, {"a": 1}, {"a": 0, "b": 100}, id="regions alone"),
     ],
 )
-def test_like_pods_are_spread_over_nodes_and_zones(nodes, counts, expected):
+def test_matching_pods_are_spread_over_nodes_and_zones(nodes, counts, expected):
     snapshot = selected_by(cluster(nodes, counts), a_service(APP))
     assert points(DefaultPodTopologySpread(), WEB, snapshot) == expected
 
@@ -208,12 +208,12 @@ def test_like_pods_are_spread_over_nodes_and_zones(nodes, counts, expected):
         pytest.param(a_set(ReplicaSet, {}), 100, id="a replica set that selects everything"),
     ],
 )
-def test_whatever_selects_a_pod_says_which_are_like_it(thing, expected):
+def test_every_selector_of_the_pod_counts(thing, expected):
     snapshot = selected_by(cluster({"a": {}, "b": {}}, {"a": 1}), thing)
     assert points(DefaultPodTopologySpread(), WEB, snapshot) == {"a": expected, "b": 100}
 
 
-def test_like_pods_satisfy_all_selectors_together():
+def test_matching_pods_satisfy_all_selectors_together():
     snapshot = cluster({"a": {}, "b": {}}, {"a": 1})
     snapshot.place(a_pod("both", labels={**APP, "tier": "front"}), "b")
     selected_by(snapshot, a_service(APP), a_set(ReplicaSet, {"tier": "front"}))
@@ -221,7 +221,7 @@ def test_like_pods_satisfy_all_selectors_together():
     assert points(DefaultPodTopologySpread(), pod, snapshot) == {"a": 100, "b": 0}
 
 
-def test_pods_that_are_being_deleted_or_live_in_another_namespace_are_not_counted():
+def test_terminating_pods_and_other_namespaces_do_not_count():
     snapshot = selected_by(cluster({"a": {}, "b": {}}, {"b": 1}), a_service(APP))
     for name, change in (("old", {"deletion_timestamp": "2026-01-01T00:00:00Z"}), ("else", {"namespace": "other"})):
         pod = a_pod(name, labels=APP)
@@ -236,7 +236,7 @@ def test_a_pod_with_constraints_of_its_own_is_not_scored():
     assert points(DefaultPodTopologySpread(), pod, snapshot) is None
 
 
-def test_a_new_service_is_heard():
+def test_a_new_service_counts():
     snapshot, plugin = cluster({"a": {}, "b": {}}, {"a": 1}), DefaultPodTopologySpread()
     assert points(plugin, WEB, snapshot) == {"a": 100, "b": 100}
     selected_by(snapshot, a_service(APP))

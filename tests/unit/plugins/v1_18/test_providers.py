@@ -85,7 +85,7 @@ def test_gates_append_their_plugins(provider, said, on):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_profile_runs_the_list_after_gates_and_what_1_18_did_outside_of_plugins(provider):
+def test_a_profile_runs_the_gated_list_and_what_1_18_did_outside_of_plugins(provider):
     configuration = read_configuration(None, provider=provider, gates=f"{LIMITS}=true")
     gated = with_gates(provider, SPREAD, LIMITS)
     assert running(configuration) == {
@@ -98,7 +98,7 @@ def test_a_profile_runs_the_list_after_gates_and_what_1_18_did_outside_of_plugin
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_what_a_listed_plugin_does_after_a_node_is_chosen_is_done_as_well(provider):
+def test_listed_plugins_also_run_after_a_node_is_chosen(provider):
     """1.18 reserved and bound volumes outside of plugins: a plugin that comes to do it belongs beside the lists."""
     lists = running(read_configuration(None, provider=provider))
     known = known_plugins(release="1.18")
@@ -131,7 +131,7 @@ def test_full_nodes_are_better_only_for_the_cluster_autoscaler():
         ),
     ],
 )
-def test_what_gates_cannot_follow_is_answered_by_what_they_can(provider, said, sentence):
+def test_an_invalid_gate_is_rejected_with_the_valid_ones(provider, said, sentence):
     with pytest.raises(GateError) as caught:
         read_configuration(None, provider=provider, gates=said)
     assert str(caught.value) == f"featureGates: {sentence}"
@@ -161,7 +161,7 @@ def written(tmp_path: Path):
 
 @pytest.mark.parametrize("provider", ["default", *PROVIDERS])
 @pytest.mark.parametrize("plugin", ["EBSLimits", "GCEPDLimits", "AzureDiskLimits", "NodePreferAvoidPods"])
-def test_no_file_can_enable_or_configure_a_plugin_that_is_gone(written, provider, plugin):
+def test_no_file_can_enable_or_configure_a_removed_plugin(written, provider, plugin):
     point = "score" if plugin == "NodePreferAvoidPods" else "filter"
     path = written(
         f"profiles: [{{plugins: {{{point}: {{enabled: [{{name: {plugin}}}]}}}}, pluginConfig: [{{name: {plugin}}}]}}]\n"
@@ -174,7 +174,7 @@ def test_no_file_can_enable_or_configure_a_plugin_that_is_gone(written, provider
     assert second.startswith(f"profiles[0].pluginConfig[0].name: {gone}")
 
 
-def test_a_file_can_take_from_a_providers_list_and_add_to_it(written):
+def test_a_file_can_disable_and_enable_plugins_of_a_provider(written):
     path = written(
         "profiles: [{plugins: {filter: {disabled: [{name: EBSLimits}]}, "
         "score: {disabled: [{name: NodePreferAvoidPods}], enabled: [{name: NodeResourcesFit, weight: 5}]}}}]\n"
@@ -186,7 +186,7 @@ def test_a_file_can_take_from_a_providers_list_and_add_to_it(written):
     assert lists["score"] == [*kept, ("NodeResourcesFit", 5)]
 
 
-def test_arguments_count_where_that_release_had_them(written):
+def test_arguments_apply_where_that_release_had_them(written):
     path = written(
         "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 7}}, "
         "{name: PodTopologySpread, args: {defaultConstraints: "
@@ -203,7 +203,7 @@ def test_pods_without_constraints_are_not_spread_by_default():
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "many"])
-def test_a_number_of_disks_that_is_none_is_refused(monkeypatch, said):
+def test_an_invalid_number_of_disks_is_rejected(monkeypatch, said):
     monkeypatch.setenv(MOST_DISKS_VARIABLE, said)
     read_configuration(None)
     with pytest.raises(ConfigurationError, match=f"KUBE_MAX_PD_VOLS: want a whole number above 0, got '{said}'"):

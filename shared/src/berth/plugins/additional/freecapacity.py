@@ -37,21 +37,20 @@ class FreeCapacity(VectorScorePlugin, NormalizePlugin):
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """Free millicores and megabytes."""
-        asked = state.pod_class.requests.amounts
-        cpu = node.allocatable(CPU) - node.requested(CPU) - asked.get(CPU, 0)
-        memory = node.allocatable(MEMORY) - node.requested(MEMORY) - asked.get(MEMORY, 0)
+        requests = state.pod_class.requests.amounts
+        cpu = node.allocatable(CPU) - node.requested(CPU) - requests.get(CPU, 0)
+        memory = node.allocatable(MEMORY) - node.requested(MEMORY) - requests.get(MEMORY, 0)
         return _bounded(cpu) + _bounded(memory) // MEGABYTE
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
-        asked = state.pod_class.requests.amounts
-        cpu = nodes.allocatable(CPU) - nodes.requested(CPU) - asked.get(CPU, 0)
-        memory = nodes.allocatable(MEMORY) - nodes.requested(MEMORY) - asked.get(MEMORY, 0)
+        requests = state.pod_class.requests.amounts
+        cpu = nodes.allocatable(CPU) - nodes.requested(CPU) - requests.get(CPU, 0)
+        memory = nodes.allocatable(MEMORY) - nodes.requested(MEMORY) - requests.get(MEMORY, 0)
         scores: Scores = _whole(cpu) + _whole(memory) // MEGABYTE
         return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
-        """By place among the numbers that occur."""
+        """By rank among the different numbers."""
         return normalize_by_rank(scores)
 
 

@@ -1,4 +1,4 @@
-"""Two plugins that look at one label of the node, as the article writes them.
+"""NodeFilterLabel and NodeScoreLabel, the plugins of the articles that use one label of the node.
 
 NodeFilterLabel: pods go only to nodes that have the label ``key=value``, ``cpu=true`` by default. Evictions do not
 help. NodeScoreLabel: the score is 0 with the label ``key=value`` and 1 without, normalized so that the largest is 100:
@@ -65,7 +65,6 @@ class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
         return SUCCESS if self._is_labelled(node.node) else self._refusal
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         return Verdicts.refusing(~has_label(self._key, self._value, nodes), self._refusal)
 
     def events(self) -> Sequence[EventHint]:
@@ -101,7 +100,6 @@ class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
         return int(node.labels.get(self._key) != self._value)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         scores: Scores = (~has_label(self._key, self._value, nodes)).astype(np.int64)
         return scores
 

@@ -34,7 +34,6 @@ class NodeReady(VectorFilterPlugin, EnqueueExtensions):
         return SUCCESS if is_ready(node.node) else NOT_READY
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         return Verdicts.refusing(~nodes.ready, NOT_READY)
 
     def events(self) -> Sequence[EventHint]:

@@ -1,7 +1,7 @@
 """TenantSpread: spreads the pods of each tenant evenly over the nodes. The label ``tenant`` of a pod names its tenant.
 
 PreFilter: a pod without the label is unschedulable. Score: how many pods of the tenant the node has, over all
-namespaces, those that are being deleted not counted; normalized by place and reversed: the fewest are 100, the next
+namespaces, those that are being deleted not counted; normalized by rank and reversed: the fewest are 100, the next
 larger number 99, and so on. With a weight above 100 no other score outweighs one pod of the tenant.
 """
 
@@ -60,7 +60,6 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
         return sum(self._counts(placed.pod, tenant) and placed.pod.uid != pod.uid for placed in node.placed())
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         return self.counted_pods(pod, nodes)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:

@@ -1,1 +1,1 @@
-"""DefaultPreemption: evicts less important pods, as few as possible, to make room for an important one."""
+"""DefaultPreemption: evicts pods of lower priority for a pod that fits nowhere."""

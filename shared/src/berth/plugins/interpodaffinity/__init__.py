@@ -1,1 +1,1 @@
-"""InterPodAffinity: pods that must, or would rather, be together with other pods or apart from them, by topology."""
+"""InterPodAffinity: required and preferred pod affinity and anti-affinity, by topology."""

@@ -103,7 +103,6 @@ class InterPodAffinity(
         return SUCCESS if counts.satisfies_existing_anti_affinity(node.row) else EXISTING_ANTI_AFFINITY_NOT_MATCHED
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         counts = state.read(AFFINITY_COUNTS)
         codes = np.where(counts.existing_anti_affinity_mask(nodes), 0, 3)
         codes = np.where(counts.anti_affinity_mask(nodes), codes, 2)
@@ -126,7 +125,6 @@ class InterPodAffinity(
         return int(sum(domains.at(node.row) for domains in state.read(TOPOLOGY_SCORES)))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         total = np.zeros(len(nodes), dtype=np.float64)
         for domains in state.read(TOPOLOGY_SCORES):
             total += domains.of_nodes(nodes)

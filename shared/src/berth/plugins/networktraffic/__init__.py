@@ -1,1 +1,1 @@
-"""NetworkTraffic: prefers nodes whose network carries little, by live data from Prometheus."""
+"""NetworkTraffic: prefers nodes with little network traffic, by live data from Prometheus."""

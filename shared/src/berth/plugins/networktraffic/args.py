@@ -106,15 +106,15 @@ def _form_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
 def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
     if not args.url and not args.ip:
         return [f"{path}.url: required (or ip): the address of a Prometheus server"]
-    where, given = ("url", args.url) if args.url else ("ip", args.ip)
+    field, value = ("url", args.url) if args.url else ("ip", args.ip)
     try:
         parts = urlsplit(_url(args))
         is_valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
-        return [f"{path}.{where}: want no user and password in it (addresses are logged)"]
-    return [] if is_valid else [f"{path}.{where}: want http://HOST[:PORT] or https://HOST[:PORT], got {given!r}"]
+        return [f"{path}.{field}: want no user and password in it (addresses are logged)"]
+    return [] if is_valid else [f"{path}.{field}: want http://HOST[:PORT] or https://HOST[:PORT], got {value!r}"]
 
 
 def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:

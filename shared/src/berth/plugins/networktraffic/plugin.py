@@ -63,7 +63,6 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return UNKNOWN if math.isnan(raw) else math.floor(min(raw, _MOST))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         traffic = self._traffic_on(nodes.snapshot)
         raw = nodes.take(100 * traffic.all_used_shares() if self._of_capacity else traffic.all_used())
         return np.where(np.isnan(raw), UNKNOWN, np.floor(np.minimum(raw, _MOST))).astype(np.int64)
@@ -102,7 +101,6 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
         return SATURATED if self._traffic_on(node.snapshot).used_share(node.row) >= self._limit else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         shares = nodes.take(self._traffic_on(nodes.snapshot).all_used_shares())
         return Verdicts.refusing(shares >= self._limit, SATURATED)
 

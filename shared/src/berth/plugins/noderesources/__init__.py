@@ -1,1 +1,1 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation: what a pod requests against what a node has."""
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: requests of pods and allocatable of nodes."""

@@ -67,7 +67,6 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, VectorScorePlugin):
         )
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         counted = self._counted(state.pod_class.requests)
         resources = [(nodes.requested(name), float(amount), nodes.allocatable(name)) for name, amount in counted]
         return points_of_nodes(resources, len(nodes))

@@ -1,7 +1,7 @@
 """NodeResourcesFit: the pod's requests must be free on the node; scores by the resources that are left or used.
 
 Filter: rejects a node when ``requested + pod > allocatable`` for any resource, or when it has too many pods; each
-insufficient resource is a reason of its own. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
+insufficient resource is a separate reason. Score: see ``scoringstrategy``. As kube-scheduler 1.36's plugin of that
 name.
 """
 
@@ -107,9 +107,9 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
             return Verdicts.of(SUCCESS if info is None else self.filter(state, pod, info) for info in nodes.infos())
         bits = (nodes.pods + 1 > nodes.allowed_pods).astype(np.int64)
         beyond = np.zeros(len(nodes), dtype=np.bool_)
-        for place, (resource, amount) in enumerate(wanted, start=1):
+        for bit, (resource, amount) in enumerate(wanted, start=1):
             allocatable = nodes.allocatable(resource)
-            bits |= (amount > allocatable - nodes.requested(resource)).astype(np.int64) << place
+            bits |= (amount > allocatable - nodes.requested(resource)).astype(np.int64) << bit
             beyond |= amount > allocatable
         bits |= beyond.astype(np.int64) << (len(wanted) + 1)
         return Verdicts.of_bits(bits, len(wanted) + 2, partial(_status_of, [resource for resource, _ in wanted]))
@@ -124,7 +124,6 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         )
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         requests = state.pod_class.requests
         return self._strategy.of_nodes(
             (
@@ -191,7 +190,7 @@ def _status(missing: Sequence[str], *, unresolvable: bool) -> Status:
 def _status_of(resources: Sequence[str], bits: int) -> Status:
     """Bits from the lowest: too many pods; one for each resource; a request exceeds the node's allocatable."""
     reasons = [TOO_MANY_PODS, *(INSUFFICIENT.format(resource) for resource in resources)]
-    missing = [reason for place, reason in enumerate(reasons) if bits >> place & 1]
+    missing = [reason for bit, reason in enumerate(reasons) if bits >> bit & 1]
     return _status(missing, unresolvable=bool(bits >> len(reasons)))
 
 
@@ -219,8 +218,8 @@ def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
         for problem in key_problems(name, f"{path}.ignoredResources[{i}]", "a resource such as example.com/gpu")
     ]
     for i, group in enumerate(args.ignored_resource_groups or ()):
-        place, wanted = f"{path}.ignoredResourceGroups[{i}]", "a group such as example.com, without '/'"
-        problems += [f"{place}: want {wanted}, got {group!r}"] if "/" in group else key_problems(group, place, wanted)
+        where, wanted = f"{path}.ignoredResourceGroups[{i}]", "a group such as example.com, without '/'"
+        problems += [f"{where}: want {wanted}, got {group!r}"] if "/" in group else key_problems(group, where, wanted)
     return problems
 
 

@@ -95,7 +95,7 @@ class Strategy(ABC):
 
 
 class LeastAllocated(Strategy):
-    """The more room is left, the better."""
+    """Emptier nodes score higher."""
 
     packs = False
 
@@ -105,12 +105,11 @@ class LeastAllocated(Strategy):
         return _mean(counted)
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
-        """The same for many nodes."""
         return _means(((w, np.maximum(a - r, 0.0), a) for w, r, a in resources), count)
 
 
 class MostAllocated(Strategy):
-    """The less room is left, the better."""
+    """Fuller nodes score higher."""
 
     packs = True
 
@@ -120,7 +119,6 @@ class MostAllocated(Strategy):
         return _mean(counted)
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
-        """The same for many nodes."""
         return _means(((w, np.minimum(r, a), a) for w, r, a in resources), count)
 
 
@@ -136,18 +134,17 @@ class RequestedToCapacityRatio(Strategy):
     def of_node(self, resources: Iterable[tuple[int, int, int]]) -> int:
         """The weighted mean of the resources with a score above 0."""
         points = [(weight, self._points[min(r, a) * 100 // a]) for weight, r, a in resources if a]
-        counted = [(weight, given) for weight, given in points if given > 0]
-        total, weights = sum(w * given for w, given in counted), sum(w for w, _ in counted)
+        counted = [(weight, score) for weight, score in points if score > 0]
+        total, weights = sum(w * score for w, score in counted), sum(w for w, _ in counted)
         return (2 * total + weights) // (2 * weights) if weights else 0
 
     def of_nodes(self, resources: Iterable[tuple[int, Amount, Amount]], count: int) -> Points:
-        """The same for many nodes."""
         total, weights = np.zeros(count), np.zeros(count)
         for weight, r, a in resources:
             utilization = np.floor(np.minimum(r, a) * 100.0 / np.maximum(a, 1.0)).astype(np.intp)
-            given = np.where(a > 0, self._table[utilization], 0.0)
-            total += weight * given
-            weights += weight * (given > 0)
+            scores = np.where(a > 0, self._table[utilization], 0.0)
+            total += weight * scores
+            weights += weight * (scores > 0)
         rounded: Points = np.floor((2.0 * total + weights) / np.maximum(2.0 * weights, 1.0)).astype(np.int64)
         return rounded
 
@@ -157,12 +154,12 @@ def weights_of(strategy: ScoringStrategy) -> tuple[tuple[str, int], ...]:
     return tuple((resource.name, resource.weight) for resource in strategy.resources or ())
 
 
-def strategy_of(given: ScoringStrategy) -> Strategy:
+def strategy_of(args: ScoringStrategy) -> Strategy:
     """The formula of a valid configuration."""
-    if given.type == MOST:
+    if args.type == MOST:
         return MostAllocated()
-    if given.type == RATIO:
-        points = (given.requested_to_capacity_ratio or Shape()).shape or []
+    if args.type == RATIO:
+        points = (args.requested_to_capacity_ratio or Shape()).shape or []
         return RequestedToCapacityRatio([(p.utilization, p.score * _MAX_PERCENT // _MAX_SHAPE_SCORE) for p in points])
     return LeastAllocated()
 
@@ -206,10 +203,10 @@ def strategy_problems(strategy: ScoringStrategy, path: str) -> list[str]:
 
 
 def _ratio_problems(strategy: ScoringStrategy, path: str) -> list[str]:
-    given = strategy.requested_to_capacity_ratio
+    ratio = strategy.requested_to_capacity_ratio
     if strategy.type == RATIO:
-        return shape_problems((given or Shape()).shape or [], f"{path}.shape")
-    return [f"{path}: want it only where type is {RATIO}, got it with {strategy.type!r}"] if given is not None else []
+        return shape_problems((ratio or Shape()).shape or [], f"{path}.shape")
+    return [f"{path}: want it only where type is {RATIO}, got it with {strategy.type!r}"] if ratio is not None else []
 
 
 def resource_problems(resources: list[ResourceWeight], path: str) -> list[str]:

@@ -77,12 +77,12 @@ class Constraint:
 
 
 def compile_constraints(
-    given: Iterable[TopologySpreadConstraint], pod: Pod, action: str, *, selector: LabelMatcher | None = None
+    constraints: Iterable[TopologySpreadConstraint], pod: Pod, action: str, *, selector: LabelMatcher | None = None
 ) -> tuple[Constraint, ...]:
     """The constraints with this ``whenUnsatisfiable``; ``selector`` replaces their own."""
     return tuple(
         _compiled(constraint, pod, selector or _labels_of(constraint, pod))
-        for constraint in given
+        for constraint in constraints
         if constraint.when_unsatisfiable == action
     )
 

@@ -116,7 +116,6 @@ class PodTopologySpread(
         return SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
         codes = np.zeros(len(nodes), dtype=np.int32)
         for counts in reversed(state.read(SPREAD_COUNTS).constraints):
             codes[counts.domains.of_nodes(nodes) > counts.max_count] = 1
@@ -137,7 +136,6 @@ class PodTopologySpread(
         return state.read(SPREAD_SCORES).raw(node.row)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         return state.read(SPREAD_SCORES).all_raw(nodes)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
@@ -187,8 +185,8 @@ def _after_pod_change(defaults: Defaults, pod: Pod, old: object, new: object) ->
 
 def _after_node_change(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
     """A node with all topology keys is added or deleted, or changes its domains or taints."""
-    given = pod.spec.topology_spread_constraints or defaults
-    keys = [constraint.topology_key for constraint in given if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
+    constraints = pod.spec.topology_spread_constraints or defaults
+    keys = [constraint.topology_key for constraint in constraints if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
     was, now = _domains(old, keys), _domains(new, keys)
     return was != now or (now is not None and _taints_of(old) != _taints_of(new))
 
@@ -209,14 +207,14 @@ def _taints_of(node: object) -> object:
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:
     """Every problem, with its path."""
-    given, where = args.default_constraints or [], f"{path}.defaultConstraints"
+    constraints, where = args.default_constraints or [], f"{path}.defaultConstraints"
     problems = []
     if args.defaulting_type not in (SYSTEM, LIST):
         problems.append(f"{path}.defaultingType: want {SYSTEM} or {LIST}, got {args.defaulting_type!r}")
-    if args.defaulting_type == SYSTEM and given:
+    if args.defaulting_type == SYSTEM and constraints:
         problems.append(f"{path}.defaultingType: want {LIST} where there are defaultConstraints, got {SYSTEM!r}")
-    problems += [problem for i, c in enumerate(given) for problem in _problems_of(c, f"{where}[{i}]")]
-    pairs = [(constraint.topology_key, constraint.when_unsatisfiable) for constraint in given]
+    problems += [problem for i, c in enumerate(constraints) for problem in _problems_of(c, f"{where}[{i}]")]
+    pairs = [(constraint.topology_key, constraint.when_unsatisfiable) for constraint in constraints]
     return problems + [
         f"{where}[{i}]: want a constraint of its own, got {key!r} with {action!r} once more"
         for i, (key, action) in enumerate(pairs)

@@ -1,1 +1,1 @@
-"""Plugins as kube-scheduler 1.18 had them: names that are gone since, and formulas that are others today."""
+"""The plugins of kube-scheduler 1.18 that were removed since or have other formulas today."""

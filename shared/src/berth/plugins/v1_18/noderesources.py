@@ -51,7 +51,6 @@ class BalancedAllocationV118(VectorScorePlugin):
         return int((1 - abs(cpu - memory)) * MAX_SCORE) if cpu < 1 and memory < 1 else 0
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         wanted = state.pod_class.requests
         cpu = _all_used(nodes.nonzero_cpu + wanted.nonzero_cpu, nodes.allocatable(CPU))
         memory = _all_used(nodes.nonzero_memory + wanted.nonzero_memory, nodes.allocatable(MEMORY))
@@ -91,7 +90,6 @@ class ResourceAllocation(VectorScorePlugin):
         return (cpu + memory) // _RESOURCES
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         wanted = state.pod_class.requests
         cpu = self._all_points(nodes.nonzero_cpu + wanted.nonzero_cpu, nodes.allocatable(CPU))
         memory = self._all_points(nodes.nonzero_memory + wanted.nonzero_memory, nodes.allocatable(MEMORY))
@@ -153,7 +151,6 @@ class NodeResourceLimits(PreScorePlugin, VectorScorePlugin):
         return int(any(0 < limits[name] <= node.allocatable(name) for name in _COUNTED))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         limits, satisfied = state.read(LIMITS), np.zeros(len(nodes), dtype=np.bool_)
         for name in _COUNTED:
             satisfied |= (limits[name] > 0) & (limits[name] <= nodes.allocatable(name))

@@ -40,7 +40,6 @@ class NodePreferAvoidPods(VectorScorePlugin):
         return 0 if owner is not None and (owner.kind, owner.uid) in avoided_controllers(node.node) else MAX_SCORE
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         owner, snapshot = _controller_of(pod), nodes.snapshot
         scores = np.full(snapshot.size, MAX_SCORE, dtype=np.int64)
         if owner is not None:

@@ -91,7 +91,6 @@ class TaintTolerationV118(tainttoleration.TaintToleration, PreScorePlugin):
         return count_untolerated_prefer_no_schedule(node.taints, tolerations)
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         tolerations = state.read(MILD)
         return by_taints(nodes, lambda taints: count_untolerated_prefer_no_schedule(taints, tolerations))
 

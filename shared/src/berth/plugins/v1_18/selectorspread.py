@@ -52,7 +52,6 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
         return int(state.read(MATCHING_PODS)[node.row])
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-        """The same for all nodes."""
         return nodes.take(state.read(MATCHING_PODS)).astype(np.int64)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:

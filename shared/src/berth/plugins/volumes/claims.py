@@ -1,4 +1,4 @@
-"""The claims that a pod's volumes use, and what is said of those that it cannot have."""
+"""The PersistentVolumeClaims of a pod's volumes, and the messages for claims that are missing or unusable."""
 
 from __future__ import annotations
 
@@ -12,32 +12,22 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Status
 
 LOST: Final = "Lost"
-"""The phase of a claim whose volume is gone."""
+"""The phase of a claim whose volume was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """A volume's claim by name; one of an ephemeral volume is made for the pod and must be the pod's own."""
+    """The name of a volume's claim. The claim of an ephemeral volume must be owned by the pod."""
 
     name: str
     is_ephemeral: bool = False
 
     def find(self, pod: Pod, snapshot: Snapshot) -> PersistentVolumeClaim | None:
-        """The claim itself; None when it is not there."""
         return snapshot.objects(PersistentVolumeClaim).named(self.name, pod.metadata.namespace)
 
 
-@dataclass(frozen=True, slots=True)
-class PodVolumeClaims:
-    """A pod's claims: ``bound``; ``waiting`` for their first consumer; ``immediate``: to be bound, and not yet so."""
-
-    bound: tuple[PersistentVolumeClaim, ...] = ()
-    waiting: tuple[PersistentVolumeClaim, ...] = ()
-    immediate: tuple[PersistentVolumeClaim, ...] = ()
-
-
 def claim_of(volume: Volume, pod: Pod) -> ClaimUse | None:
-    """The claim that a volume uses; None for one that uses none."""
+    """The claim of a volume; None for a volume without one."""
     if volume.persistent_volume_claim is not None:
         return ClaimUse(volume.persistent_volume_claim.claim_name)
     if volume.ephemeral is not None:
@@ -46,44 +36,33 @@ def claim_of(volume: Volume, pod: Pod) -> ClaimUse | None:
 
 
 def claims_of(pod: Pod) -> Iterator[ClaimUse]:
-    """The claims of all volumes, in their order."""
     uses = (claim_of(volume, pod) for volume in pod.spec.volumes or ())
     return (use for use in uses if use is not None)
 
 
 def named_claims(pod: Pod) -> Iterator[str]:
-    """The claims that the pod names; those that are made for it left out."""
+    """The claims that the pod names, without those of ephemeral volumes."""
     return (use.name for use in claims_of(pod) if not use.is_ephemeral)
 
 
-def not_found(kind: str, name: str) -> str:
-    """In the API server's words."""
-    return f'{kind} "{name}" not found'
-
-
-def claim_not_found(name: str) -> str:
-    """The claim is not there."""
-    return not_found("persistentvolumeclaim", name)
-
-
-def why_not_owned(pod: Pod, claim: PersistentVolumeClaim) -> str:
-    """Why the claim of an ephemeral volume is not to be used; empty when it was made for this pod."""
-    owners = claim.metadata.owner_references or ()
-    if any(owner.controller and owner.uid == pod.uid for owner in owners):
-        return ""
-    meta = claim.metadata
-    return f"PVC {meta.namespace}/{meta.name} was not created for pod {pod.key} (pod is not owner)"
-
-
 def uses_claim(pod: Pod, claim: object, *, also_ephemeral: bool = True) -> bool:
-    """Whether the pod uses this claim: for hints, which are handed any object."""
+    """Whether the pod uses this claim; for queueing hints, which get any object."""
     if not isinstance(claim, PersistentVolumeClaim) or claim.metadata.namespace != pod.metadata.namespace:
         return False
     return any(use.name == claim.metadata.name and (also_ephemeral or not use.is_ephemeral) for use in claims_of(pod))
 
 
+@dataclass(frozen=True, slots=True)
+class PodVolumeClaims:
+    """A pod's claims: ``bound``; unbound and ``delayed`` until their first consumer; unbound and ``immediate``."""
+
+    bound: tuple[PersistentVolumeClaim, ...] = ()
+    delayed: tuple[PersistentVolumeClaim, ...] = ()
+    immediate: tuple[PersistentVolumeClaim, ...] = ()
+
+
 def pod_volume_claims(pod: Pod, snapshot: Snapshot) -> PodVolumeClaims | Status:
-    """The pod's claims, sorted out; a Status when one is missing, lost, being deleted or another pod's."""
+    """The pod's claims by state; a Status when one is missing, lost, being deleted or owned by another pod."""
     claims: list[PersistentVolumeClaim] = []
     for use in claims_of(pod):
         claim = use.find(pod, snapshot)
@@ -93,7 +72,7 @@ def pod_volume_claims(pod: Pod, snapshot: Snapshot) -> PodVolumeClaims | Status:
         claims.append(claim)
     return PodVolumeClaims(
         bound=tuple(claim for claim in claims if claim.is_fully_bound),
-        waiting=tuple(claim for claim in claims if not claim.is_fully_bound and _delays_binding(claim, snapshot)),
+        delayed=tuple(claim for claim in claims if not claim.is_fully_bound and _delays_binding(claim, snapshot)),
         immediate=tuple(claim for claim in claims if not claim.is_fully_bound and not _delays_binding(claim, snapshot)),
     )
 
@@ -110,7 +89,25 @@ def _why_not(pod: Pod, use: ClaimUse, claim: PersistentVolumeClaim | None) -> st
 
 
 def _delays_binding(claim: PersistentVolumeClaim, snapshot: Snapshot) -> bool:
-    """Whether the claim gets its volume only with its first pod. One that names its volume does not wait for that."""
+    """Whether the claim is bound only with its first consumer (kube-scheduler's IsDelayBindingMode)."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
     waits = storage_class is not None and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
     return waits and not claim.spec.volume_name
+
+
+def why_not_owned(pod: Pod, claim: PersistentVolumeClaim) -> str:
+    """Why the claim of an ephemeral volume cannot be used; empty when the pod owns it."""
+    owners = claim.metadata.owner_references or ()
+    if any(owner.controller and owner.uid == pod.uid for owner in owners):
+        return ""
+    meta = claim.metadata
+    return f"PVC {meta.namespace}/{meta.name} was not created for pod {pod.key} (pod is not owner)"
+
+
+def not_found(kind: str, name: str) -> str:
+    """The API server's message."""
+    return f'{kind} "{name}" not found'
+
+
+def claim_not_found(name: str) -> str:
+    return not_found("persistentvolumeclaim", name)

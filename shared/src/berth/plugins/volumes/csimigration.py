@@ -1,4 +1,4 @@
-"""In-tree volumes as CSI drivers know them: the kinds of volume whose drivers left Kubernetes and came back as CSI.
+"""CSI migration: in-tree volumes whose plugins moved out of Kubernetes are served by CSI drivers.
 
 Drivers, handles and topology keys are those of Kubernetes' csi-translation-lib.
 """
@@ -22,15 +22,15 @@ _UNSPECIFIED: Final = "UNSPECIFIED"
 
 
 class UntranslatableError(ValueError):
-    """A volume that its CSI driver would not understand."""
+    """A volume that cannot be translated for its CSI driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What took over an in-tree plugin.
+    """The CSI driver that replaces an in-tree plugin.
 
-    ``handle`` makes the driver's name of a volume from its source and the labels of its PersistentVolume;
-    ``topology_key`` is the label by which the driver says in which zone a node is, where it has one of its own.
+    ``handle`` translates a volume's source and the labels of its PersistentVolume to the driver's volume handle;
+    ``topology_key`` is the driver's own zone label of nodes, if it has one.
     """
 
     in_tree: str
@@ -44,7 +44,7 @@ def _by_id(source: Any, _: Mapping[str, str]) -> str:
 
 
 def _ebs_handle(source: AWSElasticBlockStore, _: Mapping[str, str]) -> str:
-    """``aws://<zone>/vol-...`` without what is before the id."""
+    """The id in ``aws://<zone>/vol-...``, or the volumeID itself."""
     if not source.volume_id.startswith("aws://"):
         return source.volume_id
     found = source.volume_id.removeprefix("aws://").partition("/")[2].strip("/")
@@ -94,14 +94,14 @@ DRIVERS: Final[Mapping[str, Driver]] = {
     ),
     "portworx_volume": Driver(in_tree="kubernetes.io/portworx-volume", name="pxd.portworx.com", handle=_by_id),
 }
-"""By the member of a volume that names its source."""
+"""By the field of a volume with its source."""
 BY_PROVISIONER: Final = {driver.in_tree: driver for driver in DRIVERS.values()}
 LEFT_IN_TREE: Final = frozenset({"kubernetes.io/azure-file", "kubernetes.io/vsphere-volume"})
-"""Provisioners of whose volumes nobody counts how many a node has."""
+"""Provisioners without a limit of volumes per node."""
 
 
 def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
-    """The driver that took over a volume, and its source; None for a volume that none did."""
+    """The driver that a volume migrates to, and the volume's source; None for a volume without migration."""
     holder = volume.spec if isinstance(volume, PersistentVolume) else volume
     for member, driver in DRIVERS.items():
         source = getattr(holder, member)
@@ -111,7 +111,7 @@ def driver_of(volume: PersistentVolume | Volume) -> tuple[Driver, Any] | None:
 
 
 def translation_error(driver: Driver, source: Any, labels: Mapping[str, str]) -> str:
-    """What the driver would not understand of a volume; empty for nothing."""
+    """Why the volume cannot be translated for the driver; empty if it can."""
     try:
         driver.handle(source, labels)
     except UntranslatableError as exc:
@@ -120,6 +120,6 @@ def translation_error(driver: Driver, source: Any, labels: Mapping[str, str]) ->
 
 
 def is_migrated(driver: Driver, node: CSINode | None) -> bool:
-    """Whether the node's kubelet leaves volumes of the in-tree plugin to the driver."""
+    """Whether the node's kubelet uses the driver for volumes of the in-tree plugin."""
     annotations = (node.metadata.annotations or {}) if node is not None else {}
     return driver.in_tree in annotations.get(MIGRATED_PLUGINS, "").split(",")

@@ -1,14 +1,8 @@
-"""The volumes that CSI drivers attach to nodes: which a pod needs, which the pods of a node have, which are attached.
+"""NodeVolumeLimits: a node may have as many volumes of each CSI driver as its CSINode allows.
 
-A volume is known by its driver and handle, and counted once however many pods use it.
-
-
-How many volumes of each CSI driver a node may have, and whether some more fit.
-
-NodeVolumeLimits: a CSI driver attaches as many volumes to a node as its CSINode says, and no more.
-
-Counted are volumes of pods on the node and those that are still attached to it, each once. In-tree volumes count for
-the driver that took them over. As kube-scheduler's plugin of that name.
+Counted are the volumes of pods on the node and those still attached to it. A volume is identified by driver and handle
+and counted once, however many pods use it. In-tree volumes count for the driver that they migrate to. As
+kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -33,20 +27,193 @@ from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_not_found, claim_of, uses_claim, why_not_owned
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
 
+NAME: Final = "NodeVolumeLimits"
+MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
 AttachedVolumes = Mapping[str, str]
-"""Driver and handle to driver."""
-
+"""``driver/handle`` to driver."""
 _NONE: Final[AttachedVolumes] = {}
+NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
+
+
+class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Filters by the limits of CSINodes."""
+
+    name: ClassVar[str] = NAME
+
+    def __init__(self) -> None:
+        self._attachments = Attachments()
+        self._limits = AttachLimits()
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod without volumes that a CSI driver may attach."""
+        if not pod.spec.volumes or not has_attachable(pod):
+            return PreFilterResult(SKIP)
+        self._needed(state, pod, snapshot)
+        return PreFilterResult()
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        needed = self._needed(state, pod, node.snapshot)
+        if isinstance(needed, Status):
+            return needed
+        limits = self._limits.by_node(node.snapshot).get(node.name, {})
+        if limits.keys().isdisjoint(needed.values()):
+            return SUCCESS
+        return self._filter(needed, limits, node.name, node.row, node.snapshot)
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        """Only nodes whose CSINode limits one of the drivers are checked."""
+        needed = self._needed(state, pod, nodes.snapshot)
+        if isinstance(needed, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
+        if not needed:
+            return Verdicts.all_fit(len(nodes))
+        rejected = self._rejected(needed, nodes.snapshot)
+        if not rejected:
+            return Verdicts.all_fit(len(nodes))
+        return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
+
+    def _rejected(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
+        """The rejected rows. Volumes are counted exactly only where an upper bound exceeds the limit."""
+        volumes, drivers, rejected = snapshot.pod_volumes, set(needed.values()), {}
+        for name, limits in self._limits.by_node(snapshot).items():
+            least = min((limits[driver] for driver in drivers if driver in limits), default=None)
+            row = None if least is None else snapshot.rows.of(name)
+            if least is None or row is None:
+                continue
+            most = len(needed) + volumes.count_on(row) + len(self._attachments.on_node(name, snapshot))
+            status = SUCCESS if most <= least else self._filter(needed, limits, name, row, snapshot)
+            if not status.is_success:
+                rejected[row] = status
+        return rejected
+
+    def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
+        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        needed = state.find(NEEDED)
+        if needed is None:
+            needed = needed_volumes(pod, snapshot)
+            state.write(NEEDED, needed)
+        return needed
+
+    def _filter(
+        self, needed: AttachedVolumes, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot
+    ) -> Status:
+        present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
+        attached = self._attachments.on_node(name, snapshot)
+        return (
+            SUCCESS
+            if has_room(limits, needed=needed, present=present, attached=attached)
+            else MAX_VOLUME_COUNT_EXCEEDED
+        )
+
+    def events(self) -> Sequence[EventHint]:
+        """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
+        return (
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
+            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
+        )
+
+
+def _allows_more(_: Pod, old: object, new: object) -> bool:
+    if not isinstance(old, CSINode) or not isinstance(new, CSINode):
+        return True
+    before = limits_of(old)
+    return any(limit > before.get(driver, 0) for driver, limit in limits_of(new).items())
+
+
+def _had_volumes(_: Pod, old: object, __: object) -> bool:
+    if not isinstance(old, Pod):
+        return True
+    was_placed = bool(old.spec.node_name or old.status.nominated_node_name)
+    return was_placed and has_attachable(old)
+
+
+def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
+    return uses_claim(pod, new)
+
+
+def _detaches(pod: Pod, old: object, _: object) -> bool:
+    """A claim may need any driver; an inline volume needs its own."""
+    if not isinstance(old, VolumeAttachment):
+        return True
+    volumes = pod.spec.volumes or ()
+    found = [driver_of(volume) for volume in volumes]
+    inline = {driver.name for driver, _source in filter(None, found)}
+    return old.spec.attacher in inline or any(volume.persistent_volume_claim is not None for volume in volumes)
+
+
+class AttachLimits:
+    """The limits of CSINodes; read again when one of them changed."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[ref[Snapshot], int] | None = None
+        self._by_node: dict[str, dict[str, int]] = {}
+
+    def by_node(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
+        """By node and driver; only nodes with limits."""
+        csi_nodes = snapshot.objects(CSINode)
+        seen = (ref(snapshot), csi_nodes.version)
+        if seen != self._seen:
+            found = {node.metadata.name: limits_of(node) for node in csi_nodes}
+            self._seen, self._by_node = seen, {name: limits for name, limits in found.items() if limits}
+        return self._by_node
+
+
+def limits_of(node: CSINode) -> dict[str, int]:
+    """The limit by driver; a driver without an entry has none."""
+    drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
+    return {name: room.count for name, room in drivers if room is not None and room.count is not None}
+
+
+def has_room(
+    limits: Mapping[str, int], *, needed: AttachedVolumes, present: AttachedVolumes, attached: AttachedVolumes
+) -> bool:
+    """Whether the needed volumes that are not ``present`` fit beside those of the node's pods and other attached ones.
+
+    An attached volume that no pod on the node uses counts in addition to a pod that will use it, as in kube-scheduler.
+    """
+    new = Counter(driver for volume, driver in needed.items() if volume not in present)
+    taken = Counter(present.values())
+    taken.update(driver for volume, driver in attached.items() if volume not in present)
+    return all(taken[driver] + count <= limits[driver] for driver, count in new.items() if driver in limits)
+
+
+class Attachments:
+    """VolumeAttachments by node; indexed again when one of them or a PersistentVolume changed."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[ref[Snapshot], int, int] | None = None
+        self._by_node: dict[str, dict[str, str]] = {}
+
+    def on_node(self, node: str, snapshot: Snapshot) -> AttachedVolumes:
+        """The volumes that are attached to a node, or will be."""
+        attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
+        seen = (ref(snapshot), attachments.version, volumes.version)
+        if seen != self._seen:
+            self._seen, self._by_node = seen, {}
+            for attachment in attachments.in_namespace(""):
+                self._add(attachment, snapshot)
+        return self._by_node.get(node, _NONE)
+
+    def _add(self, attachment: VolumeAttachment, snapshot: Snapshot) -> None:
+        spec = attachment.spec
+        volume = snapshot.objects(PersistentVolume).named(spec.source.persistent_volume_name or "")
+        if spec.attacher and volume is not None and volume.spec.csi is not None:
+            name = _name(spec.attacher, volume.spec.csi.volume_handle)
+            self._by_node.setdefault(spec.node_name, {})[name] = spec.attacher
 
 
 def has_attachable(pod: Pod) -> bool:
-    """Whether the pod has volumes that may be attached by a CSI driver."""
+    """Whether a CSI driver may attach any of the pod's volumes."""
     volumes = pod.spec.volumes or ()
     return any(claim_of(volume, pod) is not None or driver_of(volume) is not None for volume in volumes)
 
 
 def needed_volumes(pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
-    """What must be attached for a pod that waits; a Status when one of its claims is not there or not its own."""
+    """The volumes of a pending pod; a Status when one of its claims is missing or owned by another pod."""
     found: dict[str, str] = {}
     for volume in pod.spec.volumes or ():
         use = claim_of(volume, pod)
@@ -61,38 +228,13 @@ def needed_volumes(pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
 
 
 def volumes_of(pods: Iterable[Pod], snapshot: Snapshot) -> AttachedVolumes:
-    """What is attached for pods that are on a node. What is odd about them counts for nothing: it is not for others."""
+    """The volumes of pods on a node. Volumes with errors are left out: they must not affect other pods."""
     found: dict[str, str] = {}
     for pod in pods:
         for volume in pod.spec.volumes or ():
             one = _of_volume(volume, claim_of(volume, pod), pod, snapshot)
             found.update(_NONE if isinstance(one, Status) else one)
     return found
-
-
-class Attachments:
-    """VolumeAttachments by node, gone through again when one of them or a volume has changed."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[ref[Snapshot], int, int] | None = None
-        self._by_node: dict[str, dict[str, str]] = {}
-
-    def on_node(self, node: str, snapshot: Snapshot) -> AttachedVolumes:
-        """What is attached to a node, or is to be."""
-        attachments, volumes = snapshot.objects(VolumeAttachment), snapshot.objects(PersistentVolume)
-        seen = (ref(snapshot), attachments.version, volumes.version)
-        if seen != self._seen:
-            self._seen, self._by_node = seen, {}
-            for attachment in attachments.in_namespace(""):
-                self._take(attachment, snapshot)
-        return self._by_node.get(node, _NONE)
-
-    def _take(self, attachment: VolumeAttachment, snapshot: Snapshot) -> None:
-        spec = attachment.spec
-        volume = snapshot.objects(PersistentVolume).named(spec.source.persistent_volume_name or "")
-        if spec.attacher and volume is not None and volume.spec.csi is not None:
-            name = _name(spec.attacher, volume.spec.csi.volume_handle)
-            self._by_node.setdefault(spec.node_name, {})[name] = spec.attacher
 
 
 def _of_volume(volume: Volume, use: ClaimUse | None, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
@@ -136,7 +278,7 @@ def _of_in_tree(volume: PersistentVolume) -> AttachedVolumes:
 
 
 def _of_class(claim: PersistentVolumeClaim, snapshot: Snapshot) -> AttachedVolumes:
-    """A volume that is still to be made, of the driver that will make it."""
+    """A volume that is not provisioned yet, by the driver of its class."""
     storage_class = snapshot.objects(StorageClass).named(claim.class_name) if claim.class_name else None
     if storage_class is None or storage_class.provisioner in LEFT_IN_TREE:
         return _NONE
@@ -151,160 +293,6 @@ def _counted(driver: str, handle: str) -> AttachedVolumes:
 
 def _name(driver: str, handle: str) -> str:
     return f"{driver}/{handle}"
-
-
-class AttachLimits:
-    """What CSINodes allow, gone through again when one of them has changed."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[ref[Snapshot], int] | None = None
-        self._by_node: dict[str, dict[str, int]] = {}
-
-    def by_node(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
-        """By node and driver; nodes that limit nothing are not among them."""
-        csi_nodes = snapshot.objects(CSINode)
-        seen = (ref(snapshot), csi_nodes.version)
-        if seen != self._seen:
-            found = {node.metadata.name: limits_of(node) for node in csi_nodes}
-            self._seen, self._by_node = seen, {name: limits for name, limits in found.items() if limits}
-        return self._by_node
-
-
-def has_room(
-    limits: Mapping[str, int], *, needed: AttachedVolumes, present: AttachedVolumes, attached: AttachedVolumes
-) -> bool:
-    """Whether what is needed and not there yet fits beside what the node's pods have and what else is attached.
-
-    What is attached and used by no pod counts beside a pod that will use it, as in kube-scheduler.
-    """
-    new = Counter(driver for volume, driver in needed.items() if volume not in present)
-    taken = Counter(present.values())
-    taken.update(driver for volume, driver in attached.items() if volume not in present)
-    return all(taken[driver] + count <= limits[driver] for driver, count in new.items() if driver in limits)
-
-
-def limits_of(node: CSINode) -> dict[str, int]:
-    """How many volumes of each driver the node may have; a driver that is missing may have any number."""
-    drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
-    return {name: room.count for name, room in drivers if room is not None and room.count is not None}
-
-
-NAME: Final = "NodeVolumeLimits"
-
-MAX_VOLUME_COUNT_EXCEEDED: Final = Status.unschedulable("node(s) exceed max volume count")
-
-NEEDED: Final = StateKey[AttachedVolumes | Status]("NodeVolumeLimits.needed")
-
-
-class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
-    """Filters by what CSINodes allow."""
-
-    name: ClassVar[str] = NAME
-
-    def __init__(self) -> None:
-        self._attachments = Attachments()
-        self._limits = AttachLimits()
-
-    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without volumes that are attached to nodes."""
-        if not pod.spec.volumes or not has_attachable(pod):
-            return PreFilterResult(SKIP)
-        self._needed(state, pod, snapshot)
-        return PreFilterResult()
-
-    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node has room for what the pod brings anew."""
-        needed = self._needed(state, pod, node.snapshot)
-        if isinstance(needed, Status):
-            return needed
-        limits = self._limits.by_node(node.snapshot).get(node.name, {})
-        if limits.keys().isdisjoint(needed.values()):
-            return SUCCESS
-        return self._filter(needed, limits, node.name, node.row, node.snapshot)
-
-    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes; only those whose CSINode limits one of the drivers are looked at."""
-        needed = self._needed(state, pod, nodes.snapshot)
-        if isinstance(needed, Status):
-            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needed)
-        if not needed:
-            return Verdicts.all_fit(len(nodes))
-        refused = self._refused(needed, nodes.snapshot) if needed else {}
-        if not refused:
-            return Verdicts.all_fit(len(nodes))
-        return Verdicts.of(refused.get(row, SUCCESS) for row in nodes.rows.tolist())
-
-    def _refused(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
-        """The rows that are refused. Volumes are looked at only where there may be too many of them."""
-        volumes, drivers, refused = snapshot.pod_volumes, set(needed.values()), {}
-        for name, limits in self._limits.by_node(snapshot).items():
-            least = min((limits[driver] for driver in drivers if driver in limits), default=None)
-            row = None if least is None else snapshot.rows.of(name)
-            if least is None or row is None:
-                continue
-            most = len(needed) + volumes.count_on(row) + len(self._attachments.on_node(name, snapshot))
-            status = SUCCESS if most <= least else self._filter(needed, limits, name, row, snapshot)
-            if not status.is_success:
-                refused[row] = status
-        return refused
-
-    def _needed(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> AttachedVolumes | Status:
-        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        needed = state.find(NEEDED)
-        if needed is None:
-            needed = needed_volumes(pod, snapshot)
-            state.write(NEEDED, needed)
-        return needed
-
-    def _filter(
-        self, needed: AttachedVolumes, limits: Mapping[str, int], name: str, row: int, snapshot: Snapshot
-    ) -> Status:
-        present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
-        attached = self._attachments.on_node(name, snapshot)
-        return (
-            SUCCESS
-            if has_room(limits, needed=needed, present=present, attached=attached)
-            else MAX_VOLUME_COUNT_EXCEEDED
-        )
-
-    def events(self) -> Sequence[EventHint]:
-        """A CSINode comes or allows more, a pod with volumes goes, a claim of the pod's comes, a volume is let go."""
-        return (
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
-        )
-
-
-def _allows_more(_: Pod, old: object, new: object) -> bool:
-    if not isinstance(old, CSINode) or not isinstance(new, CSINode):
-        return True
-    before = limits_of(old)
-    return any(limit > before.get(driver, 0) for driver, limit in limits_of(new).items())
-
-
-def _had_volumes(_: Pod, old: object, __: object) -> bool:
-    if not isinstance(old, Pod):
-        return True
-    was_somewhere = bool(old.spec.node_name or old.status.nominated_node_name)
-    return was_somewhere and has_attachable(old)
-
-
-def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
-    return uses_claim(pod, new)
-
-
-def _detaches(pod: Pod, old: object, _: object) -> bool:
-    """Claims may lead to any driver; an inline volume leads to its own."""
-    if not isinstance(old, VolumeAttachment):
-        return True
-    volumes = pod.spec.volumes or ()
-    found = [driver_of(volume) for volume in volumes]
-    inline = {driver.name for driver, _source in filter(None, found)}
-    return old.spec.attacher in inline or any(volume.persistent_volume_claim is not None for volume in volumes)
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(NodeVolumeLimits))

@@ -1,8 +1,7 @@
-"""Disks that two pods on one node cannot both have: a cloud's disk, an RBD image or an iSCSI target of volumes.
+"""VolumeRestrictions: disks that two pods on one node cannot share, and ReadWriteOncePod claims, have one user.
 
-VolumeRestrictions: a disk that allows one user, and a claim for one pod (ReadWriteOncePod), have one.
-
-As kube-scheduler's plugin of that name.
+Disks are GCE persistent disks, AWS EBS volumes, iSCSI targets and RBD images named by a pod. As kube-scheduler's plugin
+of that name.
 """
 
 from __future__ import annotations
@@ -25,128 +24,90 @@ from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, uses_claim
 
-Disk = GCEPersistentDisk | AWSElasticBlockStore | ISCSI | RBD
-
-
-def disks_of(pod: Pod) -> list[Disk]:
-    """The disks that a pod's volumes name."""
-    return [disk for volume in pod.spec.volumes or () for disk in _disks(volume)]
-
-
-def any_conflict(disks: Collection[Disk], others: Iterable[Pod]) -> bool:
-    """Whether one of the pods has one of the disks in a way that leaves no room for a second user."""
-    return bool(disks) and any(_conflict(disk, taken) for pod in others for taken in disks_of(pod) for disk in disks)
-
-
-def _disks(volume: Volume) -> Iterable[Disk]:
-    sources = (volume.gce_persistent_disk, volume.aws_elastic_block_store, volume.iscsi, volume.rbd)
-    return (source for source in sources if source is not None)
-
-
-def _conflict(disk: Disk, taken: Disk) -> bool:
-    """Readers do not disturb each other, but for disks of Amazon's cloud, which have one user."""
-    match disk, taken:
-        case GCEPersistentDisk(), GCEPersistentDisk():
-            return disk.pd_name == taken.pd_name and not (disk.read_only and taken.read_only)
-        case AWSElasticBlockStore(), AWSElasticBlockStore():
-            return disk.volume_id == taken.volume_id
-        case ISCSI(), ISCSI():
-            return disk.iqn == taken.iqn and not (disk.read_only and taken.read_only)
-        case RBD(), RBD():
-            return _is_same_image(disk, taken) and not (disk.read_only and taken.read_only)
-        case _:
-            return False
-
-
-def _is_same_image(image: RBD, other: RBD) -> bool:
-    same_cluster = not set(image.monitors or ()).isdisjoint(other.monitors or ())
-    return same_cluster and (image.pool, image.image) == (other.pool, other.image)
-
-
 NAME: Final = "VolumeRestrictions"
-
 DISK_CONFLICT: Final = Status.unschedulable("node(s) had no available disk")
-
 READ_WRITE_ONCE_POD_CONFLICT: Final = Status.unschedulable(
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )
+Disk = GCEPersistentDisk | AWSElasticBlockStore | ISCSI | RBD
 
 
 @dataclass(slots=True)
 class RestrictedVolumes:
-    """What the pod cannot share: its disks, its claims for one pod, and by how many placed pods those are used."""
+    """The pod's disks, its ReadWriteOncePod claims, and the number of uses of these claims by placed pods."""
 
     disks: list[Disk]
-    exclusive: frozenset[str]
-    users: int
+    exclusive_claims: frozenset[str]
+    conflicting_uses: int
 
     def clone(self) -> Self:
-        """A copy to suppose something in."""
         return replace(self)
 
 
-RESTRICTED: Final = StateKey[RestrictedVolumes | Status]("VolumeRestrictions.wanted")
+RESTRICTED: Final = StateKey[RestrictedVolumes | Status]("VolumeRestrictions.restricted")
 
 
 class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensions):
-    """Filters by what other pods have."""
+    """Filters by the volumes of other pods."""
 
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod that shares everything or whose claims nobody uses."""
+        """Skip for a pod without disks whose ReadWriteOncePod claims no placed pod uses."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
-        wanted = self._wanted(state, pod, snapshot)
-        if isinstance(wanted, Status):
-            return PreFilterResult(wanted)
-        return PreFilterResult(SUCCESS if wanted.disks or wanted.users else SKIP)
+        restricted = self._restricted(state, pod, snapshot)
+        if isinstance(restricted, Status):
+            return PreFilterResult(restricted)
+        return PreFilterResult(SUCCESS if restricted.disks or restricted.conflicting_uses else SKIP)
 
     def add_pod(self, state: CycleState, pod: Pod, added: Pod, node: NodeInfo) -> Status:
-        """One that may use the claims."""
         return _count(state.find(RESTRICTED), pod, added, 1)
 
     def remove_pod(self, state: CycleState, pod: Pod, removed: Pod, node: NodeInfo) -> Status:
-        """One that uses them no more."""
         return _count(state.find(RESTRICTED), pod, removed, -1)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Disks are looked at on the node, claims everywhere."""
-        wanted = self._wanted(state, pod, node.snapshot)
-        if isinstance(wanted, Status):
-            return wanted
-        if any_conflict(wanted.disks, node.snapshot.pod_volumes.on_row(node.row)):
+        """Disks conflict on the node, claims in the whole cluster."""
+        restricted = self._restricted(state, pod, node.snapshot)
+        if isinstance(restricted, Status):
+            return restricted
+        if any_conflict(restricted.disks, node.snapshot.pod_volumes.on_row(node.row)):
             return DISK_CONFLICT
-        return READ_WRITE_ONCE_POD_CONFLICT if wanted.users > 0 else SUCCESS
+        return READ_WRITE_ONCE_POD_CONFLICT if restricted.conflicting_uses > 0 else SUCCESS
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes: only those that have pods with volumes are looked at."""
-        wanted, volumes = self._wanted(state, pod, nodes.snapshot), nodes.snapshot.pod_volumes
-        if isinstance(wanted, Status):
-            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), wanted)
-        if not wanted.disks and not wanted.users:
+        """Only nodes that have pods with volumes are checked for disks."""
+        restricted, volumes = self._restricted(state, pod, nodes.snapshot), nodes.snapshot.pod_volumes
+        if isinstance(restricted, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), restricted)
+        if not restricted.disks and not restricted.conflicting_uses:
             return Verdicts.all_fit(len(nodes))
-        taken = [row for row in volumes.rows if any_conflict(wanted.disks, volumes.on_row(row))] if wanted.disks else []
-        otherwise = 2 if wanted.users > 0 else 0
+        taken = (
+            [row for row in volumes.rows if any_conflict(restricted.disks, volumes.on_row(row))]
+            if restricted.disks
+            else []
+        )
+        otherwise = 2 if restricted.conflicting_uses > 0 else 0
         codes = np.where(np.isin(nodes.rows, taken), 1, otherwise).astype(np.int32)
         return Verdicts(codes, (SUCCESS, DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT))
 
     def events(self) -> Sequence[EventHint]:
-        """A pod goes that has a disk or claim of the pod's; a node or a claim of the pod's is added."""
+        """A pod with one of the disks or claims is deleted; a node or one of the pod's claims is added."""
         return (
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_something),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _releases_volume),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_something),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _releases_volume),
         )
 
-    def _wanted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
-        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        wanted = state.find(RESTRICTED)
-        if wanted is None:
-            wanted = _restricted_volumes(pod, snapshot)
-            state.write(RESTRICTED, wanted)
-        return wanted
+    def _restricted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
+        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        restricted = state.find(RESTRICTED)
+        if restricted is None:
+            restricted = _restricted_volumes(pod, snapshot)
+            state.write(RESTRICTED, restricted)
+        return restricted
 
 
 def _restricted_volumes(pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
@@ -168,13 +129,13 @@ def _exclusive_claims(pod: Pod, snapshot: Snapshot) -> frozenset[str] | Status:
     return frozenset(exclusive)
 
 
-def _count(wanted: RestrictedVolumes | Status | None, pod: Pod, other: Pod, by: int) -> Status:
-    if isinstance(wanted, RestrictedVolumes) and other.metadata.namespace == pod.metadata.namespace:
-        wanted.users += by * sum(name in wanted.exclusive for name in named_claims(other))
+def _count(restricted: RestrictedVolumes | Status | None, pod: Pod, other: Pod, by: int) -> Status:
+    if isinstance(restricted, RestrictedVolumes) and other.metadata.namespace == pod.metadata.namespace:
+        restricted.conflicting_uses += by * sum(name in restricted.exclusive_claims for name in named_claims(other))
     return SUCCESS
 
 
-def _frees_something(pod: Pod, old: object, _: object) -> bool:
+def _releases_volume(pod: Pod, old: object, _: object) -> bool:
     if not isinstance(old, Pod):
         return True
     if old.metadata.namespace != pod.metadata.namespace:
@@ -184,6 +145,40 @@ def _frees_something(pod: Pod, old: object, _: object) -> bool:
 
 def _is_its_claim(pod: Pod, _: object, new: object) -> bool:
     return uses_claim(pod, new, also_ephemeral=False)
+
+
+def disks_of(pod: Pod) -> list[Disk]:
+    return [disk for volume in pod.spec.volumes or () for disk in _disks(volume)]
+
+
+def any_conflict(disks: Collection[Disk], others: Iterable[Pod]) -> bool:
+    """Whether one of the pods has one of the disks and the two cannot share it."""
+    return bool(disks) and any(_conflict(disk, taken) for pod in others for taken in disks_of(pod) for disk in disks)
+
+
+def _disks(volume: Volume) -> Iterable[Disk]:
+    sources = (volume.gce_persistent_disk, volume.aws_elastic_block_store, volume.iscsi, volume.rbd)
+    return (source for source in sources if source is not None)
+
+
+def _conflict(disk: Disk, taken: Disk) -> bool:
+    """Read-only users can share a disk, except an EBS volume, which has one user."""
+    match disk, taken:
+        case GCEPersistentDisk(), GCEPersistentDisk():
+            return disk.pd_name == taken.pd_name and not (disk.read_only and taken.read_only)
+        case AWSElasticBlockStore(), AWSElasticBlockStore():
+            return disk.volume_id == taken.volume_id
+        case ISCSI(), ISCSI():
+            return disk.iqn == taken.iqn and not (disk.read_only and taken.read_only)
+        case RBD(), RBD():
+            return _is_same_image(disk, taken) and not (disk.read_only and taken.read_only)
+        case _:
+            return False
+
+
+def _is_same_image(image: RBD, other: RBD) -> bool:
+    same_cluster = not set(image.monitors or ()).isdisjoint(other.monitors or ())
+    return same_cluster and (image.pool, image.image) == (other.pool, other.image)
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(VolumeRestrictions))

@@ -1,6 +1,6 @@
-"""VolumeZone: a volume whose labels name zones or regions is reached from nodes there.
+"""VolumeZone: the zone and region labels of bound volumes must match those of the node.
 
-Nodes that have no label of zone or region at all are let pass. As kube-scheduler's plugin of that name.
+Nodes without any zone or region label pass. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims
 
 NAME: Final = "VolumeZone"
 ZONE_CONFLICT: Final = Status.unresolvable("node(s) had no available volume zone")
+PVTopologies = tuple[Requirement, ...]
+"""``label In values`` for each zone or region label of a volume."""
+PV_TOPOLOGIES: Final = StateKey[PVTopologies | Status]("VolumeZone.topologies")
 _BETA: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
 TOPOLOGY_LABELS: Final = (*_BETA, *_BETA.values())
-"""Old names first, each standing for its new one where a node lacks it."""
+"""Beta names first; the current name is used where a node lacks the beta name."""
 _HAS_TOPOLOGY: Final = tuple(NodeTerm((Requirement(label, "Exists"),)) for label in TOPOLOGY_LABELS)
 _SEPARATOR: Final = "__"
-"""Between the zones of one volume."""
-
-PVTopologies = tuple[Requirement, ...]
-"""``label In values`` for each label of a volume that names zones or regions."""
-PV_TOPOLOGIES: Final = StateKey[PVTopologies | Status]("VolumeZone.places")
+"""Separates the zones of one volume."""
 
 
 class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
@@ -47,55 +46,53 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     name: ClassVar[str] = NAME
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod whose volumes can be reached from anywhere."""
+        """Skip for a pod whose volumes have no zone or region labels."""
         if not pod.spec.volumes:
             return PreFilterResult(SKIP)
-        places = self._places(state, pod, snapshot)
-        if isinstance(places, Status):
-            return PreFilterResult(places)
-        return PreFilterResult(SUCCESS if places else SKIP)
+        topologies = self._topologies(state, pod, snapshot)
+        if isinstance(topologies, Status):
+            return PreFilterResult(topologies)
+        return PreFilterResult(SUCCESS if topologies else SKIP)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Whether the node is where all of them are."""
-        labels, places = node.labels, self._places(state, pod, node.snapshot)
-        if isinstance(places, Status):
-            return places
+        labels, topologies = node.labels, self._topologies(state, pod, node.snapshot)
+        if isinstance(topologies, Status):
+            return topologies
         if not any(label in labels for label in TOPOLOGY_LABELS):
             return SUCCESS
-        return SUCCESS if all(_matches(place, labels) for place in places) else ZONE_CONFLICT
+        return SUCCESS if all(_matches(requirement, labels) for requirement in topologies) else ZONE_CONFLICT
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        places = self._places(state, pod, nodes.snapshot)
-        if isinstance(places, Status):
-            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), places)
-        if not places:
+        topologies = self._topologies(state, pod, nodes.snapshot)
+        if isinstance(topologies, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), topologies)
+        if not topologies:
             return Verdicts.all_fit(len(nodes))
-        is_somewhere = np.any([term_mask(term, nodes) for term in _HAS_TOPOLOGY], axis=0)
-        is_there = np.all([_matches_mask(place, nodes) for place in places], axis=0)
-        return Verdicts.refusing(is_somewhere & ~is_there, ZONE_CONFLICT)
+        has_topology = np.any([term_mask(term, nodes) for term in _HAS_TOPOLOGY], axis=0)
+        matches = np.all([_matches_mask(requirement, nodes) for requirement in topologies], axis=0)
+        return Verdicts.refusing(has_topology & ~matches, ZONE_CONFLICT)
 
     def events(self) -> Sequence[EventHint]:
-        """A class that lets claims wait, a claim of the pod's, a volume or a node is there or has other labels."""
+        """A delayed-binding class is added; the pod's claim, a volume or a node is added or relabelled."""
         changed = Action.ADD | Action.UPDATE
         return (
-            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _lets_claims_wait),
+            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim),
             EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _topology_changed),
         )
 
-    def _places(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
-        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        places = state.find(PV_TOPOLOGIES)
-        if places is None:
-            places = _topologies_of_pod(pod, snapshot)
-            state.write(PV_TOPOLOGIES, places)
-        return places
+    def _topologies(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
+        """Computed once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        topologies = state.find(PV_TOPOLOGIES)
+        if topologies is None:
+            topologies = _topologies_of_pod(pod, snapshot)
+            state.write(PV_TOPOLOGIES, topologies)
+        return topologies
 
 
 def topologies_of(volume: PersistentVolume) -> PVTopologies:
-    """What the labels of a volume ask of a node; a label with an empty name in it asks for nothing."""
+    """The requirements of a volume's labels; a label with an empty value among its zones is ignored."""
     labels = volume.metadata.labels or {}
     named = {label: _values(labels[label]) for label in TOPOLOGY_LABELS if label in labels}
     return tuple(Requirement(label, "In", values) for label, values in named.items() if "" not in values)
@@ -106,13 +103,13 @@ def _values(text: str) -> frozenset[str]:
 
 
 def _topologies_of_pod(pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:
-    places: list[Requirement] = []
+    topologies: list[Requirement] = []
     for name in named_claims(pod):
         found = _topologies_of_claim(ClaimUse(name).find(pod, snapshot), name, snapshot)
         if isinstance(found, Status):
             return found
-        places.extend(found)
-    return tuple(places)
+        topologies.extend(found)
+    return tuple(topologies)
 
 
 def _topologies_of_claim(claim: PersistentVolumeClaim | None, name: str, snapshot: Snapshot) -> PVTopologies | Status:
@@ -127,7 +124,7 @@ def _topologies_of_claim(claim: PersistentVolumeClaim | None, name: str, snapsho
 
 
 def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> PVTopologies | Status:
-    """A claim that waits for its first consumer asks for nothing yet; any other should be bound."""
+    """No requirements for a claim that waits for its first consumer; any other claim must be bound."""
     name = claim.class_name
     if not name:
         return Status.unresolvable("PersistentVolumeClaim had no pv name and storageClass name")
@@ -140,21 +137,21 @@ def _of_unbound(claim: PersistentVolumeClaim, snapshot: Snapshot) -> PVTopologie
     return () if waits else Status.unresolvable("PersistentVolume had no name")
 
 
-def _matches(place: Requirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(place.key, labels.get(_BETA.get(place.key, place.key)))
-    return value in place.values
+def _matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key, labels.get(_BETA.get(requirement.key, requirement.key)))
+    return value in requirement.values
 
 
-def _matches_mask(place: Requirement, nodes: Nodes) -> Mask:
-    mask = term_mask(NodeTerm((place,)), nodes)
-    if place.key not in _BETA:
+def _matches_mask(requirement: Requirement, nodes: Nodes) -> Mask:
+    mask = term_mask(NodeTerm((requirement,)), nodes)
+    if requirement.key not in _BETA:
         return mask
-    lacks = Requirement(place.key, "DoesNotExist")
-    mask |= term_mask(NodeTerm((lacks, Requirement(_BETA[place.key], "In", place.values))), nodes)
+    lacks = Requirement(requirement.key, "DoesNotExist")
+    mask |= term_mask(NodeTerm((lacks, Requirement(_BETA[requirement.key], "In", requirement.values))), nodes)
     return mask
 
 
-def _lets_claims_wait(_: Pod, __: object, new: object) -> bool:
+def _delays_binding(_: Pod, __: object, new: object) -> bool:
     return isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 

@@ -1,1 +1,1 @@
-"""VolumeBinding: a pod goes where its claims have, or can get, their volumes."""
+"""VolumeBinding: filters by the claims of a pod, and has them bound before the pod."""

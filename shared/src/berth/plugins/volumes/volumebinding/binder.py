@@ -1,4 +1,9 @@
-"""Finds the volumes of a pod on a node, assumes them, and checks whether they are bound."""
+"""The volumes of one pod, as kube-scheduler's volume binder handles them: find, assume, bind, check.
+
+PodVolumeFinder checks bound and unbound claims against nodes. Once a node is chosen, its volumes are assumed in the
+Snapshot, the binder writes what ``bind_pod_volumes`` returns, and the cluster's controllers bind the claims: a volume
+gets a claimRef, or a claim gets the node for which its volume is provisioned.
+"""
 
 from __future__ import annotations
 
@@ -35,42 +40,120 @@ from berth.plugins.volumes.volumebinding.topology import (
     translated_node_affinity_of,
 )
 
+NODE_CONFLICT: Final = "node(s) didn't match PersistentVolume's node affinity"
+BIND_CONFLICT: Final = "node(s) didn't find available persistent volumes to bind"
+NOT_ENOUGH_SPACE: Final = "node(s) did not have enough free storage"
+PV_NOT_EXIST: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+UNBOUND_IMMEDIATE: Final = Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
+NOT_BOUND_YET: Final = Status(Code.WAIT, ("its claims are not bound yet",))
+_REASONS: Final = (NODE_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, PV_NOT_EXIST)
+"""In the order of messages; the reasons of a node are bits, the first is 1."""
+_BIT_NODE_CONFLICT: Final = 1
+_BIT_PV_NOT_EXIST: Final = 8
+_BIT_UNTRANSLATABLE: Final = 16
+_BITS_OF_PROBLEM: Final = (0, 2, 4)
+"""By ``PodVolumes.problem``."""
+Bits = npt.NDArray[np.int64]
 
-def assume_pod_volumes(plan: PodVolumes, node: str, snapshot: Snapshot) -> None:
-    """Show volumes and claims as they will be, so that nobody else is given them."""
+
+@dataclass(frozen=True, slots=True)
+class PodVolumeFinder:
+    """Checks the claims of one pod against nodes.
+
+    ``bound``: the topology of each bound claim's volume, None for a volume that does not exist. ``unbound``: finds
+    volumes for the claims that wait for their first consumer, None without such claims.
+    """
+
+    bound: tuple[VolumeTopology | None, ...]
+    unbound: ClaimMatcher | None
+
+    def of_node(self, node: NodeInfo) -> Status:
+        """The bound claims up to the first that does not fit, then the unbound claims."""
+        bits = next(filter(None, (_bit_of(topology, node) for topology in self.bound)), 0)
+        if self.unbound is not None:
+            bits |= _BITS_OF_PROBLEM[self.unbound.on_node(node).problem]
+        return self._status(bits)
+
+    def of_nodes(self, nodes: Nodes) -> Verdicts:
+        bits: Bits = np.zeros(len(nodes), dtype=np.int64)
+        for topology in self.bound:
+            bits = np.where(bits == 0, _bits_of(topology, nodes), bits)
+        if self.unbound is not None:
+            bits |= np.array(_BITS_OF_PROBLEM)[self.unbound.problems(nodes)]
+        return Verdicts.of_bits(bits, len(_REASONS) + 1, self._status)
+
+    def _status(self, bits: int) -> Status:
+        """The status for the bits of a node; a volume that cannot be translated is an error."""
+        if bits & _BIT_UNTRANSLATABLE:
+            errors = (topology.translation_error for topology in self.bound if topology is not None)
+            return Status.error(f"could not translate pv: {next(filter(None, errors))}")
+        reasons = [reason for bit, reason in enumerate(_REASONS) if bits >> bit & 1]
+        return Status.unresolvable(*reasons) if reasons else SUCCESS
+
+
+def pod_volume_finder(pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
+    """The finder for a pod's claims; a Status when no node can satisfy one of them."""
+    claims = pod_volume_claims(pod, snapshot)
+    if isinstance(claims, Status):
+        return claims
+    if claims.immediate:
+        return UNBOUND_IMMEDIATE
+    volumes = [snapshot.objects(PersistentVolume).named(claim.spec.volume_name) for claim in claims.bound]
+    bound = tuple(None if volume is None else translated_node_affinity_of(volume) for volume in volumes)
+    return PodVolumeFinder(bound, ClaimMatcher(claims.delayed, snapshot) if claims.delayed else None)
+
+
+def _bit_of(topology: VolumeTopology | None, node: NodeInfo) -> int:
+    if topology is None:
+        return _BIT_PV_NOT_EXIST
+    if topology.is_untranslatable(node):
+        return _BIT_UNTRANSLATABLE
+    return 0 if topology.includes(node) else _BIT_NODE_CONFLICT
+
+
+def _bits_of(topology: VolumeTopology | None, nodes: Nodes) -> Bits:
+    if topology is None:
+        return np.full(len(nodes), _BIT_PV_NOT_EXIST, dtype=np.int64)
+    return np.where(
+        topology.untranslatable_mask(nodes), _BIT_UNTRANSLATABLE, np.where(topology.mask(nodes), 0, _BIT_NODE_CONFLICT)
+    )
+
+
+def assume_pod_volumes(pod_volumes: PodVolumes, node: str, snapshot: Snapshot) -> None:
+    """Shows volumes and claims in the Snapshot as they will be, so that no other pod gets them."""
     volumes, claims = snapshot.objects(PersistentVolume), snapshot.objects(PersistentVolumeClaim)
-    for claim, volume in plan.taken:
+    for claim, volume in pod_volumes.static_bindings:
         volumes.suppose(volume.metadata.name, _with_claim_ref(volume, claim))
-    for claim in plan.made:
+    for claim in pod_volumes.dynamic_provisions:
         claims.suppose(claim.metadata.uid, _with_selected_node(claim, node))
 
 
-def revert_assumed_pod_volumes(plan: PodVolumes, snapshot: Snapshot) -> None:
-    """Show them as they are. What was written stands: who took notice of it goes on, as with kube-scheduler."""
-    for _, volume in plan.taken:
+def revert_assumed_pod_volumes(pod_volumes: PodVolumes, snapshot: Snapshot) -> None:
+    """Shows them as they are. What is already written stays: the controllers go on, as with kube-scheduler."""
+    for _, volume in pod_volumes.static_bindings:
         snapshot.objects(PersistentVolume).show_real(volume.metadata.name)
-    for claim in plan.made:
+    for claim in pod_volumes.dynamic_provisions:
         snapshot.objects(PersistentVolumeClaim).show_real(claim.metadata.uid)
 
 
-def bind_pod_volumes(plan: PodVolumes, node: str) -> tuple[Write, ...]:
-    """What is to be written, volumes first."""
-    kept = (KeepVolume(volume=volume.metadata.name, claim=_claim_name(claim)) for claim, volume in plan.taken)
-    made = (SelectNode(claim=_claim_name(claim), node=node) for claim in plan.made)
-    return (*kept, *made)
+def bind_pod_volumes(pod_volumes: PodVolumes, node: str) -> tuple[Write, ...]:
+    """What the binder has to write, volumes first."""
+    static = (
+        KeepVolume(volume=volume.metadata.name, claim=_claim_name(claim))
+        for claim, volume in pod_volumes.static_bindings
+    )
+    dynamic = (SelectNode(claim=_claim_name(claim), node=node) for claim in pod_volumes.dynamic_provisions)
+    return (*static, *dynamic)
 
 
-def check_bindings(plan: PodVolumes, node: NodeInfo) -> Status:
-    """Success when all claims are bound, WAIT, or why they will not be: then the pod is to be tried anew."""
-    answers = [_check_static(claim, volume, node) for claim, volume in plan.taken]
-    answers += [_check_dynamic(claim, node) for claim in plan.made]
+def check_bindings(pod_volumes: PodVolumes, node: NodeInfo) -> Status:
+    """Success when all claims are bound, WAIT, or a rejection when they will not be: then the pod is requeued."""
+    answers = [_check_static(claim, volume, node) for claim, volume in pod_volumes.static_bindings]
+    answers += [_check_dynamic(claim, node) for claim in pod_volumes.dynamic_provisions]
     rejection = next((answer for answer in answers if answer.is_rejection), None)
     if rejection is not None:
         return rejection
     return SUCCESS if all(answer.is_success for answer in answers) else NOT_BOUND_YET
-
-
-NOT_BOUND_YET: Final = Status(Code.WAIT, ("its claims are not bound yet",))
 
 
 def _check_static(claim: PersistentVolumeClaim, volume: PersistentVolume, node: NodeInfo) -> Status:
@@ -129,106 +212,10 @@ def _claim_name(claim: PersistentVolumeClaim) -> ClaimName:
 
 def _with_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> PersistentVolume:
     meta = claim.metadata
-    promise = ClaimReference(namespace=meta.namespace, name=meta.name, uid=meta.uid)
-    return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=promise))
+    reference = ClaimReference(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+    return msgspec.structs.replace(volume, spec=msgspec.structs.replace(volume.spec, claim_ref=reference))
 
 
 def _with_selected_node(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
     annotations = {**(claim.metadata.annotations or {}), SELECTED_NODE: node}
     return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
-
-
-@dataclass(frozen=True, slots=True)
-class PodVolumeFinder:
-    """``bound``: from where the volumes of bound claims are reached, None for a volume that is not there any more.
-
-    ``search``: for claims that wait for their first consumer, where there are any.
-    """
-
-    bound: tuple[VolumeTopology | None, ...]
-    search: ClaimMatcher | None
-
-    def of_node(self, node: NodeInfo) -> Status:
-        """Bound claims up to the first that does not fit, then those that wait."""
-        bits = next(filter(None, (_bit_of(reach, node) for reach in self.bound)), 0)
-        if self.search is not None:
-            bits |= _BITS_OF_PROBLEM[self.search.on_node(node).problem]
-        return self._status(bits)
-
-    def of_nodes(self, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        bits: Bits = np.zeros(len(nodes), dtype=np.int64)
-        for reach in self.bound:
-            bits = np.where(bits == 0, _bits_of(reach, nodes), bits)
-        if self.search is not None:
-            bits |= np.array(_BITS_OF_PROBLEM)[self.search.problems(nodes)]
-        return Verdicts.of_bits(bits, len(_REASONS) + 1, self._status)
-
-    def _status(self, bits: int) -> Status:
-        """What the bits of a node say. A volume that a driver does not understand is an error."""
-        if bits & _BIT_UNTRANSLATABLE:
-            flaw = next(reach.flaw for reach in self.bound if reach is not None and reach.flaw)
-            return Status.error(f"could not translate pv: {flaw}")
-        reasons = [reason for place, reason in enumerate(_REASONS) if bits >> place & 1]
-        return Status.unresolvable(*reasons) if reasons else SUCCESS
-
-
-def pod_volume_finder(pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
-    """What the pod's claims ask of a node; a Status when one of them cannot be had anywhere."""
-    claims = pod_volume_claims(pod, snapshot)
-    if isinstance(claims, Status):
-        return claims
-    if claims.immediate:
-        return UNBOUND_IMMEDIATE
-    volumes = [snapshot.objects(PersistentVolume).named(claim.spec.volume_name) for claim in claims.bound]
-    bound = tuple(None if volume is None else translated_node_affinity_of(volume) for volume in volumes)
-    return PodVolumeFinder(bound, ClaimMatcher(claims.waiting, snapshot) if claims.waiting else None)
-
-
-Bits = npt.NDArray[np.int64]
-
-
-NODE_CONFLICT: Final = "node(s) didn't match PersistentVolume's node affinity"
-
-
-BIND_CONFLICT: Final = "node(s) didn't find available persistent volumes to bind"
-
-
-NOT_ENOUGH_SPACE: Final = "node(s) did not have enough free storage"
-
-
-PV_NOT_EXIST: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-
-
-UNBOUND_IMMEDIATE: Final = Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
-
-
-_REASONS: Final = (NODE_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, PV_NOT_EXIST)
-"""In the order in which they are said; a node's reasons are kept as bits, the first one's being 1."""
-
-
-_BIT_NODE_CONFLICT: Final = 1
-
-
-_BIT_PV_NOT_EXIST: Final = 8
-
-
-_BIT_UNTRANSLATABLE: Final = 16
-
-
-_BITS_OF_PROBLEM: Final = (0, 2, 4)
-"""By the problem that a search has with a node: none, no volume, no room."""
-
-
-def _bit_of(reach: VolumeTopology | None, node: NodeInfo) -> int:
-    if reach is None:
-        return _BIT_PV_NOT_EXIST
-    if reach.is_flawed(node):
-        return _BIT_UNTRANSLATABLE
-    return 0 if reach.includes(node) else _BIT_NODE_CONFLICT
-
-
-def _bits_of(reach: VolumeTopology | None, nodes: Nodes) -> Bits:
-    if reach is None:
-        return np.full(len(nodes), _BIT_PV_NOT_EXIST, dtype=np.int64)
-    return np.where(reach.flawed(nodes), _BIT_UNTRANSLATABLE, np.where(reach.mask(nodes), 0, _BIT_NODE_CONFLICT))

@@ -1,12 +1,7 @@
-"""For which nodes a volume can be made for a claim: the class's provisioner, its topologies, the room that there is.
+"""Unbound claims of a pod that wait for their first consumer: which node has a volume for each, or can get one.
 
-Volumes for the claims of a pod that wait for their first consumer: which would be taken on a node, which made.
-
-The smallest volume that is large enough is taken, claim after claim from the smallest on; for others one is made.
-What follows from claims and volumes alone is found once for a pod; a node adds from where it can reach what.
-
-
-What a pod's claims ask of nodes, and what is said of a node that cannot give it.
+Static: the smallest suitable volume that is accessible from the node is taken, claim after claim from the smallest.
+Dynamic: otherwise a volume is provisioned. What depends only on claims and volumes is computed once for a pod.
 """
 
 from __future__ import annotations
@@ -49,239 +44,146 @@ from berth.plugins.volumes.volumebinding.topology import (
     topologies_by_node,
 )
 
-NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-"""The provisioner of classes whose volumes are made by hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provisioning:
-    """``topology``: the nodes for which the class makes volumes; ``room``: those for which it has enough of it."""
-
-    topology: NodeSet
-    room: NodeSet
-
-
-def provisioning_of(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Provisioning:
-    """Where a volume can be made for the claim."""
-    storage_class = snapshot.objects(StorageClass).named(claim.class_name)
-    if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
-        return Provisioning(NO_NODES, NO_NODES)
-    return Provisioning(_topology(storage_class.allowed_topologies), _with_capacity(claim, storage_class, snapshot))
-
-
-def claimed_bytes(claim: PersistentVolumeClaim) -> int:
-    """How much is claimed; nothing when that cannot be read."""
-    return _bytes((claim.spec.resources.requests or {}).get(STORAGE))
-
-
-def volume_bytes(volume: PersistentVolume) -> int:
-    """How much a volume holds."""
-    return _bytes((volume.spec.capacity or {}).get(STORAGE))
-
-
-def maximum_volume_bytes(capacity: CSIStorageCapacity) -> int | None:
-    """The largest volume that can be made, in bytes; None when nothing is said."""
-    said = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
-    return None if said is None else _bytes(said)
-
-
-def _bytes(quantity: str | float | None) -> int:
-    try:
-        return 0 if quantity is None else value(quantity)
-    except QuantityError:
-        return 0
-
-
-def _topology(terms: Sequence[TopologyTerm] | None) -> NodeSet:
-    if not terms:
-        return ALL_NODES
-    return VolumeTopology(plain=NodeTerms(tuple(_term(term) for term in terms if term.match_label_expressions)))
-
-
-def _term(term: TopologyTerm) -> NodeTerm:
-    labels = term.match_label_expressions or ()
-    return NodeTerm(tuple(Requirement(label.key, "In", frozenset(label.values or ())) for label in labels))
-
-
-def _with_capacity(claim: PersistentVolumeClaim, storage_class: StorageClass, snapshot: Snapshot) -> NodeSet:
-    """Everywhere, unless the class's driver says how much there is."""
-    driver = snapshot.objects(CSIDriver).named(storage_class.provisioner)
-    if STORAGE not in (claim.spec.resources.requests or {}) or driver is None or not driver.spec.storage_capacity:
-        return ALL_NODES
-    wanted, name = claimed_bytes(claim), storage_class.metadata.name
-    capacities = [c for c in snapshot.objects(CSIStorageCapacity) if c.storage_class_name == name]
-    enough = [c for c in capacities if (limit := maximum_volume_bytes(c)) is not None and limit >= wanted]
-    return VolumeTopology(
-        plain=NodeTerms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough))
-    )
-
-
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-"""An annotation of claims: the node for which a volume is being made."""
-
-
+"""An annotation of claims: the node for which a volume is being provisioned."""
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+"""The provisioner of classes whose volumes are created by hand."""
 AVAILABLE: Final = "Available"
-
-
 FILESYSTEM: Final = "Filesystem"
-"""What a volume and a claim are that do not say."""
-
-
+"""The default volumeMode."""
 FITS: Final = 0
-
-
 NO_VOLUME: Final = 1
-
-
 NO_SPACE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PodVolumes:
-    """What a node can do for the pod: ``taken`` volumes, claims that have one ``made``; or why not (``problem``)."""
+    """What binds the pod's claims on a node; or the ``problem``, why they cannot be bound there."""
 
     problem: int = FITS
-    taken: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
-    made: tuple[PersistentVolumeClaim, ...] = ()
+    static_bindings: tuple[tuple[PersistentVolumeClaim, PersistentVolume], ...] = ()
+    dynamic_provisions: tuple[PersistentVolumeClaim, ...] = ()
 
 
 ReachedGroups = tuple[int, ...]
-"""Numbers of groups of volumes: those of one group are reached from the same nodes."""
-
-
+"""Numbers of groups of volumes; the volumes of one group are accessible from the same nodes."""
 Answers = tuple[bool, ...]
-"""Answers to the questions of all wishes, three a wish."""
-
-
+"""Whether a node is in each of the node sets of the claims, three sets a claim."""
 _ELIGIBLE, _TOPOLOGY, _CAPACITY = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnboundClaim:
-    """A claim that waits, and the places in the pool of the volumes that it could take, the smallest first.
+    """A claim, and the indices in the pool of the volumes that suit it, smallest first.
 
-    ``promised`` are kept for just this claim: the first of them is taken or none. ``others`` are the rest by group.
-    ``questions``: whether a volume may be made for the node at all, is made for such nodes, and has room there.
+    Attributes:
+        node_sets: nodes where the claim may be bound at all, in the topology of its class, and with enough capacity.
+        prebound: volumes that are reserved for this claim: the first free one is taken, or none.
+        others: the other suitable volumes by group.
     """
 
     claim: PersistentVolumeClaim
-    questions: tuple[NodeSet, NodeSet, NodeSet]
-    promised: tuple[int, ...] = ()
+    node_sets: tuple[NodeSet, NodeSet, NodeSet]
+    prebound: tuple[int, ...] = ()
     others: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
-    @property
-    def is_being_made(self) -> bool:
-        """Whether its volume is being made already, for a node that was selected."""
-        return self.questions[_ELIGIBLE] is not ALL_NODES
-
-    def problem(self, yes: Answers) -> int:
-        """Why no volume can be made for the claim; ``yes`` are the answers to its own questions."""
-        if not yes[_TOPOLOGY]:
+    def problem(self, answers: Answers) -> int:
+        """Why no volume can be provisioned for the claim on a node; ``answers`` for its own node sets."""
+        if not answers[_TOPOLOGY]:
             return NO_VOLUME
-        return FITS if yes[_CAPACITY] else NO_SPACE
+        return FITS if answers[_CAPACITY] else NO_SPACE
 
 
 class ClaimMatcher:
-    """The search for the claims of one pod, on one state."""
+    """Finds volumes for the unbound claims of one pod in one Snapshot."""
 
     def __init__(self, claims: Sequence[PersistentVolumeClaim], snapshot: Snapshot) -> None:
         self._pool: list[PersistentVolume] = []
         self._group_of: list[int] = []
-        self._reaches: dict[VolumeTopology, int] = {}
-        being_made = [claim for claim in claims if _selected_node(claim) is not None]
+        self._topologies: dict[VolumeTopology, int] = {}
+        provisioning = [claim for claim in claims if _selected_node(claim) is not None]
         waiting = sorted((claim for claim in claims if _selected_node(claim) is None), key=claimed_bytes)
-        self._wishes = [
-            *(_UnboundClaim(claim=claim, questions=_node_sets(claim, snapshot)) for claim in being_made),
-            *(self._wish(claim, snapshot) for claim in waiting),
+        self._claims = [
+            *(_UnboundClaim(claim=claim, node_sets=_node_sets(claim, snapshot)) for claim in provisioning),
+            *(self._with_volumes(claim, snapshot) for claim in waiting),
         ]
 
     def on_node(self, node: NodeInfo) -> PodVolumes:
-        """What the node can do."""
-        reached = tuple(group for reach, group in self._reaches.items() if reach.includes(node))
-        return self._plan(reached, tuple(where.includes(node) for where in self._questions()))
+        reached = tuple(group for topology, group in self._topologies.items() if topology.includes(node))
+        return self._match(reached, tuple(node_set.includes(node) for node_set in self._node_sets()))
 
     def problems(self, nodes: Nodes) -> npt.NDArray[np.int64]:
-        """int64[nodes]: the problem of each node's plan. Nodes that reach the same volumes are looked at once."""
-        yes = np.array([where.mask(nodes) for where in self._questions()], dtype=np.bool_).T.tolist()
+        """int64[nodes]: the problem on each node; computed once for nodes that have access to the same volumes."""
+        answers = np.array([node_set.mask(nodes) for node_set in self._node_sets()], dtype=np.bool_).T.tolist()
         known: dict[tuple[ReachedGroups, Answers], int] = {}
         problems = []
-        for kind in zip(topologies_by_node(self._reaches, nodes), map(tuple, yes), strict=True):
+        for kind in zip(topologies_by_node(self._topologies, nodes), map(tuple, answers), strict=True):
             if kind not in known:
-                known[kind] = self._plan(*kind).problem
+                known[kind] = self._match(*kind).problem
             problems.append(known[kind])
         return np.array(problems, dtype=np.int64)
 
-    def _questions(self) -> Iterator[NodeSet]:
-        return (question for wish in self._wishes for question in wish.questions)
+    def _node_sets(self) -> Iterator[NodeSet]:
+        return (node_set for claim in self._claims for node_set in claim.node_sets)
 
-    def _wish(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _UnboundClaim:
-        """With the volumes that suit the claim, wherever they can be reached from."""
+    def _with_volumes(self, claim: PersistentVolumeClaim, snapshot: Snapshot) -> _UnboundClaim:
+        """The claim with the volumes that suit it on any node."""
         volumes = [volume for volume in snapshot.objects(PersistentVolume) if _suits(volume, claim)]
         volumes.sort(key=lambda volume: (volume_bytes(volume), volume.metadata.name))
         selector, others = _selector(claim), defaultdict[int, list[int]](list)
-        for place in [self._place(volume) for volume in volumes if _is_available(volume, claim, selector)]:
-            others[self._group_of[place]].append(place)
-        promised = tuple(self._place(volume) for volume in volumes if is_prebound(volume, claim))
-        return _UnboundClaim(claim=claim, questions=_node_sets(claim, snapshot), promised=promised, others=others)
+        for index in [self._add(volume) for volume in volumes if _is_available(volume, claim, selector)]:
+            others[self._group_of[index]].append(index)
+        prebound = tuple(self._add(volume) for volume in volumes if is_prebound(volume, claim))
+        return _UnboundClaim(claim=claim, node_sets=_node_sets(claim, snapshot), prebound=prebound, others=others)
 
-    def _place(self, volume: PersistentVolume) -> int:
+    def _add(self, volume: PersistentVolume) -> int:
+        """Adds a volume to the pool; returns its index."""
         self._pool.append(volume)
-        self._group_of.append(self._reaches.setdefault(node_affinity_of(volume), len(self._reaches)))
+        self._group_of.append(self._topologies.setdefault(node_affinity_of(volume), len(self._topologies)))
         return len(self._pool) - 1
 
-    def _plan(self, reached: ReachedGroups, yes: Answers) -> PodVolumes:
-        """What follows for a node that reaches these groups, from its answers to all questions."""
-        answers = [yes[3 * number : 3 * number + 3] for number in range(len(self._wishes))]
-        if not all(answer[_ELIGIBLE] for answer in answers):
+    def _match(self, reached: ReachedGroups, answers: Answers) -> PodVolumes:
+        """The volumes for a node with access to these groups, by the node sets that it is in."""
+        by_claim = [answers[3 * number : 3 * number + 3] for number in range(len(self._claims))]
+        if not all(of_claim[_ELIGIBLE] for of_claim in by_claim):
             return PodVolumes(NO_VOLUME)
-        taken: dict[str, tuple[PersistentVolumeClaim, PersistentVolume]] = {}
-        made: list[tuple[_UnboundClaim, Answers]] = []
-        for wish, answer in zip(self._wishes, answers, strict=True):
-            volume = self._pick(wish, reached, taken)
+        static: dict[str, tuple[PersistentVolumeClaim, PersistentVolume]] = {}
+        dynamic: list[tuple[_UnboundClaim, Answers]] = []
+        for unbound, of_claim in zip(self._claims, by_claim, strict=True):
+            volume = self._smallest(unbound, reached, static)
             if volume is None:
-                made.append((wish, answer))
+                dynamic.append((unbound, of_claim))
             else:
-                taken[volume.metadata.name] = (wish.claim, volume)
-        problem = next(filter(None, (wish.problem(answer) for wish, answer in made)), FITS)
+                static[volume.metadata.name] = (unbound.claim, volume)
+        problem = next(filter(None, (unbound.problem(of_claim) for unbound, of_claim in dynamic)), FITS)
         if problem:
             return PodVolumes(problem)
-        return PodVolumes(FITS, tuple(taken.values()), tuple(wish.claim for wish, _ in made))
+        return PodVolumes(FITS, tuple(static.values()), tuple(unbound.claim for unbound, _ in dynamic))
 
-    def _pick(self, wish: _UnboundClaim, reached: ReachedGroups, taken: Container[str]) -> PersistentVolume | None:
-        promised = self._first_free(wish.promised, taken)
-        if promised is not None:
-            return self._pool[promised] if self._group_of[promised] in reached else None
-        firsts = (self._first_free(wish.others[group], taken) for group in reached if group in wish.others)
+    def _smallest(
+        self, unbound: _UnboundClaim, reached: ReachedGroups, taken: Container[str]
+    ) -> PersistentVolume | None:
+        prebound = self._first_free(unbound.prebound, taken)
+        if prebound is not None:
+            return self._pool[prebound] if self._group_of[prebound] in reached else None
+        firsts = (self._first_free(unbound.others[group], taken) for group in reached if group in unbound.others)
         best = min((first for first in firsts if first is not None), default=None)
         return None if best is None else self._pool[best]
 
-    def _first_free(self, places: Sequence[int], taken: Container[str]) -> int | None:
-        return next((place for place in places if self._pool[place].metadata.name not in taken), None)
+    def _first_free(self, indices: Sequence[int], taken: Container[str]) -> int | None:
+        return next((index for index in indices if self._pool[index].metadata.name not in taken), None)
 
 
 def is_prebound(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether the volume is kept for the claim, or for whoever has its name."""
-    promise, meta = volume.spec.claim_ref, claim.metadata
-    if promise is None or (promise.namespace, promise.name) != (meta.namespace, meta.name):
+    """Whether the volume's claimRef has this claim, by name and by uid if it has one."""
+    reference, meta = volume.spec.claim_ref, claim.metadata
+    if reference is None or (reference.namespace, reference.name) != (meta.namespace, meta.name):
         return False
-    return promise.uid in ("", meta.uid)
-
-
-def _selected_node(claim: PersistentVolumeClaim) -> str | None:
-    return (claim.metadata.annotations or {}).get(SELECTED_NODE)
-
-
-def _node_sets(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[NodeSet, NodeSet, NodeSet]:
-    node, provisioning = _selected_node(claim), provisioning_of(claim, snapshot)
-    return (ALL_NODES if node is None else OnlyNode(node), provisioning.topology, provisioning.room)
-
-
-def _selector(claim: PersistentVolumeClaim) -> LabelMatcher:
-    return MATCHES_EVERYTHING if claim.spec.selector is None else compile_label_selector(claim.spec.selector)
+    return reference.uid in ("", meta.uid)
 
 
 def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether the volume is of the claim's class and form, large enough and nobody else's."""
+    """Whether the volume has the claim's class and modes, is large enough and not reserved for another claim."""
     has, wants = volume.spec, claim.spec
     return (
         volume.class_name == claim.class_name
@@ -300,3 +202,78 @@ def _is_available(volume: PersistentVolume, claim: PersistentVolumeClaim, select
         and selector.matches(volume.metadata.labels or {})
         and set(claim.spec.access_modes or ()) <= set(volume.spec.access_modes or ())
     )
+
+
+def _selector(claim: PersistentVolumeClaim) -> LabelMatcher:
+    return MATCHES_EVERYTHING if claim.spec.selector is None else compile_label_selector(claim.spec.selector)
+
+
+def _selected_node(claim: PersistentVolumeClaim) -> str | None:
+    return (claim.metadata.annotations or {}).get(SELECTED_NODE)
+
+
+def _node_sets(claim: PersistentVolumeClaim, snapshot: Snapshot) -> tuple[NodeSet, NodeSet, NodeSet]:
+    node, provisioning = _selected_node(claim), provisioning_of(claim, snapshot)
+    return (ALL_NODES if node is None else OnlyNode(node), provisioning.topology, provisioning.capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """The nodes in the ``topology`` of the class, and those for which there is enough ``capacity``."""
+
+    topology: NodeSet
+    capacity: NodeSet
+
+
+def provisioning_of(claim: PersistentVolumeClaim, snapshot: Snapshot) -> Provisioning:
+    """For which nodes a volume can be provisioned for the claim."""
+    storage_class = snapshot.objects(StorageClass).named(claim.class_name)
+    if storage_class is None or storage_class.provisioner in ("", NO_PROVISIONER):
+        return Provisioning(NO_NODES, NO_NODES)
+    return Provisioning(_topology(storage_class.allowed_topologies), _with_capacity(claim, storage_class, snapshot))
+
+
+def _topology(terms: Sequence[TopologyTerm] | None) -> NodeSet:
+    if not terms:
+        return ALL_NODES
+    return VolumeTopology(terms=NodeTerms(tuple(_term(term) for term in terms if term.match_label_expressions)))
+
+
+def _term(term: TopologyTerm) -> NodeTerm:
+    labels = term.match_label_expressions or ()
+    return NodeTerm(tuple(Requirement(label.key, "In", frozenset(label.values or ())) for label in labels))
+
+
+def _with_capacity(claim: PersistentVolumeClaim, storage_class: StorageClass, snapshot: Snapshot) -> NodeSet:
+    """All nodes, unless the driver of the class publishes its capacity."""
+    driver = snapshot.objects(CSIDriver).named(storage_class.provisioner)
+    if STORAGE not in (claim.spec.resources.requests or {}) or driver is None or not driver.spec.storage_capacity:
+        return ALL_NODES
+    wanted, name = claimed_bytes(claim), storage_class.metadata.name
+    capacities = [c for c in snapshot.objects(CSIStorageCapacity) if c.storage_class_name == name]
+    enough = [c for c in capacities if (limit := maximum_volume_bytes(c)) is not None and limit >= wanted]
+    return VolumeTopology(
+        terms=NodeTerms(tuple(NodeTerm(compile_label_selector(c.node_topology).requirements) for c in enough))
+    )
+
+
+def claimed_bytes(claim: PersistentVolumeClaim) -> int:
+    """The requested size; 0 if it is invalid."""
+    return _bytes((claim.spec.resources.requests or {}).get(STORAGE))
+
+
+def volume_bytes(volume: PersistentVolume) -> int:
+    return _bytes((volume.spec.capacity or {}).get(STORAGE))
+
+
+def maximum_volume_bytes(capacity: CSIStorageCapacity) -> int | None:
+    """The largest volume that can be provisioned, in bytes; None if unknown."""
+    reported = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+    return None if reported is None else _bytes(reported)
+
+
+def _bytes(quantity: str | float | None) -> int:
+    try:
+        return 0 if quantity is None else value(quantity)
+    except QuantityError:
+        return 0

@@ -1,18 +1,8 @@
-"""The arguments of VolumeBinding and what is wrong with them.
+"""VolumeBinding: the claims of a pod must be bound to, or find, volumes that the node has access to.
 
-Which events may help a pod that VolumeBinding refused.
-
-What VolumeBinding does about claims that wait, once a node is chosen: supposed, written, and waited for until bound.
-
-A volume is kept for its claim, or a claim says for which node its volume is to be made. The cluster's controllers do
-the rest; the claim is bound when both sides say so.
-
-
-VolumeBinding: a pod goes where its claims have, or can get, their volumes. As kube-scheduler's plugin of that name.
-
-A bound claim ties the pod to the nodes from which its volume is reached. One that waits for its first consumer takes a
-free volume that the node reaches, or has one made for the node; the pod is bound when that is done. Any other claim
-must be bound before a pod is placed.
+A bound claim restricts the pod to the nodes with access to its volume. A claim that waits for its first consumer takes
+a free volume or has one provisioned for the node; the pod is bound when that is done. Any other claim must be bound
+before the pod is scheduled. As kube-scheduler's plugin of that name.
 """
 
 from __future__ import annotations
@@ -59,29 +49,96 @@ from berth.plugins.volumes.volumebinding.binder import (
 )
 from berth.plugins.volumes.volumebinding.claimmatcher import PodVolumes, maximum_volume_bytes
 
+NAME: Final = "VolumeBinding"
+FINDER: Final = StateKey[PodVolumeFinder | Status]("VolumeBinding.finder")
+POD_VOLUMES: Final = StateKey[PodVolumes]("VolumeBinding.pod_volumes")
+
 
 class VolumeBindingArgs(Args, frozen=True, kw_only=True):
-    """``bindTimeoutSeconds``: how long a pod waits on its node for its claims to be bound, 0 or more.
+    """``bindTimeoutSeconds``: how long an assumed pod waits for its claims to be bound, 0 or more.
 
-    Ten minutes, as in kube-scheduler: a disk that is made somewhere else takes its time. ``shape`` is a field of v1
-    that means something only under the gate StorageCapacityScoring, which 1.36 has off.
+    Ten minutes, as in kube-scheduler: provisioning a disk may take long. ``shape`` is a field of v1 that has an effect
+    only with the feature gate StorageCapacityScoring, which is off in 1.36.
     """
 
     bind_timeout_seconds: int = 600
     shape: list[ShapePoint] | None = None
 
 
-def validate(args: VolumeBindingArgs, path: str) -> list[str]:
-    """The time must not be negative, and a shape would mean nothing."""
-    seconds = args.bind_timeout_seconds
-    problems = [] if seconds >= 0 else [f"{path}.bindTimeoutSeconds: want 0 or more, got {seconds}"]
-    if args.shape is not None:
-        problems.append(f"{path}.shape: want none (StorageCapacityScoring is off), got {len(args.shape)} points")
-    return problems
+class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
+    """Filters by volumes, and has the claims of a pod bound before its Binding."""
+
+    name: ClassVar[str] = NAME
+    too_late = "binding volumes: context deadline exceeded"
+
+    def __init__(self, args: VolumeBindingArgs) -> None:
+        self.wait_seconds = args.bind_timeout_seconds
+
+    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
+        """Skip for a pod without claims; a rejection when no node can satisfy one of them."""
+        if not pod.spec.volumes:
+            return PreFilterResult(SKIP)
+        finder = self._finder(state, pod, snapshot)
+        if isinstance(finder, Status):
+            return PreFilterResult(finder)
+        return PreFilterResult(SUCCESS if finder.bound or finder.unbound else SKIP)
+
+    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
+        finder = self._finder(state, pod, node.snapshot)
+        return finder if isinstance(finder, Status) else finder.of_node(node)
+
+    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
+        finder = self._finder(state, pod, nodes.snapshot)
+        if isinstance(finder, Status):
+            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), finder)
+        return finder.of_nodes(nodes)
+
+    def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """Chooses volumes for the unbound claims and assumes them."""
+        if not pod.spec.volumes:
+            return SUCCESS
+        snapshot = state.read(SNAPSHOT)
+        finder, info = pod_volume_finder(pod, snapshot), node_info(snapshot, node)
+        if isinstance(finder, Status):
+            return finder
+        if finder.unbound is None or info is None:
+            return SUCCESS
+        status = finder.of_node(info)
+        if status.is_success:
+            pod_volumes = finder.unbound.on_node(info)
+            state.write(POD_VOLUMES, pod_volumes)
+            assume_pod_volumes(pod_volumes, node, snapshot)
+        return status
+
+    def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
+        pod_volumes = state.find(POD_VOLUMES)
+        if pod_volumes is not None:
+            revert_assumed_pod_volumes(pod_volumes, state.read(SNAPSHOT))
+
+    def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
+        pod_volumes = state.find(POD_VOLUMES)
+        return () if pod_volumes is None else bind_pod_volumes(pod_volumes, node)
+
+    def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
+        """WAIT until the claims are bound."""
+        pod_volumes, info = state.find(POD_VOLUMES), node_info(state.read(SNAPSHOT), node)
+        return SUCCESS if pod_volumes is None or info is None else check_bindings(pod_volumes, info)
+
+    def events(self) -> Sequence[EventHint]:
+        """Storage classes, the pod's claims, volumes, nodes, CSI drivers and capacities are added or changed."""
+        return EVENTS
+
+    def _finder(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
+        """Made once a cycle; by Filter if the profile does not run this plugin's PreFilter."""
+        finder = state.find(FINDER)
+        if finder is None:
+            finder = pod_volume_finder(pod, snapshot)
+            state.write(FINDER, finder)
+        return finder
 
 
 def _after_storage_class_change(_: Pod, old: object, new: object) -> bool:
-    """A new class, or one that makes volumes for other nodes."""
+    """A class is added, or its allowedTopologies change."""
     if not isinstance(old, StorageClass) or not isinstance(new, StorageClass):
         return True
     return (old.allowed_topologies or []) != (new.allowed_topologies or [])
@@ -92,7 +149,7 @@ def _after_claim_change(pod: Pod, _: object, new: object) -> bool:
 
 
 def _after_csi_node_change(_: Pod, old: object, new: object) -> bool:
-    """Volumes are reached by other labels where a driver took them over."""
+    """The migrated plugins of the node change, and with them the labels that volumes are translated to."""
     if not isinstance(old, CSINode) or not isinstance(new, CSINode):
         return True
     before, now = old.metadata.annotations or {}, new.metadata.annotations or {}
@@ -100,7 +157,7 @@ def _after_csi_node_change(_: Pod, old: object, new: object) -> bool:
 
 
 def _after_csi_driver_change(pod: Pod, old: object, new: object) -> bool:
-    """A driver whose volume the pod names stops saying how much room there is: then nobody waits for room."""
+    """The driver of one of the pod's volumes stops publishing its capacity: then the capacity is not checked."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return True
     named = {volume.csi.driver for volume in pod.spec.volumes or () if volume.csi is not None}
@@ -115,8 +172,6 @@ def _after_capacity_change(_: Pod, old: object, new: object) -> bool:
 
 
 _CHANGED: Final = Action.ADD | Action.UPDATE
-
-
 EVENTS: Final[Sequence[EventHint]] = (
     EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _after_storage_class_change),
     EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _after_claim_change),
@@ -128,89 +183,12 @@ EVENTS: Final[Sequence[EventHint]] = (
 )
 
 
-NAME: Final = "VolumeBinding"
-
-
-FINDER: Final = StateKey[PodVolumeFinder | Status]("VolumeBinding.needs")
-
-
-POD_VOLUMES: Final = StateKey[PodVolumes]("VolumeBinding.plan")
-
-
-class VolumeBinding(PreFilterPlugin, VectorFilterPlugin, ReservePlugin, PreBindPlugin, EnqueueExtensions):
-    """Filters by volumes, and sees to it that a pod has its own."""
-
-    name: ClassVar[str] = NAME
-    too_late = "binding volumes: context deadline exceeded"
-
-    def __init__(self, args: VolumeBindingArgs) -> None:
-        self.wait_seconds = args.bind_timeout_seconds
-
-    def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
-        """Skip for a pod without claims; a rejection when one of them cannot be had anywhere."""
-        if not pod.spec.volumes:
-            return PreFilterResult(SKIP)
-        needs = self._needs(state, pod, snapshot)
-        if isinstance(needs, Status):
-            return PreFilterResult(needs)
-        return PreFilterResult(SUCCESS if needs.bound or needs.search else SKIP)
-
-    def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
-        """Bound claims up to the first that does not fit, then those that wait."""
-        needs = self._needs(state, pod, node.snapshot)
-        return needs if isinstance(needs, Status) else needs.of_node(node)
-
-    def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        """The same for all nodes."""
-        needs = self._needs(state, pod, nodes.snapshot)
-        if isinstance(needs, Status):
-            return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), needs)
-        return needs.of_nodes(nodes)
-
-    def reserve(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Choose volumes for the claims that wait, and let nobody else have them."""
-        if not pod.spec.volumes:
-            return SUCCESS
-        snapshot = state.read(SNAPSHOT)
-        needs, info = pod_volume_finder(pod, snapshot), node_info(snapshot, node)
-        if isinstance(needs, Status):
-            return needs
-        if needs.search is None or info is None:
-            return SUCCESS
-        status = needs.of_node(info)
-        if status.is_success:
-            plan = needs.search.on_node(info)
-            state.write(POD_VOLUMES, plan)
-            assume_pod_volumes(plan, node, snapshot)
-        return status
-
-    def unreserve(self, state: CycleState, pod: Pod, node: str) -> None:
-        """Others may have the volumes."""
-        plan = state.find(POD_VOLUMES)
-        if plan is not None:
-            revert_assumed_pod_volumes(plan, state.read(SNAPSHOT))
-
-    def writes(self, state: CycleState, pod: Pod, node: str) -> tuple[Write, ...]:
-        """What has claims bound: volumes that are kept for them, and the node for which others are made."""
-        plan = state.find(POD_VOLUMES)
-        return () if plan is None else bind_pod_volumes(plan, node)
-
-    def pre_bind(self, state: CycleState, pod: Pod, node: str) -> Status:
-        """Wait until they are bound."""
-        plan, info = state.find(POD_VOLUMES), node_info(state.read(SNAPSHOT), node)
-        return SUCCESS if plan is None or info is None else check_bindings(plan, info)
-
-    def events(self) -> Sequence[EventHint]:
-        """Classes, the pod's claims, volumes, nodes, drivers and their room: added or changed in what is looked at."""
-        return EVENTS
-
-    def _needs(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PodVolumeFinder | Status:
-        """Found once a cycle, by Filter where a profile has no PreFilter of this plugin."""
-        needs = state.find(FINDER)
-        if needs is None:
-            needs = pod_volume_finder(pod, snapshot)
-            state.write(FINDER, needs)
-        return needs
+def validate(args: VolumeBindingArgs, path: str) -> list[str]:
+    seconds = args.bind_timeout_seconds
+    problems = [] if seconds >= 0 else [f"{path}.bindTimeoutSeconds: want 0 or more, got {seconds}"]
+    if args.shape is not None:
+        problems.append(f"{path}.shape: want none (StorageCapacityScoring is off), got {len(args.shape)} points")
+    return problems
 
 
 def _build(args: Any) -> VolumeBinding:

@@ -1,6 +1,6 @@
-"""From which nodes a PersistentVolume can be reached: its node affinity, as the node's drivers read it.
+"""The nodes from which a PersistentVolume is accessible: its node affinity, translated where CSI migration is on.
 
-Only labels count: kube-scheduler asks without the node's name, so that terms on it hold for every node.
+Only labels count: kube-scheduler evaluates the affinity without the node's name, so terms on the name match every node.
 """
 
 from __future__ import annotations
@@ -36,15 +36,11 @@ _INVALID: Final = "invalid"
 
 
 class NodeSet(Protocol):
-    """Nodes, one by one and all at once."""
+    """A set of nodes, for one node and for all."""
 
-    def includes(self, node: NodeInfo) -> bool:
-        """Whether the node is one of them."""
-        ...
+    def includes(self, node: NodeInfo) -> bool: ...
 
-    def mask(self, nodes: Nodes) -> Mask:
-        """The same for all nodes."""
-        ...
+    def mask(self, nodes: Nodes) -> Mask: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,95 +50,94 @@ class OnlyNode:
     name: str
 
     def includes(self, node: NodeInfo) -> bool:
-        """Whether it is this one."""
         return node.name == self.name
 
     def mask(self, nodes: Nodes) -> Mask:
-        """The same for all nodes."""
         return nodes.named(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeTopology:
-    """``plain``: terms on labels, None for everywhere. ``migrated``: the same on nodes where ``driver`` took over.
+    """Nodes given by terms on their labels: those with access to a volume, or for which one can be provisioned.
 
-    ``flaw``: what the driver would not understand of the volume, empty for nothing.
+    Attributes:
+        terms: None for all nodes.
+        driver: the CSI driver that replaces the volume's in-tree plugin on migrated nodes.
+        migrated_terms: the terms on migrated nodes, None for all of them.
+        translation_error: why the volume cannot be translated for the driver; empty if it can.
     """
 
-    plain: NodeTerms | None
+    terms: NodeTerms | None
     driver: Driver | None = None
-    migrated: NodeTerms | None = None
-    flaw: str = ""
+    migrated_terms: NodeTerms | None = None
+    translation_error: str = ""
 
     def includes(self, node: NodeInfo) -> bool:
-        """Whether a node can have the volume."""
-        terms = self.migrated if self._is_taken_over(node) else self.plain
+        terms = self.migrated_terms if self._is_migrated(node) else self.terms
         return terms is None or terms.matches(node.name, node.labels)
 
-    def is_flawed(self, node: NodeInfo) -> bool:
-        """Whether the volume is left to a driver there that does not understand it."""
-        return bool(self.flaw) and self._is_taken_over(node)
+    def is_untranslatable(self, node: NodeInfo) -> bool:
+        """Whether the node's driver cannot use the volume because it cannot be translated."""
+        return bool(self.translation_error) and self._is_migrated(node)
 
-    def flawed(self, nodes: Nodes) -> Mask:
-        """The same for all nodes."""
-        if self.driver is None or not self.flaw:
+    def untranslatable_mask(self, nodes: Nodes) -> Mask:
+        if self.driver is None or not self.translation_error:
             return np.zeros(len(nodes), dtype=np.bool_)
         return _migrated_rows(self.driver, nodes)
 
     def mask(self, nodes: Nodes) -> Mask:
-        """The same for all nodes."""
-        plain = _mask(self.plain, nodes)
-        if self.driver is None or self.plain == self.migrated:
-            return plain
-        return np.where(_migrated_rows(self.driver, nodes), _mask(self.migrated, nodes), plain)
+        mask = _mask(self.terms, nodes)
+        if self.driver is None or self.terms == self.migrated_terms:
+            return mask
+        return np.where(_migrated_rows(self.driver, nodes), _mask(self.migrated_terms, nodes), mask)
 
-    def _is_taken_over(self, node: NodeInfo) -> bool:
+    def _is_migrated(self, node: NodeInfo) -> bool:
         return self.driver is not None and is_migrated(self.driver, node.snapshot.objects(CSINode).named(node.name))
 
 
-ALL_NODES: Final = VolumeTopology(plain=None)
-NO_NODES: Final = VolumeTopology(plain=NodeTerms(()))
+ALL_NODES: Final = VolumeTopology(terms=None)
+NO_NODES: Final = VolumeTopology(terms=NodeTerms(()))
 
 
 def node_affinity_of(volume: PersistentVolume) -> VolumeTopology:
-    """As the volume says: how volumes are chosen that are not bound yet."""
-    return VolumeTopology(plain=_terms(_required(volume)))
+    """The volume's own node affinity, by which unbound volumes are chosen."""
+    return VolumeTopology(terms=_terms(_required(volume)))
 
 
 def translated_node_affinity_of(volume: PersistentVolume) -> VolumeTopology:
-    """As the node's drivers read it: how volumes are looked at that are bound."""
+    """The node affinity as the node's driver evaluates it, by which bound volumes are checked."""
     found = driver_of(volume)
     if found is None:
         return node_affinity_of(volume)
     driver, source = found
     affinity = translated_node_selector(volume, driver.topology_key) if driver.topology_key else _required(volume)
-    flaw = translation_error(driver, source, volume.metadata.labels or {})
-    return replace(node_affinity_of(volume), driver=driver, migrated=_terms(affinity), flaw=flaw)
+    error = translation_error(driver, source, volume.metadata.labels or {})
+    return replace(node_affinity_of(volume), driver=driver, migrated_terms=_terms(affinity), translation_error=error)
 
 
-def topologies_by_node(reaches: Mapping[VolumeTopology, int], nodes: Nodes) -> list[tuple[int, ...]]:
-    """For each node the numbers of those that include it. Volumes of one host each are found without looking at all."""
-    reached: list[list[int]] = [[] for _ in range(len(nodes))]
+def topologies_by_node(topologies: Mapping[VolumeTopology, int], nodes: Nodes) -> list[tuple[int, ...]]:
+    """For each node the numbers of the topologies that include it. Local volumes are looked up by label value."""
+    included: list[list[int]] = [[] for _ in range(len(nodes))]
     by_value: dict[str, dict[str, list[int]]] = {}
-    for reach, number in reaches.items():
-        for place in _positions(reach, nodes, by_value):
-            reached[place].append(number)
-    return [tuple(numbers) for numbers in reached]
+    for topology, number in topologies.items():
+        for position in _positions(topology, nodes, by_value):
+            included[position].append(number)
+    return [tuple(numbers) for numbers in included]
 
 
-def _positions(reach: VolumeTopology, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
-    """The places in ``nodes`` of those that the reach includes."""
-    wanted = _only_requirement(reach)
+def _positions(topology: VolumeTopology, nodes: Nodes, by_value: dict[str, dict[str, list[int]]]) -> Iterable[int]:
+    """The positions in ``nodes`` of the nodes that the topology includes."""
+    wanted = _only_requirement(topology)
     if wanted is None:
-        return np.flatnonzero(reach.mask(nodes)).tolist()
+        return np.flatnonzero(topology.mask(nodes)).tolist()
     if wanted.key not in by_value:
         by_value[wanted.key] = _by_value(wanted.key, nodes)
-    return sorted(place for value in wanted.values for place in by_value[wanted.key].get(value, ()))
+    return sorted(position for value in wanted.values for position in by_value[wanted.key].get(value, ()))
 
 
-def _only_requirement(reach: VolumeTopology) -> Requirement | None:
-    """``label In values``, if the reach asks for just that."""
-    terms = reach.plain.terms if reach.plain is not None and reach.driver is None else ()
+def _only_requirement(topology: VolumeTopology) -> Requirement | None:
+    """``label In values``, if the topology has just that requirement."""
+    terms = topology.terms.terms if topology.terms is not None and topology.driver is None else ()
     if len(terms) != 1 or terms[0].names or len(terms[0].labels) != 1:
         return None
     return terms[0].labels[0] if terms[0].labels[0].operator == "In" else None
@@ -150,27 +145,22 @@ def _only_requirement(reach: VolumeTopology) -> Requirement | None:
 
 def _by_value(key: str, nodes: Nodes) -> dict[str, list[int]]:
     codes, column = nodes.label(key)
-    places: dict[str, list[int]] = {}
-    for place, code in enumerate(codes.tolist()):
+    positions: dict[str, list[int]] = {}
+    for position, code in enumerate(codes.tolist()):
         if code != ABSENT:
-            places.setdefault(column.values[code], []).append(place)
-    return places
+            positions.setdefault(column.values[code], []).append(position)
+    return positions
 
 
-def translated_node_selector(volume: PersistentVolume, key: str) -> NodeSelector | None:
-    """The affinity with the driver's own label of zones in place of Kubernetes'.
+def _mask(terms: NodeTerms | None, nodes: Nodes) -> Mask:
+    return np.ones(len(nodes), dtype=np.bool_) if terms is None else terms_mask(terms, nodes)
 
-    A volume that names no zone there is in those of its labels.
-    """
-    selector, labels = _required(volume), volume.metadata.labels or {}
-    zone = _zone_label(selector, labels)
-    if _has_values(selector, zone):
-        selector = _with_renamed_key(selector, zone, key)
-    elif zone in labels:
-        selector = _with_zones(selector, key, labels[zone].split(ZONE_SEPARATOR))
-    if zone == BETA_ZONE and _has_values(selector, BETA_REGION):
-        selector = _with_renamed_key(selector, BETA_REGION, REGION)
-    return selector
+
+def _migrated_rows(driver: Driver, nodes: Nodes) -> Mask:
+    snapshot = nodes.snapshot
+    csi_nodes = snapshot.objects(CSINode).in_namespace("")
+    rows = (snapshot.rows.of(node.metadata.name) for node in csi_nodes if is_migrated(driver, node))
+    return np.isin(nodes.rows, [row for row in rows if row is not None])
 
 
 def _required(volume: PersistentVolume) -> NodeSelector | None:
@@ -187,22 +177,27 @@ def _nameless(term: NodeTerm) -> NodeTerm:
     return NodeTerm(term.labels, tuple(r for r in term.names if r.operator == _INVALID))
 
 
-def _mask(terms: NodeTerms | None, nodes: Nodes) -> Mask:
-    return np.ones(len(nodes), dtype=np.bool_) if terms is None else terms_mask(terms, nodes)
+def translated_node_selector(volume: PersistentVolume, key: str) -> NodeSelector | None:
+    """The node affinity with the driver's topology key in place of Kubernetes' zone label.
 
-
-def _migrated_rows(driver: Driver, nodes: Nodes) -> Mask:
-    snapshot = nodes.snapshot
-    csi_nodes = snapshot.objects(CSINode).in_namespace("")
-    rows = (snapshot.rows.of(node.metadata.name) for node in csi_nodes if is_migrated(driver, node))
-    return np.isin(nodes.rows, [row for row in rows if row is not None])
+    Without a zone in the affinity, the zones of the volume's labels are added.
+    """
+    selector, labels = _required(volume), volume.metadata.labels or {}
+    zone = _zone_label(selector, labels)
+    if _has_values(selector, zone):
+        selector = _with_renamed_key(selector, zone, key)
+    elif zone in labels:
+        selector = _with_zones(selector, key, labels[zone].split(ZONE_SEPARATOR))
+    if zone == BETA_ZONE and _has_values(selector, BETA_REGION):
+        selector = _with_renamed_key(selector, BETA_REGION, REGION)
+    return selector
 
 
 def _zone_label(selector: NodeSelector | None, labels: Mapping[str, str]) -> str:
-    """Under which name the volume speaks of zones: the affinity's first, then the labels', the new name first."""
+    """The zone label of the volume: from the affinity, else from its labels; the current name before the beta name."""
     keys = {expression.key for expression in _expressions(selector)}
-    places = [(name, where) for where in (keys, labels) for name in (ZONE, BETA_ZONE)]
-    return next((name for name, where in places if name in where), ZONE)
+    candidates = [(name, where) for where in (keys, labels) for name in (ZONE, BETA_ZONE)]
+    return next((name for name, where in candidates if name in where), ZONE)
 
 
 def _expressions(selector: NodeSelector | None) -> Iterable[SelectorRequirement]:
@@ -215,7 +210,7 @@ def _has_values(selector: NodeSelector | None, key: str) -> bool:
 
 
 def _with_renamed_key(selector: NodeSelector | None, key: str, name: str) -> NodeSelector:
-    return _each_term(selector, lambda given: [_renamed(expression, key, name) for expression in given])
+    return _each_term(selector, lambda expressions: [_renamed(expression, key, name) for expression in expressions])
 
 
 def _renamed(expression: SelectorRequirement, key: str, name: str) -> SelectorRequirement:
@@ -227,7 +222,7 @@ def _with_zones(selector: NodeSelector | None, key: str, zones: Sequence[str]) -
     if not names:
         return selector
     inside = SelectorRequirement(key=key, operator="In", values=names)
-    return _each_term(selector, lambda given: [*given, inside])
+    return _each_term(selector, lambda expressions: [*expressions, inside])
 
 
 def _each_term(

@@ -52,12 +52,12 @@ def limited(*limits: dict, init: dict | None = None):
         pytest.param(asking(cpu="2", memory="0"), [], a_node("n", memory="0"), 25, 25, id="a resource that is lacking"),
     ],
 )
-def test_room_is_counted_as_the_mean_of_cpu_and_memory(pod, placed, node, least, most):
+def test_allocation_is_the_mean_of_cpu_and_memory(pod, placed, node, least, most):
     assert of_node(NodeResourcesLeastAllocated, pod, *placed, node=node) == least
     assert of_node(NodeResourcesMostAllocated, pod, *placed, node=node) == most
 
 
-def test_the_largest_init_container_counts_where_it_asks_for_more_than_all_containers_and_overhead_is_added():
+def test_a_larger_init_container_counts_and_overhead_is_added():
     # cpu: max(1000 + 500, 2000) + 100 = 2100, 47.5 free; memory: max(1000 + 1000, 500) + 0 = 2000, 80 free
     pod = a_pod(
         containers=[a_container(cpu="1", memory="1000"), a_container(cpu="500m", memory="1000")],
@@ -87,7 +87,7 @@ def test_the_largest_init_container_counts_where_it_asks_for_more_than_all_conta
         ),
     ],
 )
-def test_balance_is_the_difference_of_what_is_used(pod, placed, node, expected):
+def test_balance_is_the_difference_of_the_used_fractions(pod, placed, node, expected):
     assert of_node(BalancedAllocationV118, pod, *placed, node=node) == expected
 
 
@@ -105,5 +105,5 @@ def test_balance_is_the_difference_of_what_is_used(pod, placed, node, expected):
         pytest.param(limited({"example.com/gpu": "1"}), NODE, 0, id="nor any other resource"),
     ],
 )
-def test_a_node_that_has_what_the_limits_name_gets_one_point(pod, node, expected):
+def test_a_node_that_satisfies_the_limits_scores_1(pod, node, expected):
     assert of_node(NodeResourceLimits, pod, node=node) == expected

@@ -73,7 +73,7 @@ def test_key_and_value_of_the_scored_label_are_arguments():
 # NodeFilterLabel
 
 
-def test_only_nodes_with_the_label_are_feasible_and_the_reason_names_it():
+def test_only_labelled_nodes_are_feasible_and_the_reason_names_the_label():
     snapshot = cluster(a_node("a", labels={"cpu": "true"}), a_node("b", labels={"cpu": "false"}), a_node("c"))
     plugin = NodeFilterLabel(NodeFilterLabelArgs())
     assert [candidate.node for candidate in ranked(a_pod(), snapshot, plugin).candidates] == ["a"]
@@ -88,7 +88,7 @@ def test_without_any_labelled_node_the_message_counts_the_nodes():
     assert ranking.unschedulable_plugins == ("NodeFilterLabel",)
 
 
-def test_a_pod_refused_for_the_label_is_helped_by_a_node_that_gets_it_only():
+def test_only_a_node_that_gets_the_label_helps():
     profile = profile_of(NodeFilterLabel(NodeFilterLabelArgs()))
     plain, labelled = a_node("a"), a_node("a", labels={"cpu": "true"})
     update = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL)
@@ -105,7 +105,7 @@ def test_a_pod_refused_for_the_label_is_helped_by_a_node_that_gets_it_only():
         pytest.param("{value: 'a b'}", "value: want a label value of at most 63", id="value"),
     ],
 )
-def test_a_label_that_no_node_can_have_is_refused(args, problem):
+def test_an_invalid_label_is_rejected(args, problem):
     head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
     text = f"{head}profiles: [{{pluginConfig: [{{name: NodeFilterLabel, args: {args}}}]}}]"
     with pytest.raises(ConfigurationError) as caught:
@@ -126,13 +126,13 @@ def test_a_label_that_no_node_can_have_is_refused(args, problem):
         pytest.param({"DiskPressure": "True"}, True, id="another condition"),
     ],
 )
-def test_a_node_must_be_ready_when_it_says_whether(conditions, fits):
+def test_a_node_with_the_condition_must_be_ready(conditions, fits):
     status = check(a_pod(), "a", cluster(with_condition("a", **conditions)), profile_of(NodeReady()))
     assert status.is_success is fits
     assert status.reasons == (() if fits else ("node(s) were not ready",))
 
 
-def test_a_pod_refused_for_want_of_ready_nodes_is_helped_by_one_that_becomes_ready():
+def test_a_node_that_becomes_ready_helps():
     profile = profile_of(NodeReady())
     ready, unready = with_condition("a", Ready="True"), with_condition("a", Ready="False")
     update = ClusterEvent(Resource.NODE, Action.UPDATE_NODE_CONDITION)
@@ -143,7 +143,7 @@ def test_a_pod_refused_for_want_of_ready_nodes_is_helped_by_one_that_becomes_rea
 # FreeCapacity
 
 
-def test_free_capacity_adds_millicores_and_megabytes_and_counts_what_runs_there():
+def test_free_capacity_adds_free_millicores_and_megabytes():
     snapshot = cluster(
         a_node("a", cpu="4", memory="8G"), a_node("b", cpu="8", memory="2G"), a_node("c", cpu="4", memory="8G")
     )
@@ -178,7 +178,7 @@ def test_a_millicore_or_a_megabyte_more_wins_however_large_the_nodes_are():
         pytest.param([], [], id="none"),
     ],
 )
-def test_points_by_place_keep_the_order_of_the_best(raw, normalized):
+def test_scores_by_rank_keep_the_order_of_the_best(raw, normalized):
     assert normalize_by_rank(np.array(raw, dtype=np.int64)).tolist() == normalized
 
 
@@ -189,7 +189,7 @@ def of(tenant: str, name: str = "new", **more: object) -> Pod:
     return a_pod(name, labels={"tenant": tenant} if tenant else None, **more)
 
 
-def test_the_node_with_the_fewest_pods_of_the_tenant_is_best_whatever_others_have():
+def test_the_node_with_the_fewest_pods_of_the_tenant_is_best():
     snapshot = cluster(a_node("a"), a_node("b"), a_node("c"))
     for number, (tenant, node) in enumerate([("x", "a"), ("x", "a"), ("x", "b"), ("y", "c"), ("y", "c"), ("", "c")]):
         snapshot.place(of(tenant, f"p{number}"), node)
@@ -198,7 +198,7 @@ def test_the_node_with_the_fewest_pods_of_the_tenant_is_best_whatever_others_hav
     assert points(of("y"), snapshot, TenantSpread(TenantSpreadArgs())) == {"a": 100, "b": 100, "c": 99}
 
 
-def test_counts_go_down_when_pods_go():
+def test_counts_decrease_when_pods_are_deleted():
     snapshot = cluster(a_node("a"), a_node("b"))
     snapshot.place(of("x", "p0"), "a")
     assert points(of("x"), snapshot, TenantSpread(TenantSpreadArgs())) == {"b": 100, "a": 99}
@@ -221,7 +221,7 @@ def test_a_pod_that_is_being_deleted_and_the_pod_itself_do_not_count():
     assert points(of("x", "itself"), snapshot, TenantSpread(TenantSpreadArgs())) == {"a": 100, "b": 100}
 
 
-def test_a_pod_without_a_tenant_is_unschedulable_with_a_sentence():
+def test_a_pod_without_a_tenant_is_unschedulable():
     ranking = ranked(of(""), cluster(a_node("a"), a_node("b")), TenantSpread(TenantSpreadArgs()))
     sentence = "pod has no label tenant, which names the tenant it belongs to"
     assert ranking.message == f"0/2 nodes are available: {sentence}."
@@ -236,7 +236,7 @@ def test_only_its_own_label_helps_a_pod_without_a_tenant():
     assert not may_help(profile, ["TenantSpread"], ClusterEvent(Resource.NODE, Action.ADD), of(""), None, a_node("a"))
 
 
-def test_candidates_carry_the_pods_of_the_tenant_so_that_only_these_make_a_node_touched():
+def test_candidates_carry_the_number_of_the_tenants_pods():
     snapshot = cluster(a_node("a"), a_node("b"))
     for number, (tenant, node) in enumerate([("x", "a"), ("y", "a"), ("y", "a"), ("y", "b")]):
         snapshot.place(of(tenant, f"p{number}"), node)

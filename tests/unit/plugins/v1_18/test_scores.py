@@ -51,7 +51,7 @@ def running(*images: str, **spec):
         pytest.param(running("huge"), {"a": 0, "b": 100}, id="1000 MiB a container are the most"),
     ],
 )
-def test_images_of_containers_draw_pods(pod, expected):
+def test_only_images_of_containers_count(pod, expected):
     nodes = cluster(with_images("a", one=250, both=250), with_images("b", both=250, huge=5000))
     assert points(ImageLocalityV118(), pod, nodes) == expected
 
@@ -79,12 +79,12 @@ def preferring(*terms: PreferredNodeTerm):
         pytest.param(preferring(term(50, node="b")), {"a": 0, "b": 0, "c": 0}, id="names alone"),
     ],
 )
-def test_preferred_terms_count_by_what_they_say_of_labels(pod, expected):
+def test_only_labels_of_preferred_terms_count(pod, expected):
     nodes = cluster(a_node("a", labels={"zone": "x"}), a_node("b", labels={"zone": "y"}), a_node("c"))
     assert points(NodeAffinityV118(NodeAffinityArgs()), pod, nodes) == expected
 
 
-def test_fewer_mild_taints_are_better_and_what_is_tolerated_does_not_count():
+def test_fewer_untolerated_mild_taints_are_better():
     mild = [Taint(key=key, effect="PreferNoSchedule") for key in ("k", "l", "m")]
     nodes = cluster(a_node("a", taints=mild), a_node("b", taints=mild[:2]), a_node("c"))
     tolerations = [Toleration(key="k", operator="Exists"), Toleration(key="l", operator="Exists", effect="NoSchedule")]
@@ -125,7 +125,7 @@ def owned(kind: str, uid: str, *, controller: bool = True):
         pytest.param(a_pod(), set(), id="nor a pod of nobody"),
     ],
 )
-def test_nodes_that_want_no_pods_of_a_controller_get_0_and_all_others_100(pod, avoiders):
+def test_avoided_nodes_score_0_and_all_others_100(pod, avoiders):
     nodes = cluster(
         avoiding("set", signature("ReplicaSet", "u1")),
         avoiding("controller", signature("ReplicationController", "u1")),
@@ -137,7 +137,7 @@ def test_nodes_that_want_no_pods_of_a_controller_get_0_and_all_others_100(pod, a
     assert points(NodePreferAvoidPods(), pod, nodes) == expected
 
 
-def test_a_node_that_changes_its_mind_is_heard():
+def test_a_changed_annotation_counts():
     pod, nodes = owned("ReplicaSet", "u1"), cluster(a_node("a"), a_node("b"))
     plugin = NodePreferAvoidPods()
     assert points(plugin, pod, nodes) == {"a": 100, "b": 100}

@@ -43,7 +43,7 @@ SHORT = '{ip: "prometheus.kube-system:9090", deviceName: eth0, timeRange: 60}'
 
 @pytest.mark.parametrize("enabled", ["network_traffic", "NetworkTraffic"])
 @pytest.mark.parametrize("configured", ["network_traffic", "NetworkTraffic"])
-def test_arguments_arrive_whichever_of_its_names_is_used_where(enabled, configured):
+def test_arguments_arrive_under_either_name(enabled, configured):
     [profile] = loaded(enabled, configured, SHORT).profiles
     assert NAME in [ref.name for ref in profile.plugins[Point.SCORE]]
     query = query_of(profile.args[NAME])
@@ -54,13 +54,13 @@ def test_arguments_arrive_whichever_of_its_names_is_used_where(enabled, configur
     )
 
 
-def test_the_full_form_says_the_same():
+def test_the_full_form_means_the_same():
     full = "{url: 'http://prometheus.kube-system:9090/', devices: [eth0], range: 1h}"
     [short], [long] = (questions_of(loaded("NetworkTraffic", "NetworkTraffic", args)) for args in (SHORT, full))
     assert short.token == long.token
 
 
-def test_enabled_under_both_names_stands_there_twice():
+def test_enabling_both_names_is_a_duplicate():
     text = (
         f"{HEAD}profiles: [{{plugins: {{score: {{enabled: [{{name: network_traffic}}, {{name: NetworkTraffic}}]}}}}}}]"
     )
@@ -68,7 +68,7 @@ def test_enabled_under_both_names_stands_there_twice():
         load(text, known=BUILT_IN, preset=DEFAULT)
 
 
-def test_it_can_be_disabled_under_its_second_name():
+def test_it_can_be_disabled_under_its_alias():
     text = f"""{HEAD}profiles:
 - plugins:
     multiPoint: {{enabled: [{{name: NetworkTraffic}}]}}
@@ -113,13 +113,13 @@ def test_every_error_is_reported_at_once_with_its_path():
 
 
 @pytest.mark.parametrize("url", ["'http://'", "'http://h:99999'", "'http://u:secret@h'", "'://'", "'http://[::1'"])
-def test_an_address_that_cannot_be_used_is_refused_and_no_password_is_quoted(url):
+def test_an_invalid_address_is_rejected_without_quoting_a_password(url):
     [problem] = problems(f"{{url: {url}}}")
     assert problem.startswith(f"{PATH}url: want ")
     assert "secret" not in problem
 
 
-def test_the_maximum_age_follows_the_range_and_is_five_minutes_at_least():
+def test_the_maximum_age_is_the_range_and_at_least_five_minutes():
     def age(text: str) -> timedelta:
         [profile] = loaded("NetworkTraffic", "NetworkTraffic", text).profiles
         return maximum_age_of(profile.args[NAME])
@@ -129,7 +129,7 @@ def test_the_maximum_age_follows_the_range_and_is_five_minutes_at_least():
     assert age("{url: 'http://p', timeRange: 60, maximumAge: 90s}") == timedelta(seconds=90)
 
 
-def test_each_different_question_of_all_profiles_is_asked_once():
+def test_each_different_query_of_all_profiles_runs_once():
     text = f"""{HEAD}profiles:
 - schedulerName: one
   plugins: {{score: {{enabled: [{{name: NetworkTraffic}}]}}}}
@@ -146,5 +146,5 @@ def test_each_different_question_of_all_profiles_is_asked_once():
     assert [(query.url, query.time_range.total_seconds()) for query in asked] == [("http://p", 300), ("http://p", 3600)]
 
 
-def test_nothing_is_asked_without_the_plugin():
+def test_there_are_no_queries_without_the_plugin():
     assert questions_of(load(HEAD, known=BUILT_IN, preset=DEFAULT)) == ()
