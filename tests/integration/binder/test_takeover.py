@@ -1,4 +1,4 @@
-"""Taking over, step by step: what a former epoch has left cannot land any more, and is seen, before work begins."""
+"""The takeover, step by step: before work begins, no POST of a former epoch can land and all it did is seen."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,25 +46,25 @@ async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -
 
 
 @pytest.fixture
-async def reading(world: BinderWorld) -> AsyncIterator[Informers]:
+async def informers(world: BinderWorld) -> AsyncIterator[Informers]:
     cache = Cache()
-    reading = cluster_informers(world.cluster.client, partial(observe, cache), Process(name="binder"))
-    reading.cache = cache
-    task = asyncio.create_task(reading.run())
-    await reading.listed()
-    yield reading
+    informers = cluster_informers(world.cluster.client, partial(observe, cache), Process(name="binder"))
+    informers.cache = cache
+    task = asyncio.create_task(informers.run())
+    await informers.listed()
+    yield informers
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
-def takeover(world: BinderWorld, reading: Informers, epoch: int) -> Takeover:
+def takeover(world: BinderWorld, informers: Informers, epoch: int) -> Takeover:
     return Takeover(
         session=world.session,
         leadership=Epoch(epoch),
         client=world.cluster.client,
-        cache=reading.cache,
-        informers=reading,
+        cache=informers.cache,
+        informers=informers,
         schedulers=["berth"],
     )
 
@@ -73,35 +73,35 @@ async def epochs(world: BinderWorld, *pods: Pod) -> list[int]:
     return [fence_epoch(await world.pod(pod.metadata.name)) for pod in pods]
 
 
-async def test_the_first_epoch_of_a_cluster_fences_what_is_ranked_and_makes_its_consumer(world, reading):
+async def test_first_epoch_fences_ranked_pods_and_creates_its_consumer(world, informers):
     ranked, pending = await world.add_pod("ranked"), await world.add_pod("pending")
     await world.rank(ranked, "n1")
-    assert await takeover(world, reading, 1).run() == "binder-1"
+    assert await takeover(world, informers, 1).run() == "binder-1"
     assert await epochs(world, ranked, pending) == [1, 0]
     assert await world.session.consumers("RANKED") == ["binder-1"]
     assert (await world.session.get("control", FENCED_KEY)).data == b"1"
 
 
-async def test_a_later_epoch_on_a_new_store_fences_every_unbound_pod_of_its_profiles(world, reading):
+async def test_later_epoch_on_a_new_store_fences_every_unbound_pod(world, informers):
     pods = [await world.add_pod(f"p{number}") for number in range(3)]
     theirs = await world.cluster.api.add_pod("theirs", schedulerName="other")
     assert theirs.code == 201
-    await takeover(world, reading, 2).run()
+    await takeover(world, informers, 2).run()
     assert await epochs(world, *pods) == [2, 2, 2]
     assert fence_epoch(await world.pod("theirs")) == 0
 
 
-async def test_a_later_epoch_on_the_same_store_fences_anew_what_is_ranked(world, reading):
+async def test_later_epoch_on_the_same_store_fences_ranked_pods_again(world, informers):
     ranked, pending = await world.add_pod("ranked"), await world.add_pod("pending")
     await world.rank(ranked, "n1")
-    await takeover(world, reading, 1).run()
-    await takeover(world, reading, 2).run()
+    await takeover(world, informers, 1).run()
+    await takeover(world, informers, 2).run()
     assert await epochs(world, ranked, pending) == [2, 0]
 
 
-async def test_only_consumers_of_lower_epochs_are_deleted(world, reading):
+async def test_only_consumers_of_lower_epochs_are_deleted(world, informers):
     await world.session.create_consumer("RANKED", "binder-9")
-    work = asyncio.create_task(takeover(world, reading, 5).run())
+    work = asyncio.create_task(takeover(world, informers, 5).run())
     await asyncio.sleep(0.5)
     assert await world.session.consumers("RANKED") == ["binder-9"]
     assert not work.done()
@@ -109,9 +109,7 @@ async def test_only_consumers_of_lower_epochs_are_deleted(world, reading):
     assert await asyncio.wait_for(work, 10) == "binder-5"
 
 
-async def test_a_former_leader_that_makes_its_consumer_again_late_is_deleted_and_fenced_again(
-    world, reading, monkeypatch
-):
+async def test_consumer_that_a_former_leader_recreates_is_deleted_again(world, informers, monkeypatch):
     pod = await world.add_pod("web")
     create, tries = world.session.create_consumer, []
 
@@ -123,23 +121,23 @@ async def test_a_former_leader_that_makes_its_consumer_again_late_is_deleted_and
         await create(stream, consumer)
 
     monkeypatch.setattr(world.session, "create_consumer", create_late)
-    await takeover(world, reading, 4).run()
+    await takeover(world, informers, 4).run()
     assert await world.session.consumers("RANKED") == ["binder-4"]
     assert await epochs(world, pod) == [4]
 
 
-async def test_the_consumer_is_made_only_when_the_own_watch_has_read_the_fence(world, reading):
+async def test_consumer_is_created_once_the_watch_has_shown_the_fence(world, informers):
     pod = await world.add_pod("web")
     await world.rank(pod, "n1")
-    await world.until(lambda: reading.cache.pod(pod.uid) is not None)
+    await world.until(lambda: informers.cache.pod(pod.uid) is not None)
     faults = world.cluster.simulated.faults
     faults.inject(Delay(verb="watch", resource="pods", seconds=60), CutWatches(resource="pods"))
     await asyncio.sleep(0.1)
-    work = asyncio.create_task(takeover(world, reading, 1).run())
+    work = asyncio.create_task(takeover(world, informers, 1).run())
     await world.until(lambda: _is_fenced(world, pod))
     await asyncio.sleep(0.3)
     assert await world.session.consumers("RANKED") == []
-    reading._running["pod"].cancel()
+    informers._running["pod"].cancel()
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
 
@@ -148,38 +146,38 @@ async def _is_fenced(world: BinderWorld, pod: Pod) -> bool:
     return await epochs(world, pod) == [1]
 
 
-async def test_what_the_own_process_left_open_is_fenced_and_its_room_free_again(world, reading):
+async def test_own_open_bindings_are_fenced_and_forgotten(world, informers):
     pod = await world.add_pod("web")
-    cache = reading.cache
+    cache = informers.cache
     await world.until(lambda: cache.pod(pod.uid) is not None)
     cache.assume(pod, "n1")
     await world.session.put("control", FENCED_KEY, b"1")
-    await takeover(world, reading, 2).run()
+    await takeover(world, informers, 2).run()
     assert await epochs(world, pod) == [2]
     assert not cache.assumed_pods
 
 
-async def test_a_fence_is_patched_until_the_api_answers(world, reading):
+async def test_fence_is_patched_until_the_api_answers(world, informers):
     pod = await world.add_pod("web")
     await world.rank(pod, "n1")
     world.cluster.simulated.faults.inject(Fail(verb="patch", resource="pods/status", status=503, count=2))
-    await takeover(world, reading, 1).run()
+    await takeover(world, informers, 1).run()
     assert await epochs(world, pod) == [1]
 
 
-async def test_a_fence_of_a_higher_epoch_is_reported(world, reading):
+async def test_fence_of_a_higher_epoch_is_reported(world, informers):
     pod = await world.add_pod("web")
     fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
     path = f"{world.cluster.api.pods}/web/status"
     await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")
-    await world.until(lambda: reading.cache.highest_fence == 50)
+    await world.until(lambda: informers.cache.highest_fence == 50)
     await world.rank(pod, "n1")
-    taking = takeover(world, reading, 3)
+    taking = takeover(world, informers, 3)
     await taking.run()
     assert taking.leadership.seen == [50]
 
 
-async def test_a_post_that_slept_in_a_former_leader_can_never_land(world):
+async def test_delayed_post_of_a_former_leader_never_lands(world):
     node = await world.add_node(cpu="1")
     pod, other = await world.add_pod("web"), await world.add_pod("other")
     await world.rank(pod, node)
@@ -195,7 +193,7 @@ async def test_a_post_that_slept_in_a_former_leader_can_never_land(world):
     assert (await world.pod("web")).spec.node_name == node
 
 
-async def test_a_leader_that_cannot_renew_starts_no_post(world):
+async def test_leader_that_cannot_renew_starts_no_post(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     times = {"lease_duration": timedelta(seconds=4), "renew_deadline": timedelta(seconds=1)}
@@ -212,7 +210,7 @@ async def test_a_leader_that_cannot_renew_starts_no_post(world):
     assert (decision.outcome, decision.epoch) == (Outcome.BOUND, 2)
 
 
-async def test_the_clock_is_asked_right_before_each_post(world, monkeypatch):
+async def test_leadership_is_checked_right_before_each_post(world, monkeypatch):
     node, pod = await world.add_node(), await world.add_pod("web")
     await world.leading_binder()
     with monkeypatch.context() as paused:
@@ -229,9 +227,7 @@ async def _has_given_up(world: BinderWorld) -> bool:
     return not (await world.cluster.api.get(path)).body["spec"].get("holderIdentity")
 
 
-async def test_a_new_store_is_a_new_epoch_and_every_waiting_pod_is_fenced(
-    simulated_cluster, own_nats_server: NatsServer
-):
+async def test_new_store_is_a_new_epoch_that_fences_every_unbound_pod(simulated_cluster, own_nats_server: NatsServer):
     bus = NatsBus(BusSettings(servers=(own_nats_server.address,)))
     await _prepare(bus, simulated_cluster)
     async with binder_world(simulated_cluster, bus) as world:
@@ -254,7 +250,7 @@ async def _is_bound(world: BinderWorld, node: str) -> bool:
 
 
 async def _prepare(bus: NatsBus, cluster: Cluster) -> None:
-    """What a watcher does with an empty NATS."""
+    """Create what a watcher creates on an empty NATS."""
     session = await bus.connect(name="watcher")
     await session.apply()
     await claim_cluster(session, await read_cluster_id(cluster.client))

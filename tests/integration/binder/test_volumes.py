@@ -1,4 +1,4 @@
-"""Claims that wait for their first consumer, on an API server, real and simulated; the test plays the controllers."""
+"""Claims that wait for their first consumer, on the real and the simulated API server; the test is the controllers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ SELECTED = "volume.kubernetes.io/selected-node"
 
 
 class VolumeWorld(BinderWorld):
-    """With storage of the test's own."""
+    """With a StorageClass of its own."""
 
     @property
     def claims(self) -> str:
@@ -39,7 +39,7 @@ class VolumeWorld(BinderWorld):
         return await self.made(self.claims, body)
 
     async def add_volume(self, name: str, **spec: object) -> dict:
-        """A volume that is free."""
+        """A volume that no claim is bound to."""
         whole = {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
         body = {"metadata": {"name": name}, "spec": {**whole, "storageClassName": self.storage_class, **spec}}
         await self.made("/api/v1/persistentvolumes", body)
@@ -61,7 +61,7 @@ class VolumeWorld(BinderWorld):
         assert answer.code == 200, answer.body
 
     async def bind_claim(self, claim: str, volume: str) -> None:
-        """What the controller of volumes does once the volume is kept for the claim."""
+        """Bind the claim to the volume as the volume controller does."""
         annotations = {"pv.kubernetes.io/bind-completed": "yes"}
         body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
         await self.patched(f"{self.claims}/{claim}", body)
@@ -80,7 +80,7 @@ async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIte
         yield world
 
 
-async def test_a_pod_is_bound_when_a_volume_was_made_for_its_claim(world):
+async def test_pod_is_bound_once_its_volume_is_provisioned(world):
     await world.add_class("disks.example.com")
     await world.add_claim()
     node, pod = await world.add_node(), await world.using("web")
@@ -101,7 +101,7 @@ async def test_a_pod_is_bound_when_a_volume_was_made_for_its_claim(world):
     await world.nothing_ranked_is_left()
 
 
-async def test_a_free_volume_is_kept_for_the_claim_and_nobody_elses(world):
+async def test_free_volume_is_bound_to_one_claim(world):
     await world.add_class("kubernetes.io/no-provisioner")
     claim, _ = await world.add_claim("data"), await world.add_claim("other")
     volume = f"disk-{world.cluster.api.namespace}"
@@ -127,7 +127,7 @@ async def test_a_free_volume_is_kept_for_the_claim_and_nobody_elses(world):
     assert (await world.decision(first)).outcome is Outcome.BOUND
 
 
-async def test_a_volume_that_a_person_has_kept_for_the_claim_stays_that_persons_choice(world):
+async def test_prebound_volume_is_not_changed(world):
     await world.add_class("kubernetes.io/no-provisioner")
     claim = await world.add_claim()
     volume = f"disk-{world.cluster.api.namespace}"
@@ -142,7 +142,7 @@ async def test_a_volume_that_a_person_has_kept_for_the_claim_stays_that_persons_
     assert "annotations" not in kept["metadata"]
 
 
-async def test_a_provisioner_that_gives_up_has_the_pod_ranked_again(world):
+async def test_rejected_provisioning_has_the_pod_ranked_again(world):
     await world.add_class("disks.example.com")
     await world.add_claim()
     node, pod = await world.add_node(), await world.using("web")
@@ -157,7 +157,7 @@ async def test_a_provisioner_that_gives_up_has_the_pod_ranked_again(world):
     )
 
 
-async def test_a_successor_binds_the_pod_that_its_predecessor_made_a_volume_for(world):
+async def test_successor_binds_the_pod_whose_volume_is_provisioned(world):
     await world.add_class("disks.example.com")
     await world.add_claim()
     node, other, pod = await world.add_node(), await world.add_node(), await world.using("web")

@@ -1,4 +1,4 @@
-"""The binder while the API server fails, loses answers and cuts watches, and while the bus brings odd things."""
+"""The binder while the API server fails, loses answers and cuts watches, and with messages that cannot be used."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ def inject(world: BinderWorld, *faults: object) -> None:
     world.cluster.simulated.faults.inject(*faults)
 
 
-async def test_a_lost_answer_is_found_out_and_the_pod_bound_once(world):
+async def test_lost_answer_is_read_and_the_pod_bound_once(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -36,7 +36,7 @@ async def test_a_lost_answer_is_found_out_and_the_pod_bound_once(world):
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
-async def test_answers_that_leave_it_open_end_in_bound(world, status):
+async def test_open_answers_end_in_bound(world, status):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -45,7 +45,7 @@ async def test_answers_that_leave_it_open_end_in_bound(world, status):
     assert (await world.decision(pod)).outcome is Outcome.BOUND
 
 
-async def test_a_refusal_is_an_error_with_the_apis_words_an_event_and_a_condition(world):
+async def test_rejection_is_an_error_with_event_and_condition(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -60,7 +60,7 @@ async def test_a_refusal_is_an_error_with_the_apis_words_an_event_and_a_conditio
     assert conditions["PodScheduled"] == "SchedulerError"
 
 
-async def test_a_missing_right_names_the_rule_to_add(world):
+async def test_missing_right_names_the_rule_to_add(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -69,7 +69,7 @@ async def test_a_missing_right_names_the_rule_to_add(world):
     assert 'resources: ["pods/binding"]' in (await world.decision(pod)).message
 
 
-async def test_pods_behind_one_that_the_api_leaves_open_are_bound(world):
+async def test_pods_behind_an_open_binding_are_bound(world):
     node = await world.add_node()
     pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(20)]
     await world.leading_binder(replace(QUICK, binding_timeout=timedelta(seconds=30)))
@@ -82,7 +82,7 @@ async def test_pods_behind_one_that_the_api_leaves_open_are_bound(world):
     assert (await world.decision(pods[0])).outcome is Outcome.BOUND
 
 
-async def test_events_that_fail_are_in_nobodys_way(world):
+async def test_failing_events_delay_no_binding(world):
     node = await world.add_node()
     pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(20)]
     await world.leading_binder()
@@ -94,7 +94,7 @@ async def test_events_that_fail_are_in_nobodys_way(world):
     inject(world, Clear())
 
 
-async def test_cut_watches_are_taken_up_again(world):
+async def test_cut_watches_are_resumed(world):
     node = await world.add_node()
     await world.leading_binder()
     for number in range(5):
@@ -104,7 +104,7 @@ async def test_cut_watches_are_taken_up_again(world):
         assert (await world.decision(pod)).outcome is Outcome.BOUND
 
 
-async def test_a_redelivered_message_is_said_once(world):
+async def test_redelivered_message_is_decided_once(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder(replace(QUICK, keep_alive=timedelta(seconds=60)))  # longer than the ack_wait of this bus
@@ -115,7 +115,7 @@ async def test_a_redelivered_message_is_said_once(world):
     assert len(world.decisions) == 1
 
 
-async def test_garbage_is_put_aside_with_its_reason_and_the_next_pod_is_bound(world):
+async def test_undecodable_message_becomes_a_dead_letter(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -127,7 +127,7 @@ async def test_garbage_is_put_aside_with_its_reason_and_the_next_pod_is_bound(wo
     assert "garbage" in decode(letter.data, DeadLetter).payload
 
 
-async def test_an_attempt_of_another_pod_is_put_aside(world):
+async def test_attempt_of_another_pod_becomes_a_dead_letter(world):
     pod = await world.add_pod("web")
     await world.leading_binder()
     message = await world.rank(pod, "nowhere")
@@ -137,7 +137,7 @@ async def test_an_attempt_of_another_pod_is_put_aside(world):
     await world.until(lambda: world.session.last("dead", "berth.dead.berth.default.web"))
 
 
-async def test_a_message_of_a_newer_schema_is_left_for_somebody_newer(world):
+async def test_message_of_a_newer_schema_stays_in_the_stream(world):
     await world.leading_binder()
     await world.session.publish("berth.ranked.berth.default.new", b'{"schema": 99}')
     pod = await world.add_pod("web")
@@ -147,7 +147,7 @@ async def test_a_message_of_a_newer_schema_is_left_for_somebody_newer(world):
     assert left == ["berth.ranked.berth.default.new"]
 
 
-async def test_a_leader_that_reads_a_fence_of_a_higher_epoch_starts_anew_above_it(world):
+async def test_fence_of_a_higher_epoch_starts_a_new_term_above_it(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -162,7 +162,7 @@ async def test_a_leader_that_reads_a_fence_of_a_higher_epoch_starts_anew_above_i
     assert decision.outcome is Outcome.BOUND
 
 
-async def test_a_binder_whose_consumer_is_gone_takes_over_anew(world):
+async def test_deleted_consumer_leads_to_a_new_takeover(world):
     node = await world.add_node()
     await world.leading_binder()
     (before,) = await world.session.consumers("RANKED")

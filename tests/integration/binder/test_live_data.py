@@ -1,4 +1,4 @@
-"""The binder with a filter that reads live data: it looks at the newest sample, not at the scorer's."""
+"""The binder with a filter that reads live data: it uses the newest sample, not the scorer's."""
 
 from datetime import UTC, datetime
 
@@ -38,7 +38,7 @@ async def put(world, node: str, receive: float) -> None:
     await world.session.put("bandwidth", key(token, node), encode_bandwidth(sample))
 
 
-async def test_a_node_whose_link_has_filled_meanwhile_is_passed_over(world):
+async def test_node_whose_link_has_filled_meanwhile_is_skipped(world):
     full, room = await world.add_node(), await world.add_node()
     await put(world, full, 95.0)
     await put(world, room, 10.0)
@@ -49,7 +49,7 @@ async def test_a_node_whose_link_has_filled_meanwhile_is_passed_over(world):
     assert (decision.outcome, decision.node) == (Outcome.BOUND, room)
 
 
-async def test_a_sample_that_comes_while_it_leads_counts(world):
+async def test_sample_published_during_the_leadership_counts(world):
     node = await world.add_node()
     await put(world, node, 95.0)
     pod = await world.add_pod("web")

@@ -17,7 +17,7 @@ async def world(cluster: Cluster, nats_bus_under_test: BusUnderTest) -> AsyncIte
         yield world
 
 
-async def test_a_ranked_pod_is_bound_told_and_acknowledged(world):
+async def test_ranked_pod_is_bound_recorded_and_acknowledged(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -33,7 +33,7 @@ async def test_a_ranked_pod_is_bound_told_and_acknowledged(world):
     assert event["reportingController"] == "berth"
 
 
-async def test_an_unschedulable_pod_has_a_condition_and_one_event_that_counts(world):
+async def test_unschedulable_pod_has_a_condition_and_one_event_series(world):
     pod = await world.add_pod("web")
     await world.leading_binder()
     for n in (1, 2, 3):
@@ -52,7 +52,7 @@ async def test_an_unschedulable_pod_has_a_condition_and_one_event_that_counts(wo
     assert conditions["PodScheduled"].message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-async def test_a_pod_that_somebody_else_has_bound_is_gone_and_respected(world):
+async def test_pod_bound_by_somebody_else_is_gone_and_counts(world):
     node, other = await world.add_node(), await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -62,7 +62,7 @@ async def test_a_pod_that_somebody_else_has_bound_is_gone_and_respected(world):
     assert (await world.pod("web")).spec.node_name == other
 
 
-async def test_a_pod_that_was_written_meanwhile_is_bound_all_the_same(world):
+async def test_pod_written_meanwhile_is_bound(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()
@@ -75,7 +75,7 @@ async def test_a_pod_that_was_written_meanwhile_is_bound_all_the_same(world):
     assert (await world.decision(pod)).outcome is Outcome.BOUND
 
 
-async def test_no_node_gets_more_than_it_has_however_fast_the_pods_come(world):
+async def test_no_node_is_overcommitted(world):
     node, other = await world.add_node(cpu="2"), await world.add_node(cpu="2")
     pods = [await world.add_pod(f"p{number}") for number in range(6)]
     await world.leading_binder()
@@ -87,7 +87,7 @@ async def test_no_node_gets_more_than_it_has_however_fast_the_pods_come(world):
     assert {decision.reason for decision in outcomes if not decision.node} == {Reason.NO_CANDIDATE}
 
 
-async def test_a_new_epoch_fences_what_is_ranked_before_it_binds(world):
+async def test_new_epoch_fences_ranked_pods_before_it_binds(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
     await world.rank(pod, node)
@@ -99,7 +99,7 @@ async def test_a_new_epoch_fences_what_is_ranked_before_it_binds(world):
     assert stale.code == 409
 
 
-async def test_a_second_binder_goes_on_where_the_first_one_stopped(world):
+async def test_second_binder_continues_where_the_first_stopped(world):
     node = await world.add_node()
     first = await world.leading_binder()
     pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(40)]
@@ -120,7 +120,7 @@ async def test_a_second_binder_goes_on_where_the_first_one_stopped(world):
     assert consumer == f"binder-{max(epochs)}"
 
 
-async def test_stopping_leaves_no_request_half_done_and_gives_the_lease_back(world):
+async def test_stopping_finishes_requests_and_releases_the_lease(world):
     node = await world.add_node()
     pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(10)]
     binder = await world.leading_binder()

@@ -1,4 +1,4 @@
-"""The binder evicts pods for an important one, on the real API server and the simulated one; and when requests fail."""
+"""Evictions for a more important pod, on the real API server and the simulated one, and when requests fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 IMPORTANT = {"priorityClassName": "system-cluster-critical", "priority": 2_000_000_000}
 DELETE = {"verb": "delete", "resource": "pods"}
 PATIENT = replace(QUICK, core=CoreSettings(backoff=Backoff(initial=timedelta(minutes=1), maximum=timedelta(minutes=1))))
-"""A binder that has not come back to what failed before it is killed."""
+"""A binder that is killed before it retries what failed."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def add(world: BinderWorld, name: str, cpu: str = "1", **spec: object) -> 
 
 
 async def propose(world: BinderWorld, pod: Pod, node: str, *names: str) -> None:
-    """RANKED: these pods should go from the node for this one."""
+    """Publish RANKED with the proposal to evict these pods from the node."""
     bound = [await world.pod(name) for name in names]
     victims = [Victim(uid=each.uid, namespace=each.metadata.namespace, name=each.metadata.name) for each in bound]
     await world.rank(pod, message="0/1 nodes are available.", preemption=Preemption(node=node, victims=victims))
@@ -63,7 +63,7 @@ async def is_there(world: BinderWorld, name: str) -> bool:
     return (await world.cluster.api.get(f"{world.cluster.api.pods}/{name}")).code == 200
 
 
-async def kept_for(world: BinderWorld, name: str) -> str:
+async def nominated_node(world: BinderWorld, name: str) -> str:
     return (await world.pod(name)).status.nominated_node_name
 
 
@@ -73,7 +73,7 @@ async def preempted(world: BinderWorld, pod: Pod) -> Decision:
     return decision
 
 
-async def test_victims_are_deleted_and_the_node_is_kept(world):
+async def test_victims_are_deleted_and_the_node_is_nominated(world):
     node = await full_node(world, "low-1", "low-2")
     vip = await add(world, "vip", cpu="2", **IMPORTANT)
     await world.leading_binder()
@@ -82,25 +82,25 @@ async def test_victims_are_deleted_and_the_node_is_kept(world):
     assert (decision.node, {victim.name for victim in decision.preemption.victims}) == (node, {"low-1", "low-2"})
     assert not await is_there(world, "low-1")
     assert not await is_there(world, "low-2")
-    assert await kept_for(world, "vip") == node
+    assert await nominated_node(world, "vip") == node
     await world.until(lambda: world.events("low-1"))
     (event,) = await world.events("low-1")
     assert (event["reason"], event["note"]) == ("Preempted", f"Preempted by pod {vip.uid} on node {node}")
 
 
-async def test_a_victim_with_grace_says_why_it_goes(world):
+async def test_victim_with_a_grace_period_has_a_disruption_condition(world):
     node = await full_node(world, "low", grace=3600)
     vip = await add(world, "vip", **IMPORTANT)
     await world.leading_binder()
     await propose(world, vip, node, "low")
     await preempted(world, vip)
     victim = await world.pod("low")
-    decision = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
-    assert (victim.metadata.deletion_timestamp is not None, decision.reason) == (True, "PreemptionByScheduler")
-    assert decision.message == "berth: preempting to accommodate a higher priority pod"
+    condition = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    assert (victim.metadata.deletion_timestamp is not None, condition.reason) == (True, "PreemptionByScheduler")
+    assert condition.message == "berth: preempting to accommodate a higher priority pod"
 
 
-async def test_a_namesake_of_a_victim_is_left_alone(world):
+async def test_namesake_of_a_victim_is_not_evicted(world):
     node = await full_node(world, "low")
     vip = await add(world, "vip", **IMPORTANT)
     gone = await world.pod("low")
@@ -122,7 +122,7 @@ async def test_a_namesake_of_a_victim_is_left_alone(world):
         pytest.param(LoseAnswer(verb="patch", resource="pods/status"), id="the answer to the condition is lost"),
     ],
 )
-async def test_what_fails_is_done_again(failing, fault):
+async def test_failed_requests_are_retried(failing, fault):
     node = await full_node(failing, "low-1", "low-2", grace=3600)
     vip = await add(failing, "vip", cpu="2", **IMPORTANT)
     await failing.leading_binder()
@@ -131,10 +131,10 @@ async def test_what_fails_is_done_again(failing, fault):
     await preempted(failing, vip)
     victims = [await failing.pod(name) for name in ("low-1", "low-2")]
     assert all(victim.metadata.deletion_timestamp for victim in victims)
-    assert await kept_for(failing, "vip") == node
+    assert await nominated_node(failing, "vip") == node
 
 
-async def test_a_missing_right_names_the_rule_to_add(failing):
+async def test_missing_right_names_the_rule_to_add(failing):
     node = await full_node(failing, "low")
     vip = await add(failing, "vip", **IMPORTANT)
     await failing.leading_binder()
@@ -143,18 +143,15 @@ async def test_a_missing_right_names_the_rule_to_add(failing):
     decision = await failing.decision(vip)
     assert decision.outcome is Outcome.ERROR
     assert 'apiGroups: [""], resources: ["pods"], verbs: ["delete"]' in decision.message
-    assert await kept_for(failing, "vip") == ""
+    assert await nominated_node(failing, "vip") == ""
     victim = await failing.pod("low")
     assert victim.metadata.deletion_timestamp is None
-    decision = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
-    assert (decision.status, decision.reason, decision.message) == (
-        "False",
-        "EvictionRefused",
-        "the eviction was refused",
-    )
+    condition = {each.type: each for each in victim.status.conditions or ()}["DisruptionTarget"]
+    marked = (condition.status, condition.reason, condition.message)
+    assert marked == ("False", "EvictionRefused", "the eviction was refused")
 
 
-async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed_by_one_that_ends_it(failing):
+async def test_successor_decides_when_killed_after_the_deletion(failing):
     node = await full_node(failing, "low-1", "low-2", grace=3600)
     vip = await add(failing, "vip", cpu="2", **IMPORTANT)
     first = await failing.leading_binder(PATIENT)
@@ -166,17 +163,17 @@ async def test_a_binder_killed_between_the_deletion_and_the_decision_is_followed
         return any(pod.metadata.deletion_timestamp for pod in pods)
 
     await failing.until(one_is_going)
-    assert failing.decision == []
+    assert failing.decisions == []
     await first.kill()
     failing.cluster.simulated.faults.inject(Clear())
     await failing.start_binder()
     decision = await preempted(failing, vip)
     assert (decision.node, {victim.name for victim in decision.preemption.victims}) == (node, {"low-1", "low-2"})
-    assert await kept_for(failing, "vip") == node
+    assert await nominated_node(failing, "vip") == node
     await failing.nothing_ranked_is_left()
 
 
-async def test_a_binder_killed_when_its_victims_have_gone_is_followed_by_one_that_has_the_pod_ranked_again(failing):
+async def test_successor_has_the_pod_ranked_when_all_victims_are_deleted(failing):
     node = await full_node(failing, "low")
     vip = await add(failing, "vip", **IMPORTANT)
     first = await failing.leading_binder(PATIENT)
@@ -197,7 +194,7 @@ async def test_a_binder_killed_when_its_victims_have_gone_is_followed_by_one_tha
 
 
 async def mark(world: BinderWorld, name: str) -> None:
-    """Say on the pod that it is being evicted, so that the next write to a pod's status is that of the node kept."""
+    """Mark the pod as being evicted, so that the next write to a pod's status is the nomination."""
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     path, patch = f"{world.cluster.api.pods}/{name}/status", {"status": {"conditions": [condition]}}
     assert (await world.cluster.api.patch(path, patch, STRATEGIC_PATCH)).code == 200
