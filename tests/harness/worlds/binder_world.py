@@ -16,7 +16,7 @@ from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
 from berth.kube.clock import Backoff
 from berth.kube.pods import get_pod
-from berth.leader.term import claim_cluster, read_cluster_id
+from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.process.configuration import read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings

@@ -14,8 +14,8 @@ from berth.api.pod import Pod
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.kube.informers import Informers
+from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
-from berth.leader.term import claim_cluster, read_cluster_id
 from berth.process.lifecycle import Process
 from berth.process.sessions import cluster_informers
 from berth.sim.faults import Clear, CutWatches, Delay, Fail

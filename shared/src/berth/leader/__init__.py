@@ -1,1 +1,1 @@
-"""Leader election: the Lease, the number of a term, and the session in which a leader leads."""
+"""Leading: the Lease, its election, the number of a leadership, and the loop in which a service leads."""

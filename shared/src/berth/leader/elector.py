@@ -1,12 +1,10 @@
-"""What a leader holds: whether it still leads, by its own clock, and the annotations of its Lease.
+"""Electing a leader by a Lease: one leads at a time, and it finds out by its own clock when it no longer does.
 
-Leading by a Lease: one at a time, and the one that leads knows by its own clock when it no longer does.
+Written by hand because the client library's election is not safe enough: here a renewal without an answer counts
+against the deadline, the end is judged by the clock and not by a task that may be late, and every write is a
+compare-and-set.
 
-Safe where the library's own election is not: a renewal without an answer counts against the deadline, the end is
-judged by the clock and not by a task that may be late, and every write is a compare-and-set.
-
-
-Leading without an election (``--leader-elect=false``): the Lease has no holder, but its annotations are kept.
+``--leader-elect=false`` leads without election: the Lease has no holder, but its annotations are kept.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from berth.leader.lease import (
     LeaseObject,
     LeaseObservation,
     StoredLease,
-    decide,
-    held_by,
-    released,
-    sight,
+    held_record,
+    next_step,
+    observe,
+    released_record,
     write_annotations,
 )
 from berth.process.settings import LeaseSettings
@@ -43,22 +41,22 @@ logger = logging.getLogger(__name__)
 
 
 RELEASE_TIMEOUT = timedelta(seconds=2)
-"""How long giving the Lease back may take at the end of a process; otherwise it runs out by itself."""
+"""How long giving the Lease back may take at the end of a process. Otherwise it runs out by itself."""
 
 CONFLICTS = 5
-"""How often one write is tried again because somebody else wrote annotations at the same time."""
+"""How often one write is tried again because others wrote the Lease at the same time."""
 
 
 class LeadershipLostError(TemporaryError):
-    """The Lease is somebody else's, or gone, or was not renewed in time: leading is over, start anew."""
+    """Another one holds the Lease, or it is gone, or was not renewed in time: leading is over."""
 
 
 class AnnotationConflictError(TemporaryError):
-    """Somebody else has changed the very annotation that was to be written: look at it and decide again."""
+    """The annotation that was to be written has been changed by another: read it and decide again."""
 
 
 class HeldLease(Protocol):
-    """What a leader holds in its hands, whether it was elected or not."""
+    """What a leader holds, elected or not: whether it still leads, and the annotations of its Lease."""
 
     @property
     def lost(self) -> asyncio.Event:
@@ -71,14 +69,14 @@ class HeldLease(Protocol):
         ...
 
     def expired(self) -> bool:
-        """Whether leading is over, judged now by the clock. Asked before each thing that only a leader may do."""
+        """Whether leading is over, by the clock now. Call it before each thing that only a leader may do."""
         ...
 
     async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations by compare-and-set: those named must still be as ``annotations`` shows them.
+        """Write annotations by compare-and-set: they must still be as ``annotations`` has them.
 
         Raises:
-            AnnotationConflictError: one of them was changed meanwhile; ``annotations`` shows how.
+            AnnotationConflictError: one of them was changed meanwhile; ``annotations`` has the new value.
             LeadershipLostError: leading is over.
             ApiUnreachableError: no answer; they may have been written.
             ApiRefusedError: the API server does not allow it.
@@ -86,162 +84,19 @@ class HeldLease(Protocol):
         ...
 
 
-class ElectedLease:
-    """Leading by a Lease. ``keep`` renews it until it is lost; every write is a renewal."""
-
-    def __init__(  # noqa: PLR0913 - which Lease, as it was taken, as whom, how, since when, by which clock
-        self,
-        lease: LeaseObject,
-        taken: StoredLease,
-        *,
-        identity: str,
-        settings: LeaseSettings,
-        tenure: LeaseDeadline,
-        clock: Clock,
-    ) -> None:
-        self.lost = asyncio.Event()
-        self._lease = lease
-        self._stored = taken
-        self._identity = identity
-        self._settings = settings
-        self._tenure = tenure
-        self._clock = clock
-        self._one_write_at_a_time = asyncio.Lock()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The Lease's annotations as they were read or written last."""
-        return self._stored.annotations
-
-    def expired(self) -> bool:
-        """Whether leading is over. By the clock: a process that was paused knows it before it does anything."""
-        return self.lost.is_set() or self._tenure.expired(self._clock.now())
-
-    async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations; see :class:`Leadership`."""
-        await self._write(changes, decided_on=self.annotations)
-
-    async def keep(self) -> None:
-        """Renew until leading is over; ``lost`` is set then, at the renew deadline at the latest."""
-        try:
-            while not self.expired():
-                await self._clock.sleep(min(self._settings.retry_period.total_seconds(), max(self._seconds_left(), 0)))
-                await self._renew()
-        finally:
-            self.lost.set()
-
-    async def release(self) -> None:
-        """Give the Lease back if it is still held, so that the next leader need not wait. Never raises for the API."""
-        self._tenure.over = True
-        self.lost.set()
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
-                await self._release()
-        except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s runs out by itself: %s", self._lease, exc or "no answer")
-
-    async def _renew(self) -> None:
-        try:
-            await self._write({}, decided_on={})
-        except LeadershipLostError as exc:
-            logger.warning("%s", exc)
-            self.lost.set()
-        except BerthError as exc:
-            logger.warning("%s; %.1f s left", exc, max(self._seconds_left(), 0))
-
-    async def _write(self, changes: Mapping[str, str], *, decided_on: Mapping[str, str]) -> None:
-        async with self._one_write_at_a_time:
-            for _ in range(CONFLICTS):
-                self._want_to_lead()
-                want_unchanged(self.annotations, changes, decided_on)
-                if await self._written(changes):
-                    return
-        raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
-
-    async def _written(self, changes: Mapping[str, str]) -> bool:
-        sent_at = self._clock.now()
-        spec = held_by(self._identity, self._stored.lease.spec, self._settings, datetime.now(UTC))
-        try:
-            self._stored = await self._lease.write(self._stored, spec, changes, self._patience())
-        except LeaseConflictError:
-            await self._read_again()
-            return False
-        if not self._tenure.renewed(sent_at, self._clock.now()):
-            self._want_to_lead()
-        return True
-
-    async def _read_again(self) -> None:
-        self._want_to_lead()
-        stored = await self._lease.read(self._patience())
-        holder = "nobody" if stored is None else stored.lease.spec.holder_identity or "nobody"
-        if stored is None or holder != self._identity:
-            self._tenure.over = True
-            self.lost.set()
-            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: it is now held by {holder!r}")
-        self._stored = stored
-
-    async def _release(self) -> None:
-        for _ in range(CONFLICTS):
-            if self._stored.lease.spec.holder_identity != self._identity:
-                return
-            try:
-                self._stored = await self._lease.write(
-                    self._stored, released(self._stored.lease.spec, datetime.now(UTC)), {}
-                )
-            except LeaseConflictError:
-                stored = await self._lease.read()
-                if stored is None:
-                    return
-                self._stored = stored
-
-    def _want_to_lead(self) -> None:
-        if self.expired():
-            limit = self._settings.renew_deadline.total_seconds()
-            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: not renewed within {limit:g} s")
-
-    def _patience(self) -> timedelta:
-        """For one request: half of the deadline, so that there is a second try, and never beyond it."""
-        left = timedelta(seconds=max(self._seconds_left(), 0.001))
-        return min(left, self._settings.renew_deadline / 2)
-
-    def _seconds_left(self) -> float:
-        return self._tenure.seconds_left(self._clock.now())
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task of a leadership and wait for its end; what went wrong in it otherwise is said in the log."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("%s: %r", task.get_name(), task.exception())
-
-
-def want_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:
-    """Compare before setting; an annotation that already is what it shall be is no conflict: an answer was lost.
-
-    Raises:
-        AnnotationConflictError: an annotation to be written is neither as decided on nor as wanted.
-    """
-    for key, wanted in changes.items():
-        if now.get(key) not in (decided_on.get(key), wanted):
-            raise AnnotationConflictError(
-                f"writing annotation {key!r}: decided on {decided_on.get(key)!r}, but it is {now.get(key)!r} now"
-            )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectorStatus:
-    """How an election stands, for /readyz and the log."""
+    """The state of an election, for /readyz and the log."""
 
     leading: bool = False
     holder: str = ""
-    """Who holds the Lease as it was read last; empty when nobody does."""
+    """The holder of the Lease as it was read last; empty for none."""
     last_error: str | None = None
-    """What went wrong last, in one sentence; ``None`` once the API server has answered again."""
+    """The last error; ``None`` once the API server has answered again."""
 
 
 class Elector:
-    """Waits until it may lead, and leads. One for each Lease and process."""
+    """Waits until it may lead, and leads. A process has one for each Lease."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - which Lease, as whom, how, by which clock
         self,
@@ -259,44 +114,44 @@ class Elector:
         if problems:
             raise ValueError("; ".join(problems))
         self._clock = clock or SteadyClock()
-        self._sighting: LeaseObservation | None = None
+        self._observation: LeaseObservation | None = None
         self.status = ElectorStatus()
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
         """Wait for the Lease, lead inside the block, give the Lease back at its end.
 
-        ``annotations`` are written in the moment of taking it, so that no other holder's stand there in one's name.
+        ``annotations`` are written with the holder, so that those of a former holder are never taken for the new one's.
         """
-        leadership = await self._acquire(annotations or {})
+        lease = await self._acquire(annotations or {})
         self.status = ElectorStatus(leading=True, holder=self._identity)
-        renewing = asyncio.create_task(leadership.keep(), name=f"renewing lease {self._lease}")
+        renewing = asyncio.create_task(lease.keep(), name=f"renewing lease {self._lease}")
         try:
-            yield leadership
+            yield lease
         finally:
             self.status = ElectorStatus(holder=self._identity)
-            await end(renewing)
-            await leadership.release()
+            await _cancel(renewing)
+            await lease.release()
 
     async def _acquire(self, annotations: Mapping[str, str]) -> ElectedLease:
         while True:
             try:
-                leadership = await self._try(annotations)
+                lease = await self._try(annotations)
             except LeaseConflictError:
-                leadership = None  # somebody was faster
+                lease = None  # another one was faster
             except BerthError as exc:
                 self._failed(str(exc))
-                leadership = None
-            if leadership is not None and not leadership.expired():
-                return leadership
+                lease = None
+            if lease is not None and not lease.expired():
+                return lease
             await self._clock.sleep(self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0))
 
     async def _try(self, annotations: Mapping[str, str]) -> ElectedLease | None:
         stored = await self._lease.read()
         now = self._clock.now()
-        self._sighting = None if stored is None else sight(self._sighting, stored.lease, now)
-        self.status = ElectorStatus(holder=self._sighting.holder if self._sighting else "")
-        if decide(self._sighting, self._identity, now) is ElectionStep.WAIT:
+        self._observation = None if stored is None else observe(self._observation, stored.lease, now)
+        self.status = ElectorStatus(holder=self._observation.holder if self._observation else "")
+        if next_step(self._observation, self._identity, now) is ElectionStep.WAIT:
             return None
         return await self._take(stored, annotations)
 
@@ -306,13 +161,13 @@ class Elector:
             taken = await self._lease.create(self._record(LeaseSpec()), annotations)
         else:
             taken = await self._lease.write(stored, self._record(stored.lease.spec), annotations)
-        tenure = LeaseDeadline(renewed_at=sent_at, deadline_seconds=self._settings.renew_deadline.total_seconds())
+        deadline = LeaseDeadline(renewed_at=sent_at, deadline_seconds=self._settings.renew_deadline.total_seconds())
         return ElectedLease(
-            self._lease, taken, identity=self._identity, settings=self._settings, tenure=tenure, clock=self._clock
+            self._lease, taken, identity=self._identity, settings=self._settings, deadline=deadline, clock=self._clock
         )
 
     def _record(self, before: LeaseSpec) -> dict[str, Any]:
-        return held_by(self._identity, before, self._settings, datetime.now(UTC))
+        return held_record(self._identity, before, self._settings, datetime.now(UTC))
 
     def _failed(self, error: str) -> None:
         if error != self.status.last_error:
@@ -320,8 +175,128 @@ class Elector:
         self.status = ElectorStatus(holder=self.status.holder, last_error=error)
 
 
+class ElectedLease:
+    """The Lease of an elected leader. ``keep`` renews it until it is lost; every write is a renewal."""
+
+    def __init__(  # noqa: PLR0913 - which Lease, as it was taken, as whom, how, since when, by which clock
+        self,
+        lease: LeaseObject,
+        taken: StoredLease,
+        *,
+        identity: str,
+        settings: LeaseSettings,
+        deadline: LeaseDeadline,
+        clock: Clock,
+    ) -> None:
+        self.lost = asyncio.Event()
+        self._lease = lease
+        self._stored = taken
+        self._identity = identity
+        self._settings = settings
+        self._deadline = deadline
+        self._clock = clock
+        self._write_lock = asyncio.Lock()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self._stored.annotations
+
+    def expired(self) -> bool:
+        """Whether leading is over. It is judged by the clock, so that a process that was paused stops at once."""
+        return self.lost.is_set() or self._deadline.expired(self._clock.now())
+
+    async def annotate(self, changes: Mapping[str, str]) -> None:
+        await self._write(changes, decided_on=self.annotations)
+
+    async def keep(self) -> None:
+        """Renew until leading is over; ``lost`` is set then, at the renew deadline at the latest."""
+        try:
+            while not self.expired():
+                await self._clock.sleep(min(self._settings.retry_period.total_seconds(), max(self._seconds_left(), 0)))
+                await self._renew()
+        finally:
+            self.lost.set()
+
+    async def release(self) -> None:
+        """Give the Lease back if it is still held, so that the next leader need not wait. Never raises for the API."""
+        self._deadline.over = True
+        self.lost.set()
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
+                await self._release()
+        except (BerthError, TimeoutError) as exc:
+            logger.info("lease %s runs out by itself: %s", self._lease, exc or "no answer")
+
+    async def _renew(self) -> None:
+        try:
+            await self._write({}, decided_on={})
+        except LeadershipLostError as exc:
+            logger.warning("%s", exc)
+            self.lost.set()
+        except BerthError as exc:
+            logger.warning("%s; %.1f s left", exc, max(self._seconds_left(), 0))
+
+    async def _write(self, changes: Mapping[str, str], *, decided_on: Mapping[str, str]) -> None:
+        async with self._write_lock:
+            for _ in range(CONFLICTS):
+                self._check_leading()
+                _check_unchanged(self.annotations, changes, decided_on)
+                if await self._written(changes):
+                    return
+        raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
+
+    async def _written(self, changes: Mapping[str, str]) -> bool:
+        sent_at = self._clock.now()
+        spec = held_record(self._identity, self._stored.lease.spec, self._settings, datetime.now(UTC))
+        try:
+            self._stored = await self._lease.write(self._stored, spec, changes, self._timeout())
+        except LeaseConflictError:
+            await self._read_again()
+            return False
+        if not self._deadline.renewed(sent_at, self._clock.now()):
+            self._check_leading()
+        return True
+
+    async def _read_again(self) -> None:
+        self._check_leading()
+        stored = await self._lease.read(self._timeout())
+        holder = "nobody" if stored is None else stored.lease.spec.holder_identity or "nobody"
+        if stored is None or holder != self._identity:
+            self._deadline.over = True
+            self.lost.set()
+            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: it is now held by {holder!r}")
+        self._stored = stored
+
+    async def _release(self) -> None:
+        for _ in range(CONFLICTS):
+            if self._stored.lease.spec.holder_identity != self._identity:
+                return
+            try:
+                self._stored = await self._lease.write(
+                    self._stored, released_record(self._stored.lease.spec, datetime.now(UTC)), {}
+                )
+            except LeaseConflictError:
+                stored = await self._lease.read()
+                if stored is None:
+                    return
+                self._stored = stored
+
+    def _check_leading(self) -> None:
+        if self.expired():
+            limit = self._settings.renew_deadline.total_seconds()
+            raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: not renewed within {limit:g} s")
+
+    def _timeout(self) -> timedelta:
+        """Of one request: half of the deadline, so that there is a second try, and never beyond it."""
+        left = timedelta(seconds=max(self._seconds_left(), 0.001))
+        return min(left, self._settings.renew_deadline / 2)
+
+    def _seconds_left(self) -> float:
+        return self._deadline.seconds_left(self._clock.now())
+
+
 class Unelected:
-    """Stands where an Elector stands, for one who is told to be alone."""
+    """An Elector's counterpart without election: its process is the only one of its role."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, clock: Clock | None = None) -> None:
         self._lease = LeaseObject(client, namespace, name)
@@ -330,14 +305,14 @@ class Unelected:
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Lead at once, as soon as the Lease object is there with these annotations and an empty holder."""
+        """Lead as soon as the Lease has these annotations and no holder."""
         made = await self._made(annotations or {})
-        leadership = UnelectedLease(self._lease, made, self._period, self._clock)
-        following = asyncio.create_task(leadership.follow(), name=f"following lease {self._lease}")
+        lease = UnelectedLease(self._lease, made, self._period, self._clock)
+        following = asyncio.create_task(lease.follow(), name=f"following lease {self._lease}")
         try:
-            yield leadership
+            yield lease
         finally:
-            await end(following)
+            await _cancel(following)
 
     async def _made(self, annotations: Mapping[str, str]) -> StoredLease:
         while True:
@@ -349,7 +324,7 @@ class Unelected:
 
 
 class UnelectedLease:
-    """Leading because one was told to: nothing but the process's own end ends it, and whoever sees a higher term."""
+    """The Lease of a leader without election. It is lost only when the process ends or sees a higher number."""
 
     def __init__(self, lease: LeaseObject, stored: StoredLease, period: timedelta, clock: Clock) -> None:
         self.lost = asyncio.Event()
@@ -357,33 +332,30 @@ class UnelectedLease:
         self._stored = stored
         self._period = period
         self._clock = clock
-        self._one_write_at_a_time = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The Lease's annotations as they were read or written last."""
         return self._stored.annotations
 
     def expired(self) -> bool:
-        """Never by itself."""
         return self.lost.is_set()
 
     async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations; see :class:`berth.leader.elector.HeldLease`."""
         decided_on = self.annotations
-        async with self._one_write_at_a_time:
+        async with self._write_lock:
             for _ in range(CONFLICTS):
-                want_unchanged(self.annotations, changes, decided_on)
+                _check_unchanged(self.annotations, changes, decided_on)
                 if await self._written(changes):
                     return
         raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
 
     async def follow(self) -> None:
-        """Read the Lease again and again, so that a higher term in it is seen."""
+        """Read the Lease periodically, so that a higher number on it is seen."""
         while True:
             await self._clock.sleep(self._period.total_seconds())
             try:
-                async with self._one_write_at_a_time:
+                async with self._write_lock:
                     await self._read_again()
             except BerthError as exc:
                 logger.warning("%s", exc)
@@ -399,3 +371,24 @@ class UnelectedLease:
     async def _read_again(self) -> None:
         stored = await self._lease.read()
         self._stored = stored or await write_annotations(self._lease, None, {})
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end; another exception of it is logged."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("%s: %r", task.get_name(), task.exception())
+
+
+def _check_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:
+    """Compare before setting. An annotation that already has the new value is no conflict: the answer was lost.
+
+    Raises:
+        AnnotationConflictError: an annotation to be written is neither as decided on nor as wanted.
+    """
+    for key, wanted in changes.items():
+        if now.get(key) not in (decided_on.get(key), wanted):
+            raise AnnotationConflictError(
+                f"writing annotation {key!r}: decided on {decided_on.get(key)!r}, but it is {now.get(key)!r} now"
+            )

@@ -1,9 +1,8 @@
-"""One Lease object at the API server: read, and written by compare-and-set on its resourceVersion.
+"""The Lease object at the API server: who may lead, judged from it and the own clock, and how it is written.
 
-Who may lead, judged from a Lease and one's own clock. No I/O: Lease and clock come in, a decision goes out.
-
-Times that a Lease carries are its holder's wall clock and are never reckoned with: a Lease is over when its record has
-not been seen to change for its whole duration, by the clock of whoever looks.
+A Lease carries its holder's wall clock, which is never compared with another one. A Lease is over when its record has
+not changed for its whole duration, by the clock of whoever watches it. Writes are compare-and-set on the
+resourceVersion.
 """
 
 from __future__ import annotations
@@ -29,23 +28,22 @@ ANNOTATION_TERM = "berth/term"
 
 
 ANNOTATION_BUS_ID = "bus.id"
-"""Which bus the holder meets the others on (PROTOCOL 2, *one cluster, one bus*)."""
+"""The bus that the holder uses (PROTOCOL 2, *one cluster, one bus*)."""
 
 
 class LeaseConflictError(TemporaryError):
-    """Somebody else has written the Lease since it was read, or made or deleted it: read it again."""
+    """The Lease was written, created or deleted by another since it was read: read it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLease:
-    """A Lease as it was read: typed, and whole, so that writing it back loses nothing that others put there."""
+    """A Lease as it was read: typed, and as a whole document, so that writing it back keeps what others put there."""
 
     lease: Lease
     document: dict[str, Any]
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations."""
         return self.lease.metadata.annotations or {}
 
 
@@ -74,7 +72,7 @@ class LeaseObject:
         annotations: Mapping[str, str],
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the client's
     ) -> StoredLease:
-        """Make the Lease. Raises as :meth:`write`."""
+        """Create the Lease. Raises as :meth:`write`."""
         document = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -93,10 +91,10 @@ class LeaseObject:
         annotations: Mapping[str, str],
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the client's
     ) -> StoredLease:
-        """Write what is given over what was read; everything else stays.
+        """Write these parts over what was read; everything else stays.
 
         Raises:
-            LeaseConflictError: it is not any more as it was read.
+            LeaseConflictError: it is no longer as it was read.
             ApiUnreachableError: no answer; it may have been written.
             ApiRefusedError: the API server does not allow it.
         """
@@ -124,9 +122,9 @@ class LeaseObject:
 
 
 async def write_annotations(lease: LeaseObject, read: StoredLease | None, changes: Mapping[str, str]) -> StoredLease:
-    """Write annotations for a leader that was not elected: the Lease is made when there is none, its holder is empty.
+    """Write annotations for a leader without election: creates the Lease where there is none, with an empty holder.
 
-    ``read`` is what the changes were decided on. Raises as :meth:`LeaseObject.write`.
+    ``read`` is the state that the changes were decided on. Raises as :meth:`LeaseObject.write`.
     """
     if read is None:
         return await lease.create({}, changes)
@@ -136,51 +134,51 @@ async def write_annotations(lease: LeaseObject, read: StoredLease | None, change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseObservation:
-    """A Lease as it was read, and since when its record has been the same, on one's own clock."""
+    """A Lease as it was read, and since when its record has been the same, by the own clock."""
 
     lease: Lease
     unchanged_since: float
 
     @property
     def holder(self) -> str:
-        """Who holds it; empty when nobody does."""
+        """The identity of the holder; empty for none."""
         return self.lease.spec.holder_identity or ""
 
 
 class ElectionStep(Enum):
-    """What someone who wants to lead does about the Lease."""
+    """What a candidate does about the Lease."""
 
     CREATE = auto()
     """There is none."""
     TAKE = auto()
-    """It is free, or over, or one's own."""
+    """It has no holder, or is over, or the candidate is its holder."""
     WAIT = auto()
-    """Somebody holds it."""
+    """Another one holds it."""
 
 
-def sight(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseObservation:
-    """The Lease has been read just now. A record that is the same as before keeps its age; annotations do not count."""
+def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseObservation:
+    """The Lease was read at ``now``. A record that has not changed keeps its age; annotations do not count."""
     same = before is not None and before.lease.metadata.uid == lease.metadata.uid and before.lease.spec == lease.spec
     return LeaseObservation(lease=lease, unchanged_since=before.unchanged_since if same and before else now)
 
 
-def is_live(sighting: LeaseObservation, now: float) -> bool:
-    """Whether somebody holds it and its duration has not passed since it was first seen, or seen to change."""
-    seconds = sighting.lease.spec.lease_duration_seconds or 0
-    return bool(sighting.holder) and now - sighting.unchanged_since < seconds
+def is_live(observation: LeaseObservation, now: float) -> bool:
+    """Whether it is held and its duration has not passed since it was first seen or seen to change."""
+    seconds = observation.lease.spec.lease_duration_seconds or 0
+    return bool(observation.holder) and now - observation.unchanged_since < seconds
 
 
-def decide(sighting: LeaseObservation | None, identity: str, now: float) -> ElectionStep:
-    """What ``identity``, who does not lead, does about the Lease."""
-    if sighting is None:
+def next_step(observation: LeaseObservation | None, identity: str, now: float) -> ElectionStep:
+    """What ``identity``, which does not lead, does next."""
+    if observation is None:
         return ElectionStep.CREATE
-    if sighting.holder == identity or not is_live(sighting, now):
+    if observation.holder == identity or not is_live(observation, now):
         return ElectionStep.TAKE
     return ElectionStep.WAIT
 
 
-def held_by(identity: str, before: LeaseSpec, settings: LeaseSettings, wall: datetime) -> dict[str, Any]:
-    """The record by which ``identity`` takes or renews the Lease; taking it counts a transition, renewing does not."""
+def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall: datetime) -> dict[str, Any]:
+    """The record by which ``identity`` takes or renews the Lease. Only taking it counts as a transition."""
     renewing = before.holder_identity == identity
     return {
         "holderIdentity": identity,
@@ -191,8 +189,8 @@ def held_by(identity: str, before: LeaseSpec, settings: LeaseSettings, wall: dat
     }
 
 
-def released(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
-    """The record by which a holder gives the Lease back: nobody's, and over after a second for whoever reckons so."""
+def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
+    """The record by which a holder gives the Lease back: without a holder, and over after a second."""
     return {
         "holderIdentity": "",
         "leaseDurationSeconds": 1,
@@ -204,14 +202,14 @@ def released(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class LeaseDeadline:
-    """A leadership by its holder's clock: it ends when its renewals do, and once over it stays over."""
+    """When leading ends by the holder's clock, unless the Lease is renewed. Once over it stays over."""
 
     renewed_at: float
     deadline_seconds: float
     over: bool = False
 
     def expired(self, now: float) -> bool:
-        """Whether the renew deadline has passed; others may begin only some seconds later."""
+        """Whether the renew deadline has passed. Others may lead only some seconds later."""
         self.over = self.over or self.seconds_left(now) <= 0
         return self.over
 
@@ -220,7 +218,7 @@ class LeaseDeadline:
         return self.renewed_at + self.deadline_seconds - now
 
     def renewed(self, sent_at: float, now: float) -> bool:
-        """A renewal that was sent at ``sent_at`` is answered. Whether it came in time; later it changes nothing."""
+        """A renewal sent at ``sent_at`` was answered. Returns whether in time; a late one changes nothing."""
         if self.expired(now):
             return False
         self.renewed_at = sent_at

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
 from berth.api.workloads import Lease, LeaseSpec
-from berth.leader.lease import ElectionStep, LeaseDeadline, LeaseObservation, decide, held_by, is_live, released, sight
+from berth.leader.lease import (
+    ElectionStep,
+    LeaseDeadline,
+    LeaseObservation,
+    held_record,
+    is_live,
+    next_step,
+    observe,
+    released_record,
+)
 from berth.process.settings import LeaseSettings, own_identity
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 5, tzinfo=UTC)
@@ -26,30 +35,30 @@ def _lease(
 def _seen(*looks: tuple[float, Lease]) -> LeaseObservation:
     sighting = None
     for now, lease in looks:
-        sighting = sight(sighting, lease, now)
+        sighting = observe(sighting, lease, now)
     assert sighting is not None
     return sighting
 
 
 def test_lease_that_does_not_exist_is_created():
-    assert decide(None, "me", 0) is ElectionStep.CREATE
+    assert next_step(None, "me", 0) is ElectionStep.CREATE
 
 
 def test_lease_that_nobody_holds_is_taken():
-    assert decide(_seen((0, _lease(""))), "me", 0) is ElectionStep.TAKE
+    assert next_step(_seen((0, _lease(""))), "me", 0) is ElectionStep.TAKE
 
 
 def test_lease_seen_for_the_first_time_is_waited_for_however_old_its_times_are():
     sighting = _seen((100, _lease(renewed="2001-01-01T00:00:00.000000Z")))
-    assert decide(sighting, "me", 100) is ElectionStep.WAIT
-    assert decide(sighting, "me", 114.9) is ElectionStep.WAIT
-    assert decide(sighting, "me", 115) is ElectionStep.TAKE
+    assert next_step(sighting, "me", 100) is ElectionStep.WAIT
+    assert next_step(sighting, "me", 114.9) is ElectionStep.WAIT
+    assert next_step(sighting, "me", 115) is ElectionStep.TAKE
 
 
 def test_lease_that_changes_is_waited_for_anew():
     sighting = _seen((0, _lease(renewed="1")), (14, _lease(renewed="2")))
-    assert decide(sighting, "me", 28) is ElectionStep.WAIT
-    assert decide(sighting, "me", 29) is ElectionStep.TAKE
+    assert next_step(sighting, "me", 28) is ElectionStep.WAIT
+    assert next_step(sighting, "me", 29) is ElectionStep.TAKE
 
 
 def test_lease_read_again_unchanged_keeps_its_age():
@@ -65,7 +74,7 @@ def test_lease_deleted_and_made_again_is_another_one():
 
 
 def test_own_lease_is_taken_again_at_once():
-    assert decide(_seen((0, _lease("me"))), "me", 1) is ElectionStep.TAKE
+    assert next_step(_seen((0, _lease("me"))), "me", 1) is ElectionStep.TAKE
 
 
 def test_lease_without_a_duration_holds_nobody_up():
@@ -74,7 +83,7 @@ def test_lease_without_a_duration_holds_nobody_up():
 
 def test_taking_counts_a_transition_and_renewing_does_not():
     before = LeaseSpec(holder_identity="a", lease_transitions=4, acquire_time="then")
-    taken = held_by("me", before, SETTINGS, NOON)
+    taken = held_record("me", before, SETTINGS, NOON)
     assert taken == {
         "holderIdentity": "me",
         "leaseDurationSeconds": 15,
@@ -82,12 +91,12 @@ def test_taking_counts_a_transition_and_renewing_does_not():
         "renewTime": "2026-11-21T12:00:00.000005Z",
         "leaseTransitions": 5,
     }
-    renewed = held_by("a", before, SETTINGS, NOON)
+    renewed = held_record("a", before, SETTINGS, NOON)
     assert (renewed["acquireTime"], renewed["leaseTransitions"]) == ("then", 4)
 
 
 def test_released_lease_is_nobodys_and_keeps_its_transitions():
-    record = released(LeaseSpec(holder_identity="a", lease_transitions=4), NOON)
+    record = released_record(LeaseSpec(holder_identity="a", lease_transitions=4), NOON)
     assert (record["holderIdentity"], record["leaseTransitions"]) == ("", 4)
 
 
@@ -119,15 +128,15 @@ def test_nobody_may_begin_while_the_leader_thinks_that_it_leads(
     """The leader counts from sending, the other from seeing; between both lies at least the slack."""
     now = 0.0
     tenure = LeaseDeadline(renewed_at=now, deadline_seconds=SETTINGS.renew_deadline.total_seconds())
-    sighting = sight(None, _lease(renewed="0"), now + look)
+    sighting = observe(None, _lease(renewed="0"), now + look)
     for number, (wait, answer) in enumerate(renewals, start=1):
         sent, now = now + wait, now + wait + answer
         if tenure.expired(sent):
             break
         tenure.renewed(sent, now)
-        sighting = sight(sighting, _lease(renewed=str(number)), max(sent, sighting.unchanged_since) + look)
+        sighting = observe(sighting, _lease(renewed=str(number)), max(sent, sighting.unchanged_since) + look)
     at = now + pause
-    if decide(sighting, "other", at) is ElectionStep.TAKE:
+    if next_step(sighting, "other", at) is ElectionStep.TAKE:
         assert tenure.expired(at - SETTINGS.clock_slack.total_seconds())
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from berth.leader.term import OtherBus, Pair, refusal
+from berth.leader.onecluster import OtherBus, Pairing, mismatch
 
 OTHER = OtherBus(lease="berth-watcher", holder="host_1", bus_id="bus-b")
 
 
-def pair(**given) -> Pair:
-    return Pair(**{"bus_id": "bus-a", "cluster_id": "c1", "served_cluster_id": "c1", "other_bus": None, **given})
+def pair(**given) -> Pairing:
+    return Pairing(**{"bus_id": "bus-a", "cluster_id": "c1", "served_cluster_id": "c1", "other_bus": None, **given})
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,17 @@ def pair(**given) -> Pair:
     ],
 )
 def test_a_pair_that_belongs_together_is_accepted(given):
-    assert refusal(pair(**given)) is None
+    assert mismatch(pair(**given)) is None
 
 
 def test_a_bus_of_another_cluster_is_refused_with_both_ids_and_what_to_do():
-    sentence = refusal(pair(served_cluster_id="c2"))
+    sentence = mismatch(pair(served_cluster_id="c2"))
     assert "'c1'" in sentence
     assert "'c2'" in sentence
     assert "--nats or --kubeconfig" in sentence
 
 
 def test_another_pipeline_in_this_cluster_is_refused_with_its_holder_and_bus():
-    sentence = refusal(pair(other_bus=OTHER))
+    sentence = mismatch(pair(other_bus=OTHER))
     for part in ("'bus-a'", "'bus-b'", "'host_1'", "'berth-watcher'", "--nats"):
         assert part in sentence

@@ -13,7 +13,7 @@ import pytest
 
 from berth.leader.elector import AnnotationConflictError, Elector, HeldLease, LeadershipLostError, Unelected
 from berth.leader.lease import ANNOTATION_BUS_ID, ANNOTATION_TERM, LeaseConflictError, LeaseObject, write_annotations
-from berth.leader.term import LeaseWatch, OtherBus
+from berth.leader.onecluster import OtherBus, OtherBusWatch
 from berth.process.settings import LeaseSettings
 from berth.sim.faults import Delay, Fail, LoseAnswer, Reject
 from harness.plugins.fixtures_kube import Cluster
@@ -337,28 +337,28 @@ async def test_annotations_written_on_an_outdated_lease_are_refused(cluster: Clu
 
 async def test_live_lease_on_another_bus_is_found_until_it_has_stood_still_for_its_duration(cluster: Cluster):
     clock = MovableClock()
-    watch = LeaseWatch(cluster.client, cluster.api.namespace, ["berth-watcher", NAME], identity="me", clock=clock)
-    assert await watch.other_bus("bus-1") is None
+    watch = OtherBusWatch(cluster.client, cluster.api.namespace, ["berth-watcher", NAME], identity="me", clock=clock)
+    assert await watch.find("bus-1") is None
     await _lease(cluster).create({"holderIdentity": "they", "leaseDurationSeconds": 15}, {ANNOTATION_BUS_ID: "bus-2"})
-    other = await watch.other_bus("bus-1")
+    other = await watch.find("bus-1")
     assert other == OtherBus(lease=NAME, holder="they", bus_id="bus-2")
     assert str(other) == "lease 'berth-binder' is held by 'they' on the bus 'bus-2'"
-    assert await watch.other_bus("bus-2") is None
+    assert await watch.find("bus-2") is None
     clock.ahead = 14
-    assert await watch.other_bus("bus-1") is not None
+    assert await watch.find("bus-1") is not None
     await cluster.api.patch(f"{cluster.api.leases}/{NAME}", {"spec": {"leaseTransitions": 1}})
     clock.ahead = 28
-    assert await watch.other_bus("bus-1") is not None
+    assert await watch.find("bus-1") is not None
     clock.ahead = 44
-    assert await watch.other_bus("bus-1") is None
+    assert await watch.find("bus-1") is None
 
 
 @pytest.mark.parametrize("holder", ["", "me"])
 async def test_lease_of_nobody_or_of_oneself_is_no_other_berth(cluster: Cluster, holder: str):
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15} if holder else {}
     await _lease(cluster).create(spec, {ANNOTATION_BUS_ID: "bus-2"})
-    watch = LeaseWatch(cluster.client, cluster.api.namespace, [NAME], identity="me")
-    assert await watch.other_bus("bus-1") is None
+    watch = OtherBusWatch(cluster.client, cluster.api.namespace, [NAME], identity="me")
+    assert await watch.find("bus-1") is None
 
 
 async def test_elector_says_why_it_does_not_lead(simulated_cluster: Cluster):

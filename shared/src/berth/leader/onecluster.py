@@ -1,0 +1,153 @@
+"""One cluster, one bus (PROTOCOL 2): whether a service may work with this NATS on this cluster.
+
+The bus names the cluster that it serves (``control`` ``cluster.id``, the uid of the namespace kube-system); a Lease
+names its holder's bus. Two pipelines in one cluster would give away the same resources twice, and two clusters on one
+bus would place pods on nodes that are not theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from berth.api.errors import DecodeError
+from berth.bus.interface import Session, WrongLastSequenceError
+from berth.kube.client import KubeClient
+from berth.kube.clock import Clock, SteadyClock
+from berth.kube.errors import refusal
+from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObject, LeaseObservation, is_live, observe
+from berth.leader.term import CONTROL
+
+CLUSTER_ID_KEY: Final = "cluster.id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """A bus and a cluster that a service is to work with."""
+
+    bus_id: str
+    cluster_id: str
+    """The uid of the namespace kube-system at the API server."""
+    served_cluster_id: str
+    """The cluster that the bus serves; empty as long as no watcher has written it."""
+    other_bus: OtherBus | None
+    """A live Lease in this cluster whose holder uses another bus."""
+
+
+def mismatch(pairing: Pairing) -> str | None:
+    """Why bus and cluster do not belong together, and what to do; ``None`` when they do."""
+    if pairing.served_cluster_id and pairing.served_cluster_id != pairing.cluster_id:
+        return (
+            f"refusing this NATS: it serves the cluster {pairing.served_cluster_id!r}, and the API server's is "
+            f"{pairing.cluster_id!r} (uid of namespace kube-system): name the right one with --nats or --kubeconfig"
+        )
+    if pairing.other_bus is not None:
+        return (
+            f"refusing this NATS (bus.id {pairing.bus_id!r}): {pairing.other_bus}: "
+            "two pipelines in one cluster: stop the other one, or join it with --nats"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBus:
+    """A live Lease whose holder uses another bus."""
+
+    lease: str
+    holder: str
+    bus_id: str
+
+    def __str__(self) -> str:
+        return f"lease {self.lease!r} is held by {self.holder!r} on the bus {self.bus_id!r}"
+
+
+class OtherBusWatch:
+    """Finds live Leases of berth whose holder uses another bus.
+
+    A Lease is live for its duration after it was first seen or seen to change, by the own clock. So one that a dead
+    process has left behind counts as live at first.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        names: Sequence[str],
+        *,
+        identity: str,
+        clock: Clock | None = None,
+    ) -> None:
+        self._leases = [LeaseObject(client, namespace, name) for name in names]
+        self._identity = identity
+        self._clock = clock or SteadyClock()
+        self._observed: dict[str, LeaseObservation] = {}
+
+    async def find(self, bus_id: str) -> OtherBus | None:
+        """Read every Lease; returns the first live one of another holder with another ``bus.id``.
+
+        Raises:
+            ApiUnreachableError: no answer.
+            ApiRefusedError: the API server does not allow it.
+        """
+        for lease in self._leases:
+            await self._read(lease)
+        others = (self._other(name, observation, bus_id) for name, observation in self._observed.items())
+        return next((other for other in others if other is not None), None)
+
+    async def _read(self, lease: LeaseObject) -> None:
+        stored = await lease.read()
+        if stored is None:
+            self._observed.pop(lease.name, None)
+        else:
+            self._observed[lease.name] = observe(self._observed.get(lease.name), stored.lease, self._clock.now())
+
+    def _other(self, name: str, observation: LeaseObservation, bus_id: str) -> OtherBus | None:
+        theirs = (observation.lease.metadata.annotations or {}).get(ANNOTATION_BUS_ID, bus_id)
+        if theirs == bus_id or observation.holder == self._identity or not is_live(observation, self._clock.now()):
+            return None
+        return OtherBus(lease=name, holder=observation.holder, bus_id=theirs)
+
+
+async def claim_cluster(session: Session, cluster_id: str) -> None:
+    """Write which cluster this bus serves, unless that is written already."""
+    entry = await session.get(CONTROL, CLUSTER_ID_KEY)
+    if entry is not None and entry.data is not None:
+        return
+    with suppress(WrongLastSequenceError):  # another watcher was faster; the pairing is checked next
+        await session.put(CONTROL, CLUSTER_ID_KEY, cluster_id.encode(), expected=entry.sequence if entry else 0)
+
+
+async def read_served_cluster(session: Session) -> str:
+    """The uid of the cluster that this bus serves; empty as long as no watcher has written it."""
+    entry = await session.get(CONTROL, CLUSTER_ID_KEY)
+    return entry.data.decode(errors="replace") if entry is not None and entry.data is not None else ""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class _Namespace(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+
+
+async def read_cluster_id(client: KubeClient) -> str:
+    """The uid of the namespace kube-system: it lives as long as the cluster.
+
+    Raises:
+        ApiUnreachableError: no answer.
+        ApiRefusedError: the API server does not allow it.
+        DecodeError: the answer is no namespace.
+    """
+    doing = "reading namespace 'kube-system'"
+    response = await client.request("GET", "/api/v1/namespaces/kube-system")
+    if not response.succeeded:
+        raise refusal(doing, response)
+    try:
+        return msgspec.json.decode(response.body, type=_Namespace).metadata.uid
+    except msgspec.MsgspecError as exc:
+        raise DecodeError(f"{doing}: {exc}") from exc
