@@ -1,4 +1,4 @@
-"""A PENDING is given up only for a RANKED that the stream has."""
+"""PENDING is acknowledged only once RANKED is stored."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -16,27 +16,27 @@ from berth_scorer.outbox import Outbox
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
 
 
-class Lent:
-    """A delivery that remembers what became of it."""
+class FakeDelivery:
+    """A delivery that records how it is settled."""
 
     sequence, delivered, subject, data = 1, 1, "berth.pending.berth.default.web", b"{}"
     time = datetime(2026, 1, 1, tzinfo=UTC)
 
     def __init__(self):
-        self.headers, self.became = {}, []
+        self.headers, self.calls = {}, []
 
     def ack(self):
-        self.became.append("ack")
+        self.calls.append("ack")
 
     def nak(self, delay=None):
-        self.became.append("nak")
+        self.calls.append("nak")
 
     def in_progress(self):
-        self.became.append("in progress")
+        self.calls.append("in progress")
 
 
-class Storing:
-    """A session whose streams store when they are told to, or answer with an error."""
+class FakeSession:
+    """A session that stores when told to, or raises."""
 
     def __init__(self, error=None):
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error
@@ -50,37 +50,37 @@ class Storing:
 
 
 @pytest.fixture
-def lent():
-    return Lent()
+def delivery():
+    return FakeDelivery()
 
 
-def held(lent):
-    return PendingDelivery(delivery=lent, pending=Pending(attempt="u.1.1", profile="berth", pod=POD), taken_at=0.0)
+def item(delivery):
+    return PendingDelivery(delivery=delivery, pending=Pending(attempt="u.1.1", profile="berth", pod=POD), taken_at=0.0)
 
 
 def answer():
     return Ranked(attempt="u.1.1", profile="berth", pod=POD)
 
 
-async def test_a_message_is_acknowledged_only_once_its_answer_is_stored(lent):
-    session = Storing()
+async def test_a_message_is_acknowledged_once_its_answer_is_stored(delivery):
+    session = FakeSession()
     outbox = Outbox(session, RecordingMeter())
-    outbox.hold(lent)
-    outbox.send(held(lent), answer(), {})
+    outbox.hold(delivery)
+    outbox.send(item(delivery), answer(), {})
     await session.asked.wait()
-    outbox.keep_alive()
-    assert lent.became == ["in progress"]
+    outbox.send_in_progress()
+    assert delivery.calls == ["in progress"]
     session.stored.set()
-    await outbox.emptied()
-    assert lent.became == ["in progress", "ack"]
+    await outbox.wait_empty()
+    assert delivery.calls == ["in progress", "ack"]
     assert len(outbox) == 0
 
 
-async def test_a_message_whose_answer_could_not_be_stored_comes_again(lent):
-    session = Storing(UnansweredError("publishing: no answer"))
+async def test_a_message_is_redelivered_when_its_answer_cannot_be_stored(delivery):
+    session = FakeSession(UnansweredError("publishing: no answer"))
     outbox = Outbox(session, RecordingMeter())
-    outbox.hold(lent)
-    outbox.send(held(lent), answer(), {})
-    await outbox.emptied()
-    assert lent.became == ["nak"]
+    outbox.hold(delivery)
+    outbox.send(item(delivery), answer(), {})
+    await outbox.wait_empty()
+    assert delivery.calls == ["nak"]
     assert len(outbox) == 0

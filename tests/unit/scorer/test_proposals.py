@@ -59,7 +59,7 @@ def test_a_proposal_counts_as_a_pod_on_its_first_node(snapshot, proposals):
     assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == (1, 0)
 
 
-def test_hearing_of_a_proposal_twice_counts_it_once(snapshot, proposals):
+def test_a_proposal_received_twice_counts_once(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.ranked(ranked("u1.1.1", "a"), now=1)
     assert snapshot.pods_on("a") == 1
@@ -99,7 +99,7 @@ def test_waiting_and_bound_move_it_to_the_decisions_node(snapshot, proposals, ou
     assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == (0, 1)
 
 
-def test_it_lapses_thirty_seconds_after_the_last_word(snapshot, proposals):
+def test_it_expires_thirty_seconds_after_the_last_message(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.decided(decision(Outcome.WAITING, node="a"), NOON, now=20)
     proposals.expire(now=49.9)
@@ -108,14 +108,14 @@ def test_it_lapses_thirty_seconds_after_the_last_word(snapshot, proposals):
     assert snapshot.pods_on("a") == 0
 
 
-def test_a_bound_one_does_not_lapse(snapshot, proposals):
+def test_a_bound_one_does_not_expire(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
     proposals.expire(now=1000)
     assert snapshot.pods_on("a") == 1
 
 
-def test_a_bound_one_is_the_mirrors_once_the_mirror_shows_it(snapshot, proposals):
+def test_a_bound_one_ends_when_the_mirror_shows_it(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.decided(decision(Outcome.BOUND, node="b"), NOON, now=1)
     proposals.mirrored("u1")
@@ -125,7 +125,7 @@ def test_a_bound_one_is_the_mirrors_once_the_mirror_shows_it(snapshot, proposals
     assert (len(proposals), snapshot.pods_on("a"), snapshot.pods_on("b")) == (0, 0, 1)
 
 
-def test_a_bound_one_that_a_complete_mirror_lacks_is_not_there(snapshot, proposals):
+def test_a_bound_one_ends_when_a_complete_mirror_lacks_it(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.decided(decision(Outcome.BOUND, node="a"), NOON, now=1)
     proposals.complete_up_to(NOON + timedelta(seconds=5))
@@ -137,7 +137,7 @@ def test_a_bound_one_that_a_complete_mirror_lacks_is_not_there(snapshot, proposa
 @pytest.mark.parametrize(
     ("outcome", "counted"), [(Outcome.BOUND, (0, 1)), (Outcome.CONFLICT, (0, 0)), (Outcome.WAITING, (0, 1))]
 )
-def test_a_decision_heard_before_its_ranking_is_remembered(snapshot, proposals, outcome, counted):
+def test_a_decision_received_before_its_ranking_applies(snapshot, proposals, outcome, counted):
     proposals.decided(decision(outcome, node="b"), NOON, now=0)
     proposals.ranked(ranked("u1.1.1", "a"), now=1)
     assert (snapshot.pods_on("a"), snapshot.pods_on("b")) == counted
@@ -149,7 +149,7 @@ def test_a_remembered_decision_does_not_end_a_later_attempt(snapshot, proposals)
     assert snapshot.pods_on("a") == 1
 
 
-def test_a_pod_that_is_ranked_again_is_not_counted_against_itself(snapshot, proposals):
+def test_a_pod_ranked_again_does_not_count_against_itself(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.withdraw("u1")
     assert snapshot.pods_on("a") == 0

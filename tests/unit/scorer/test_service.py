@@ -1,4 +1,4 @@
-"""A scorer on a bus: what it takes, answers, gives back and puts aside."""
+"""A scorer on a bus in memory: rankings, dead letters, naks and restarts."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -61,16 +61,16 @@ async def session(bus):
     await made.close()
 
 
-def answering(identity="s1", **other):
+def make_ranker(identity="s1", **other):
     configuration = read_configuration(None)
     made = Ranker(profiles=profiles_of(configuration), config=configuration.digest, identity=identity, best=8)
     return replace(made, **other)
 
 
 @asynccontextmanager
-async def scorer(bus, how=None, *, hold=64):
-    process = Process(name="scorer", settings=Settings(numbers=Numbers(scorer_hold=hold)))
-    task = asyncio.create_task(serve(process, bus, how or answering()))
+async def scorer(bus, ranker=None, *, max_unacked=64):
+    process = Process(name="scorer", settings=Settings(numbers=Numbers(scorer_hold=max_unacked)))
+    task = asyncio.create_task(serve(process, bus, ranker or make_ranker()))
     try:
         await until(lambda: asyncio.sleep(0, process.health.is_ready))
         yield task
@@ -96,12 +96,12 @@ async def ranked(session, count=1):
             await asyncio.sleep(0.01)
 
 
-async def held(session, stream, subject):
+async def stored_in(session, stream, subject):
     return [stored async for stored in session.scan(stream, subject)]
 
 
-async def nothing_held(session, stream, subject):
-    return not await held(session, stream, subject)
+async def is_empty(session, stream, subject):
+    return not await stored_in(session, stream, subject)
 
 
 async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
@@ -113,10 +113,10 @@ async def test_a_pending_pod_is_ranked_and_then_acknowledged(bus, session):
         assert [candidate.node for candidate in message.candidates] == ["large", "small"]
         assert (message.attempt, message.evaluated, message.feasible) == ("web.1.1", 2, 2)
         assert message.candidates[0].scores.keys() >= {"NodeResourcesFit"}
-        await until(lambda: nothing_held(session, "PENDING", "berth.pending.>"))
+        await until(lambda: is_empty(session, "PENDING", "berth.pending.>"))
 
 
-async def test_a_pod_that_fits_nowhere_is_answered_with_the_reasons(bus, session):
+async def test_a_pod_that_fits_nowhere_gets_the_reasons(bus, session):
     await write_node(session, node("small", cpu="1"))
     async with scorer(bus):
         await publish_pending(session, pending("big", cpu="2"))
@@ -142,7 +142,7 @@ async def test_own_proposals_count_for_the_next_pod(bus, session):
     assert [message.candidates[0].pods for message in messages] == [0, 0, 1, 1]
 
 
-async def test_what_a_peer_has_proposed_counts_whether_heard_at_the_start_or_later(bus, session):
+async def test_a_peers_proposals_count_from_before_and_after_the_start(bus, session):
     for name in ("a", "b"):
         await write_node(session, node(name))
     await publish_ranked(session, peers_proposal("early"))
@@ -164,7 +164,7 @@ def peers_proposal(name):
     )
 
 
-async def test_a_no_that_hangs_on_a_proposal_says_so(bus, session):
+async def test_unschedulable_because_of_a_proposal_is_marked(bus, session):
     await write_node(session, node("only", cpu="1"))
     async with scorer(bus):
         await publish_pending(session, pending("first", cpu="800m"))
@@ -173,7 +173,7 @@ async def test_a_no_that_hangs_on_a_proposal_says_so(bus, session):
     assert [message.proposals_counted for message in messages] == [False, True]
 
 
-async def test_a_pod_waits_for_the_position_that_its_message_asks_for(bus, session):
+async def test_a_pod_waits_for_the_position_in_its_message(bus, session):
     position = await write_node(session, node("a"))
     async with scorer(bus):
         await publish_pending(session, pending("web", after=Positions(cluster=position + 1)))
@@ -183,32 +183,32 @@ async def test_a_pod_waits_for_the_position_that_its_message_asks_for(bus, sessi
     assert message.positions.cluster >= position + 1
 
 
-async def test_what_cannot_be_decoded_is_put_aside_and_holds_up_nobody(bus, session):
+async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(bus, session):
     await write_node(session, node("a"))
     async with scorer(bus):
         await session.publish("berth.pending.berth.default.junk", b"\xff not json")
         await publish_pending(session, pending("web"))
         await ranked(session)
-        await until(lambda: held(session, "dead", ">"))
-        letters = await held(session, "dead", ">")
+        await until(lambda: stored_in(session, "dead", ">"))
+        letters = await stored_in(session, "dead", ">")
     letter = decode(letters[0].data, DeadLetter)
     assert letter.subject == "berth.pending.berth.default.junk"
     assert "decoding a message" in letter.reason
 
 
 @pytest.mark.parametrize("attempt", ["junk", "other.1.1"])
-async def test_an_attempt_that_is_none_or_another_pods_is_put_aside_without_a_try(bus, session, attempt):
+async def test_an_invalid_attempt_becomes_a_dead_letter_unranked(bus, session, attempt):
     await write_node(session, node("a"))
     async with scorer(bus):
         message = msgspec.structs.replace(pending("web"), attempt=attempt)
         await session.publish("berth.pending.berth.default.web", encode(message))
-        await until(lambda: held(session, "dead", ">"))
-        (letter,) = await held(session, "dead", ">")
-        assert await held(session, "RANKED", "berth.ranked.>") == []
+        await until(lambda: stored_in(session, "dead", ">"))
+        (letter,) = await stored_in(session, "dead", ">")
+        assert await stored_in(session, "RANKED", "berth.ranked.>") == []
     assert repr(attempt) in decode(letter.data, DeadLetter).reason
 
 
-async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_others(bus, session):
+async def test_an_unknown_profile_or_newer_schema_is_left_to_others(bus, session):
     await write_node(session, node("a"))
     async with scorer(bus):
         await publish_pending(session, pending("other", profile="somebody-elses"))
@@ -216,8 +216,8 @@ async def test_a_message_of_an_unknown_profile_or_newer_schema_is_left_for_other
         await session.publish("berth.pending.berth.default.newer", msgspec.json.encode(newer))
         await publish_pending(session, pending("web"))
         assert [message.attempt for message in await ranked(session)] == ["web.1.1"]
-        assert len(await held(session, "PENDING", "berth.pending.>")) == 2
-        assert await held(session, "dead", ">") == []
+        assert len(await stored_in(session, "PENDING", "berth.pending.>")) == 2
+        assert await stored_in(session, "dead", ">") == []
 
 
 class Broken(Ranker):
@@ -227,9 +227,9 @@ class Broken(Ranker):
         return super().answer(pending, view, now, timing)
 
 
-async def test_a_pod_whose_ranking_raises_is_answered_with_an_error_and_leaves_a_dead_letter(bus, session):
+async def test_a_ranking_that_raises_gives_an_error_and_a_dead_letter(bus, session):
     await write_node(session, node("a"))
-    whole = answering()
+    whole = make_ranker()
     broken = Broken(profiles=whole.profiles, config=whole.config, identity="s1", best=8)
     async with scorer(bus, broken):
         await publish_pending(session, pending("cursed"))
@@ -237,13 +237,13 @@ async def test_a_pod_whose_ranking_raises_is_answered_with_an_error_and_leaves_a
         messages = {message.attempt: message for message in await ranked(session, 2)}
     assert messages["cursed.1.1"].error == "ranking raised ZeroDivisionError: by nothing"
     assert messages["web.1.1"].candidates
-    assert len(await held(session, "dead", ">")) == 1
+    assert len(await stored_in(session, "dead", ">")) == 1
 
 
 async def test_two_scorers_share_the_work_and_place_as_one(bus, session):
     for number in range(5):
         await write_node(session, node(f"n{number}"))
-    async with scorer(bus, answering("s1"), hold=1), scorer(bus, answering("s2"), hold=1):
+    async with scorer(bus, make_ranker("s1"), max_unacked=1), scorer(bus, make_ranker("s2"), max_unacked=1):
         for number in range(50):
             await publish_pending(session, pending(f"web-{number}"))
             await asyncio.sleep(0.002)
@@ -256,7 +256,7 @@ async def test_two_scorers_share_the_work_and_place_as_one(bus, session):
     )
 
 
-async def test_after_a_lost_connection_it_starts_anew_and_ranks_what_is_left(bus, session):
+async def test_after_a_lost_connection_the_rest_is_ranked(bus, session):
     await write_node(session, node("a"))
     async with scorer(bus):
         for other in list(bus.sessions):

@@ -15,14 +15,14 @@ from berth_scorer.service import serve
 
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
-    answering = Ranker(
+    ranker = Ranker(
         profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
         config=configuration.digest,
         identity=process.identity,
         best=process.settings.numbers.best,
         explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
     )
-    await serve(process, nats_bus(process.settings), answering)
+    await serve(process, nats_bus(process.settings), ranker)
 
 
 main = service_command(

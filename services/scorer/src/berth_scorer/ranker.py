@@ -1,7 +1,4 @@
-"""From a PENDING to its RANKED: the scheduling cycle asked on the view, and what it said put into a message.
-
-A line for each plugin, node, score and reason, from verbosity 4: what the articles' plugins log by themselves.
-"""
+"""From PENDING to RANKED: runs the scheduling cycle on the view and puts its result into a message."""
 
 from __future__ import annotations
 
@@ -20,38 +17,43 @@ from berth.framework.profile import Profile
 from berth.process.logging import get_logger
 from berth_scorer.view import View
 
+log = get_logger()
+
+VERBOSITY: Final = 4
+"""klog's V from which on each plugin's result is logged; below it, it is not collected either."""
+
 Explain = Callable[[Pending, Detail], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranker:
-    """What every answer of one scorer has in common. ``best`` is K: how many nodes the binder may choose from."""
+    """Ranks pods with the profiles of one configuration. ``best`` is K: how many nodes the binder may choose from."""
 
     profiles: Mapping[str, Profile]
     config: str
     identity: str
     best: int
     explain: Explain | None = None
-    """What to do with every plugin's word on every node; ``None``: it is not collected."""
+    """Called with every plugin's result on every node; ``None``: they are not collected."""
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:
-        """What the profiles' plugins read beside the cluster's objects."""
+        """The live data that the profiles' plugins read."""
         return frozenset[LiveSource]().union(*(profile.live_sources for profile in self.profiles.values()))
 
     def answer(self, pending: Pending, view: View, now: float, timing: Timing | None = None) -> Ranked:
-        """Rank one pod. Its profile is one of ours. The proposal that this makes counts from here on."""
+        """Rank one pod of a known profile. The resulting proposal counts in the view from here on."""
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
-        ranking = self._explained(pending, attempt, view, timing)
+        ranking = self._rank(pending, attempt, view, timing)
         message = self._message(
-            pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, ranking, view)
+            pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, attempt, ranking, view)
         )
         view.proposals.ranked(message, now)
         return message
 
     def give_up(self, pending: Pending, reason: str) -> Ranked:
-        """The answer of a scorer that cannot rank this pod: only the binder publishes Decisions."""
+        """The answer for a pod that cannot be ranked: an error, since only the binder publishes Decisions."""
         return Ranked(
             config=self.config,
             attempt=pending.attempt,
@@ -61,37 +63,27 @@ class Ranker:
             error=reason,
         )
 
-    def _explained(self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None) -> Ranking:
-        if self.explain is None:
-            return self._rank(pending, attempt, view, timing=timing)
-        detail = Detail()
-        ranking = self._rank(pending, attempt, view, detail=detail, timing=timing)
-        self.explain(pending, detail)
+    def _rank(self, pending: Pending, attempt: Attempt, view: View, timing: Timing | None) -> Ranking:
+        profile = self.profiles[pending.profile]
+        detail = None if self.explain is None else Detail()
+        ranking = rank(
+            pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail, timing=timing
+        )
+        if self.explain is not None and detail is not None:
+            self.explain(pending, detail)
         return ranking
 
-    def _rank(
-        self,
-        pending: Pending,
-        attempt: Attempt,
-        view: View,
-        *,
-        detail: Detail | None = None,
-        timing: Timing | None = None,
-    ) -> Ranking:
+    def _hangs_on_proposals(self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View) -> bool:
+        """Whether a pod that fits nowhere would fit without proposals: then it is a conflict, not unschedulable."""
+        unschedulable = not ranking.candidates and not ranking.error
+        if not unschedulable or not any(rejection.resolvable for rejection in ranking.rejections):
+            return False
+        nominations = len(view.proposals.nominations)
+        if next(view.proposals.unbound(), None) is None and not nominations:
+            return False
         profile = self.profiles[pending.profile]
-        return rank(pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail, timing=timing)
-
-    def _hangs_on_proposals(self, pending: Pending, ranking: Ranking, view: View) -> bool:
-        """Whether a "no" would be a "yes" if nobody had proposed anything: then it is a conflict, not a verdict."""
-        refused = not ranking.candidates and not ranking.error
-        if not refused or not any(rejection.resolvable for rejection in ranking.rejections):
-            return False
-        rooms = len(view.proposals.rooms)
-        if next(view.proposals.open(), None) is None and not rooms:
-            return False
-        profile, attempt = self.profiles[pending.profile], Attempt.parse(pending.attempt)
-        may_preempt = rooms > 0 and ranking.nomination is None
-        with view.without_open_proposals():
+        may_preempt = nominations > 0 and ranking.nomination is None
+        with view.without_proposals():
             without = rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=may_preempt)
         return bool(without.candidates) or without.nomination is not None
 
@@ -119,7 +111,7 @@ class Ranker:
 
 
 def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption | None:
-    """What the ranking proposes, with the victims' names."""
+    """The proposed preemption, with the victims' names."""
     if nomination is None:
         return None
     placed = [found.pod.metadata for uid in nomination.victims if (found := snapshot.placed(uid)) is not None]
@@ -127,15 +119,8 @@ def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption
     return Preemption(node=nomination.node, victims=victims, violations=nomination.violations)
 
 
-log = get_logger()
-
-
-VERBOSITY: Final = 4
-"""klog's V from which on it is said; below it nothing is collected either."""
-
-
 def explain(pending: Pending, detail: Detail) -> None:
-    """Log what every plugin said of every node."""
+    """Log a line for each rejected node and for each plugin's score of a node."""
     whose = {"pod": pending.pod.key, "uid": pending.pod.uid, "attempt": pending.attempt}
     for node, status in detail.node_to_status.items():
         log.info("node refused", plugin=status.plugin, node=node, reason=", ".join(status.reasons), **whose)

@@ -1,7 +1,4 @@
-"""What a scorer counts (names and meanings: ``berth.process.metrics``).
-
-The shell of the scorer: reads the bus into the view, takes PENDING, answers with RANKED, acknowledges.
-"""
+"""The scorer's shell: reads the bus into the view, takes PENDING, publishes RANKED, acknowledges."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import all_of
 from berth.bus.interface import BucketReader, Bus, Delivery, Session, StreamReader
-from berth.bus.topology import PENDING
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
@@ -33,13 +30,240 @@ from berth_scorer.outbox import Outbox
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 
+log = get_logger()
+
+VERSION: Final = version("berth-scorer")
+
+DECISIONS_READ: Final = timedelta(minutes=1)
+"""How far back DECISIONS is read at the start: twice a proposal's lifetime, so that no decided proposal counts."""
+
+HEARTBEAT: Final = timedelta(seconds=1)
+"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
+
+UNKNOWN_DELAY: Final = timedelta(seconds=2)
+"""When a message of an unknown schema or profile is redelivered: another scorer may know it."""
+
+TRIES: Final = 5
+"""How often one process tries to rank a pod before it answers with an error."""
+
 PLUGINS_EVERY: Final = 11
 """Of so many pods one has its plugins timed, as kube-scheduler does with a tenth of them: it takes 37 µs, which is 10 %
-of a cycle at 5,000 nodes. A prime, so that pods of kinds that take turns are all met."""
+of a cycle at 5,000 nodes. A prime, so that pods of kinds that take turns are all timed."""
+
+
+async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
+    """Rank until the process stops. Each session has a new scorer, since the store may be another one."""
+    condition = process.health.condition("scorer", "waiting for NATS")
+    async for session in sessions(bus, name="scorer", process=process):
+        scorer = Scorer(session, ranker, process)
+        try:
+            await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
+            await run_until(scorer.run(condition), process.stopping, session.lost)
+            await scorer.finish()
+        except* TemporaryError as lost:
+            log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
+        condition.waiting("waiting for NATS")
+
+
+class Scorer:
+    """One scorer on one session."""
+
+    def __init__(self, session: Session, ranker: Ranker, process: Process) -> None:
+        self._session = session
+        self._ranker = ranker
+        self._metrics = process.metrics
+        self._tracing = process.tracing
+        self._max_unacked = process.settings.numbers.scorer_hold
+        self._view = View()
+        self._backlog = Backlog(position_wait=process.settings.numbers.position_wait)
+        self._outbox = Outbox(session, process.metrics)
+        self._tries = TryCounter(session)
+        self._changed = asyncio.Event()
+        self._answered = 0
+
+    def stats(self) -> dict[str, object]:
+        """What ``nats micro stats`` shows."""
+        return {
+            "answered": self._answered,
+            "held": len(self._outbox),
+            "proposals": len(self._view.proposals),
+            "view_age_seconds": self._view.age_seconds(),
+        }
+
+    async def run(self, condition: Condition) -> None:
+        """Build the view, then rank until cancelled; what is not acknowledged then is redelivered to others."""
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+            condition.waiting("reading the mirror")
+            await self._build_view(stack, tasks)
+            tasks.create_task(self._consume(), name="consume")
+            tasks.create_task(self._heartbeat(), name="heartbeat")
+            tasks.create_task(self._rank_backlog(), name="rank")
+            condition.ready()
+
+    async def finish(self) -> None:
+        """Return what is not ranked, and wait for what is being published."""
+        for item in self._backlog.clear():
+            self._outbox.release(item.delivery)
+        await self._outbox.wait_empty(within=HEARTBEAT)
+
+    # --- the view
+
+    async def _build_view(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+        """Read the mirror to its end, RANKED, and the last minute of DECISIONS; then everything new.
+
+        The subscription to RANKED begins before the scan of it, so that no message is missed in between.
+        """
+        await self._session.subscribe(all_of("ranked"), self._on_ranked)
+        cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
+        tasks.create_task(self._read_cluster(cluster), name="cluster")
+        await cluster.caught_up.wait()
+        live_data = LiveDataReader(self._view.snapshot.live, self._ranker.live_sources)
+        await follow_live(self._session, live_data, stack, tasks, self._on_reached)
+        async for stored in self._session.scan(RANKED, all_of("ranked")):
+            self._warn(self._view.apply_ranked(stored.data, time.monotonic()), stored.subject)
+        decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_READ))
+        tasks.create_task(self._read_decisions(decisions), name="decisions")
+        await decisions.caught_up.wait()
+
+    async def _read_cluster(self, reader: BucketReader) -> None:
+        async for batch in reader.batches():
+            for problem in self._view.apply_mirror(batch, reader.position):
+                self._warn(problem, CLUSTER)
+            self._changed.set()
+
+    async def _read_decisions(self, reader: StreamReader) -> None:
+        async for batch in reader.batches():
+            for problem in self._view.apply_decisions(batch, reader.position, time.monotonic()):
+                self._warn(problem, DECISIONS)
+            self._changed.set()
+
+    def _on_reached(self, bucket: str, position: int) -> None:
+        self._view.reached(bucket, position)
+        self._changed.set()
+
+    def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        del headers
+        self._warn(self._view.apply_ranked(data, time.monotonic()), subject)
+
+    def _warn(self, problem: str, subject: str) -> None:
+        if problem:
+            log.warning("a message is missing in the view", subject=subject, reason=problem)
+
+    # --- taking PENDING
+
+    async def _consume(self) -> None:
+        async with self._session.consume(PENDING, SCORER, max_unacked=self._max_unacked) as deliveries:
+            async for delivery in deliveries:
+                await self._take(delivery)
+
+    async def _take(self, delivery: Delivery) -> None:
+        try:
+            pending = decode(delivery.data, Pending)
+            attempt_of(pending)
+        except UnknownSchemaError:
+            delivery.nak(UNKNOWN_DELAY)
+        except DecodeError as exc:
+            log.warning("a message becomes a dead letter", subject=delivery.subject, reason=str(exc))
+            await self._outbox.reject(delivery, str(exc))
+        else:
+            self._add(delivery, pending)
+
+    def _add(self, delivery: Delivery, pending: Pending) -> None:
+        if pending.profile not in self._ranker.profiles:
+            delivery.nak(UNKNOWN_DELAY)
+            return
+        self._view.advance_clock(delivery.time)
+        self._metrics.count("berth_messages_received_total", stream=PENDING)
+        self._outbox.hold(delivery)
+        item = PendingDelivery(delivery=delivery, pending=pending, taken_at=time.monotonic())
+        self._backlog.add(item, self._view.positions)
+        self._changed.set()
+
+    # --- ranking
+
+    async def _rank_backlog(self) -> None:
+        """Rank what is due, one pod at a time; other tasks run in between."""
+        while True:
+            item = self._backlog.pop(self._view.positions, time.monotonic())
+            if item is None:
+                await self._wait()
+            elif item.suspect:
+                await self._rank_alone(item)
+            else:
+                self._outbox.send(item, *self._answer(item))
+                await asyncio.sleep(0)
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self._backlog.due_in(time.monotonic())):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _rank_alone(self, item: PendingDelivery) -> None:
+        """Rank a suspect once everything else is published; the try is counted outside of this process."""
+        await self._outbox.wait_empty()
+        if await self._tries.count(item.pending.attempt):
+            reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
+            self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
+            message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
+        else:
+            message, headers = self._answer(item)
+        await self._outbox.publish(item, message, headers)
+        await self._tries.clear(item.pending.attempt)
+
+    def _answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
+        """The ranking and its headers."""
+        with self._tracing.span("rank", parent=item.delivery.headers.get(TRACEPARENT)) as span:
+            span.note("attempt", item.pending.attempt)
+            return self._rank(item), {TRACEPARENT: span.traceparent}
+
+    def _rank(self, item: PendingDelivery) -> Ranked:
+        """After ``TRIES`` exceptions in a row the answer is an error, with a dead letter."""
+        reason = ""
+        for _ in range(TRIES):
+            timing, began = Timing(time.perf_counter), time.perf_counter()
+            try:
+                message = self._rank_timed(item, timing)
+            except Exception as exc:  # an exception of a plugin is the pod's failure, not the scorer's
+                reason = f"ranking raised {type(exc).__name__}: {exc}"
+                log.exception("ranking failed", attempt=item.pending.attempt)
+            else:
+                self._count(message, timing, time.perf_counter() - began)
+                return message
+        self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
+        return self._ranker.give_up(item.pending, reason)
+
+    def _rank_timed(self, item: PendingDelivery, timing: Timing) -> Ranked:
+        """The ranking; for some pods each plugin is timed too."""
+        now, pending = time.monotonic(), item.pending
+        self._metrics.observe("berth_hold_duration_seconds", now - item.taken_at)
+        if self._answered % PLUGINS_EVERY:
+            return self._ranker.answer(pending, self._view, now, timing)
+        profile = self._ranker.profiles[pending.profile]
+        profile.time_plugins(timing)
+        try:
+            return self._ranker.answer(pending, self._view, now, timing)
+        finally:
+            profile.time_plugins(None)
+
+    # --- metrics and heartbeat
+
+    def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
+        self._answered += 1
+        count_ranking(self._metrics, message, self._ranker.profiles[message.profile], timing, seconds)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT.total_seconds())
+            self._view.proposals.expire(time.monotonic())
+            set_gauges(self._metrics, self._view, held=len(self._outbox))
+            self._outbox.send_in_progress()
 
 
 def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Timing, seconds: float) -> None:
-    """Count a ranking, and what it took, whole and by extension point."""
+    """Count a ranking and observe its duration, in all and by extension point and plugin."""
     metrics.observe("scheduler_scheduling_algorithm_duration_seconds", seconds)
     if message.view_age_seconds is not None:
         metrics.observe("berth_view_age_seconds", message.view_age_seconds)
@@ -63,8 +287,8 @@ def count_ranking(metrics: Meter, message: Ranked, profile: Profile, timing: Tim
         )
 
 
-def show(metrics: Meter, view: View, *, held: int) -> None:
-    """Set what is shown of how things stand."""
+def set_gauges(metrics: Meter, view: View, *, held: int) -> None:
+    """Set the gauges of the messages held, the proposals and the view."""
     metrics.set("berth_held_pods", held)
     metrics.set("berth_proposals", len(view.proposals))
     metrics.set("scheduler_cache_size", view.snapshot.node_count, type="nodes")
@@ -72,224 +296,3 @@ def show(metrics: Meter, view: View, *, held: int) -> None:
     metrics.set("scheduler_cache_size", len(view.proposals), type="assumed_pods")
     for kind, complete_at in view.complete.items():
         metrics.set("berth_mirror_complete_timestamp_seconds", complete_at.timestamp(), kind=kind)
-
-
-log = get_logger()
-
-
-VERSION: Final = version("berth-scorer")
-
-DECISIONS_READ: Final = timedelta(minutes=1)
-"""How far back DECISIONS is read at the start: twice a proposal, so that none is taken for open that was decided."""
-
-HEARTBEAT: Final = timedelta(seconds=1)
-"""Between two ``in_progress`` for everything held: a third of the ack_wait."""
-
-STRANGER_DELAY: Final = timedelta(seconds=2)
-"""When a message of an unknown schema or profile is offered again: somebody else may know it."""
-
-TRIES: Final = 5
-"""How often one process tries to rank a pod before it gives up on it."""
-
-
-async def serve(process: Process, bus: Bus, answering: Ranker) -> None:
-    """Rank until told to stop. Each session has a scorer of its own, made from nothing: a store may be another one."""
-    condition = process.health.condition("scorer", "waiting for NATS")
-    async for session in sessions(bus, name="scorer", process=process):
-        scorer = Scorer(session, answering, process)
-        try:
-            await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
-            await run_until(scorer.run(condition), process.stopping, session.lost)
-            await scorer.finish()
-        except* TemporaryError as lost:
-            log.warning("starting anew on another connection", reason=str(lost.exceptions[0]))
-        condition.waiting("waiting for NATS")
-
-
-class Scorer:
-    """One scorer on one session."""
-
-    def __init__(self, session: Session, answering: Ranker, process: Process) -> None:
-        self._session = session
-        self._answering = answering
-        self._metrics = process.metrics
-        self._size = process.settings.numbers.scorer_hold
-        self._view = View()
-        self._hold = Backlog(patience=process.settings.numbers.position_wait)
-        self._outbox = Outbox(session, process.metrics)
-        self._tracing = process.tracing
-        self._suspicion = TryCounter(session)
-        self._awake = asyncio.Event()
-        self._answered = 0
-
-    def stats(self) -> dict[str, object]:
-        """What `nats micro stats` shows."""
-        return {
-            "answered": self._answered,
-            "held": len(self._outbox),
-            "proposals": len(self._view.proposals),
-            "view_age_seconds": self._view.age_seconds(),
-        }
-
-    async def run(self, condition: Condition) -> None:
-        """Build the view, then rank until cancelled; what is under way when that happens comes again elsewhere."""
-        async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-            condition.waiting("reading the mirror")
-            await self._build_view(stack, tasks)
-            tasks.create_task(self._take(), name="take")
-            tasks.create_task(self._heartbeat(), name="heartbeat")
-            tasks.create_task(self._work(), name="work")
-            condition.ready()
-
-    async def _build_view(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
-        """The mirror to its end, what is ranked and not decided, and the last minute's Decisions; then everything new.
-
-        Listening to RANKED begins before it is looked through, so that nothing falls between.
-        """
-        await self._session.subscribe(all_of("ranked"), self._on_ranked)
-        cluster = await stack.enter_async_context(self._session.read_bucket("cluster"))
-        tasks.create_task(self._follow_cluster(cluster), name="cluster")
-        await cluster.caught_up.wait()
-        heard = LiveDataReader(self._view.snapshot.live, self._answering.live_sources)
-        await follow_live(self._session, heard, stack, tasks, self._reached)
-        async for stored in self._session.scan("RANKED", all_of("ranked")):
-            self._complain(self._view.hear_ranked(stored.data, time.monotonic()), stored.subject)
-        decisions = await stack.enter_async_context(self._session.read_stream("DECISIONS", since=DECISIONS_READ))
-        tasks.create_task(self._follow_decisions(decisions), name="decisions")
-        await decisions.caught_up.wait()
-
-    async def _follow_cluster(self, following: BucketReader) -> None:
-        async for batch in following.batches():
-            for problem in self._view.mirror(batch, following.position):
-                self._complain(problem, "cluster")
-            self._awake.set()
-
-    def _reached(self, bucket: str, position: int) -> None:
-        self._view.reached(bucket, position)
-        self._awake.set()
-
-    async def _follow_decisions(self, following: StreamReader) -> None:
-        async for batch in following.batches():
-            for problem in self._view.hear_decisions(batch, following.position, time.monotonic()):
-                self._complain(problem, "DECISIONS")
-            self._awake.set()
-
-    def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        del headers
-        self._complain(self._view.hear_ranked(data, time.monotonic()), subject)
-
-    async def _take(self) -> None:
-        async with self._session.consume("PENDING", "scorer", max_unacked=self._size) as deliveries:
-            async for delivery in deliveries:
-                await self._take_one(delivery)
-
-    async def _take_one(self, delivery: Delivery) -> None:
-        try:
-            pending = decode(delivery.data, Pending)
-            attempt_of(pending)
-        except UnknownSchemaError:
-            delivery.nak(STRANGER_DELAY)
-        except DecodeError as exc:
-            log.warning("putting a message aside", subject=delivery.subject, reason=str(exc))
-            await self._outbox.put_aside(delivery, str(exc))
-        else:
-            self._keep(delivery, pending)
-
-    def _keep(self, delivery: Delivery, pending: Pending) -> None:
-        if pending.profile not in self._answering.profiles:
-            delivery.nak(STRANGER_DELAY)
-            return
-        self._view.heard_at(delivery.time)
-        self._metrics.count("berth_messages_received_total", stream=PENDING)
-        self._outbox.hold(delivery)
-        held = PendingDelivery(delivery=delivery, pending=pending, taken_at=time.monotonic())
-        self._hold.take(held, self._view.positions)
-        self._awake.set()
-
-    async def _work(self) -> None:
-        """Rank what is due, one pod at a time, giving the loop to the others in between."""
-        while True:
-            held = self._hold.next(self._view.positions, time.monotonic())
-            if held is None:
-                await self._rest()
-            elif held.suspect:
-                await self._work_alone(held)
-            else:
-                self._outbox.send(held, *self._answer(held))
-                await asyncio.sleep(0)
-
-    async def _rest(self) -> None:
-        self._awake.clear()
-        try:
-            async with asyncio.timeout(self._hold.due_in(time.monotonic())):
-                await self._awake.wait()
-        except TimeoutError:
-            return
-
-    async def _work_alone(self, held: PendingDelivery) -> None:
-        """A suspect: everything else is out of the way, and this try is counted where it outlives the process."""
-        await self._outbox.emptied()
-        if await self._suspicion.count(held.pending.attempt):
-            reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
-            self._outbox.send_letter(held.delivery, reason, held.pending.attempt)
-            message, headers = self._answering.give_up(held.pending, reason), held.delivery.headers
-        else:
-            message, headers = self._answer(held)
-        await self._outbox.publish(held, message, headers)
-        await self._suspicion.clear(held.pending.attempt)
-
-    def _answer(self, held: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
-        """The ranking and the headers that it goes on with."""
-        with self._tracing.span("rank", parent=held.delivery.headers.get(TRACEPARENT)) as span:
-            span.note("attempt", held.pending.attempt)
-            return self._rank(held), {TRACEPARENT: span.traceparent}
-
-    def _rank(self, held: PendingDelivery) -> Ranked:
-        """An exception counts for the pod, five in a row are its failure and leave a dead letter."""
-        reason = ""
-        for _ in range(TRIES):
-            timing, began = Timing(time.perf_counter), time.perf_counter()
-            try:
-                message = self._timed(held, timing)
-            except Exception as exc:  # whatever a rank raises is the pod's, never the scorer's
-                reason = f"ranking raised {type(exc).__name__}: {exc}"
-                log.exception("ranking failed", attempt=held.pending.attempt)
-            else:
-                self._count(message, timing, time.perf_counter() - began)
-                return message
-        self._outbox.send_letter(held.delivery, reason, held.pending.attempt)
-        return self._answering.give_up(held.pending, reason)
-
-    def _timed(self, held: PendingDelivery, timing: Timing) -> Ranked:
-        """The ranking; of some pods each plugin is timed too."""
-        now, pending = time.monotonic(), held.pending
-        self._metrics.observe("berth_hold_duration_seconds", now - held.taken_at)
-        if self._answered % PLUGINS_EVERY:
-            return self._answering.answer(pending, self._view, now, timing)
-        profile = self._answering.profiles[pending.profile]
-        profile.time_plugins(timing)
-        try:
-            return self._answering.answer(pending, self._view, now, timing)
-        finally:
-            profile.time_plugins(None)
-
-    def _count(self, message: Ranked, timing: Timing, seconds: float) -> None:
-        self._answered += 1
-        count_ranking(self._metrics, message, self._answering.profiles[message.profile], timing, seconds)
-
-    async def _heartbeat(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT.total_seconds())
-            self._view.proposals.expire(time.monotonic())
-            show(self._metrics, self._view, held=len(self._outbox))
-            self._outbox.keep_alive()
-
-    async def finish(self) -> None:
-        """Give back what is not ranked, wait for what is being published."""
-        for held in self._hold.empty():
-            self._outbox.release(held.delivery)
-        await self._outbox.emptied(within=HEARTBEAT)
-
-    def _complain(self, problem: str, where: str) -> None:
-        if problem:
-            log.warning("left something out of the view", subject=where, reason=problem)

@@ -1,4 +1,4 @@
-"""The scorer's view: a Snapshot made of the mirror and the proposals, and the positions up to which it was made."""
+"""The scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from berth_scorer.proposals import Proposals
 
 
 class View:
-    """What a scorer knows. Everything here is pure: messages in, a Snapshot to rank on out; the clock is handed in."""
+    """Messages in, a Snapshot to rank on out. No I/O; the clock is handed in as ``now``, monotonic seconds."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
@@ -25,32 +25,23 @@ class View:
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self._heard: datetime | None = None
+        self._server_time: datetime | None = None
         self._complete: dict[str, datetime] = {}
 
-    def mirror(self, entries: Iterable[Entry], position: int) -> list[str]:
-        """Entries of the bucket ``cluster``, in order, and the position reached with them; returns what was wrong."""
-        wrong = [problem for entry in entries if (problem := self._mirror_one(entry))]
+    def apply_mirror(self, entries: Iterable[Entry], position: int) -> list[str]:
+        """Apply entries of the bucket ``cluster``, in order; returns what could not be decoded."""
+        problems = [problem for entry in entries if (problem := self._apply_entry(entry))]
         self.positions = msgspec.structs.replace(self.positions, cluster=max(position, self.positions.cluster))
-        return wrong
+        return problems
 
-    @property
-    def complete(self) -> Mapping[str, datetime]:
-        """By kind, up to when everything of it has been read, by NATS's clock."""
-        return self._complete
-
-    def reached(self, bucket: str, position: int) -> None:
-        """Everything of a bucket of live data up to here is in the Snapshot."""
-        self.positions = msgspec.structs.replace(self.positions, **{bucket: position})
-
-    def hear_decisions(self, stored: Iterable[StoredMessage], position: int, now: float) -> list[str]:
-        """Messages of DECISIONS, in order; returns what was wrong."""
-        wrong = [problem for message in stored if (problem := self._decided_one(message, now))]
+    def apply_decisions(self, stored: Iterable[StoredMessage], position: int, now: float) -> list[str]:
+        """Apply messages of DECISIONS, in order; returns what could not be decoded."""
+        problems = [problem for message in stored if (problem := self._apply_decision(message, now))]
         self.positions = msgspec.structs.replace(self.positions, decisions=max(position, self.positions.decisions))
-        return wrong
+        return problems
 
-    def hear_ranked(self, data: bytes, now: float) -> str:
-        """A RANKED that passed by, or that lies in its stream; returns what was wrong with it."""
+    def apply_ranked(self, data: bytes, now: float) -> str:
+        """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
         try:
             self.proposals.ranked(decode(data, Ranked), now)
         except DecodeError as exc:
@@ -58,47 +49,56 @@ class View:
             return str(exc)
         return ""
 
-    def heard_at(self, time: datetime) -> None:
-        """A message that NATS stored at this time has been read: the view's clock, which is the server's."""
-        if self._heard is None or time > self._heard:
-            self._heard = time
+    def reached(self, bucket: str, position: int) -> None:
+        """The Snapshot has everything of a bucket of live data up to this position."""
+        self.positions = msgspec.structs.replace(self.positions, **{bucket: position})
+
+    def advance_clock(self, time: datetime) -> None:
+        """A message that NATS stored at this time was read: the view's clock is the server's."""
+        if self._server_time is None or time > self._server_time:
+            self._server_time = time
             self.snapshot.live.observe_time(time.timestamp())
 
-    def age_seconds(self) -> float | None:
-        """How far the kind that was complete longest ago lies behind the newest message read; ``None`` before any was.
+    @property
+    def complete(self) -> Mapping[str, datetime]:
+        """By kind, up to when everything of it has been read, by NATS's clock."""
+        return self._complete
 
-        Both times are NATS's own, so that no client's clock has a say.
+    def age_seconds(self) -> float | None:
+        """How far the least recently completed kind is behind the newest message read; ``None`` before any was.
+
+        Both times are NATS's own, so no client's clock matters.
         """
-        if self._heard is None or not self._complete:
+        if self._server_time is None or not self._complete:
             return None
-        return max(0.0, (self._heard - min(self._complete.values())).total_seconds())
+        return max(0.0, (self._server_time - min(self._complete.values())).total_seconds())
 
     @contextmanager
-    def without_open_proposals(self) -> Iterator[None]:
-        """The Snapshot as if nobody had proposed anything that is not bound."""
-        lifted = list(self.proposals.open())
-        for proposal in lifted:
+    def without_proposals(self) -> Iterator[None]:
+        """The Snapshot without proposals, except those with a ``bound`` Decision."""
+        removed = list(self.proposals.unbound())
+        for proposal in removed:
             self.snapshot.remove_pod(proposal.pod.uid)
-        self.proposals.rooms.lift()
+        self.proposals.nominations.suspend()
         try:
             yield
         finally:
-            self.proposals.rooms.put_back()
-            for proposal in lifted:
+            self.proposals.nominations.resume()
+            for proposal in removed:
                 self.snapshot.place(proposal.pod, proposal.node)
 
-    def _mirror_one(self, entry: Entry) -> str:
-        self.heard_at(entry.time)
+    def _apply_entry(self, entry: Entry) -> str:
+        self.advance_clock(entry.time)
         try:
-            news = self._mirror.apply(entry.key, entry.data)
+            change = self._mirror.apply(entry.key, entry.data)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)
-        match news:
+        match change:
             case PodPlaced(uid=uid):
                 self.proposals.mirrored(uid)
             case PodNominated(pod=pod):
-                self.proposals.rooms.mirrored(pod)
+                self.proposals.nominations.mirrored(pod)
             case PodRemoved(uid=uid):
                 self.proposals.unmirrored(uid)
             case KindComplete(kind=kind):
@@ -107,8 +107,8 @@ class View:
                     self.proposals.complete_up_to(entry.time)
         return ""
 
-    def _decided_one(self, message: StoredMessage, now: float) -> str:
-        self.heard_at(message.time)
+    def _apply_decision(self, message: StoredMessage, now: float) -> str:
+        self.advance_clock(message.time)
         try:
             self.proposals.decided(decode(message.data, Decision), message.time, now)
         except DecodeError as exc:

@@ -1,4 +1,4 @@
-"""A scorer whose profile runs NetworkTraffic: it reads the bucket, and says what it has read."""
+"""A scorer whose profile runs NetworkTraffic: the samples that it reads decide."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ async def session(bus):
 async def scoring(bus):
     configuration = load(CONFIG, known=BUILT_IN, preset=DEFAULT)
     [profile] = configuration.profiles
-    answering = Ranker(
+    ranker = Ranker(
         profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
     )
     process = Process(name="scorer")
-    task = asyncio.create_task(serve(process, bus, answering))
+    task = asyncio.create_task(serve(process, bus, ranker))
     async with asyncio.timeout(5):
         while not process.health.is_ready:  # noqa: ASYNC110 - the bus has no event for it
             await asyncio.sleep(0.01)
@@ -73,13 +73,13 @@ async def put(session, token, node, receive, *, ago=0.0):
     )
 
 
-async def show(session, kind, name, thing, **more):
+async def put_object(session, kind, name, thing, **more):
     entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(thing)), **more)
     await session.put("cluster", key(kind, name), encode_entry(entry))
 
 
 async def ranking(session, name, *, after=0):
-    """The answer to one more pod, on a view that has read the bucket up to a position."""
+    """The ranking of one more pod, on a view that has read the bucket up to a position."""
     wanted = Positions(bandwidth=after)
     await publish_pending(session, Pending(attempt=f"uid-{name}.1.1", profile="berth", pod=a_pod(name), after=wanted))
     async with asyncio.timeout(5):
@@ -91,36 +91,36 @@ async def ranking(session, name, *, after=0):
             await asyncio.sleep(0.01)
 
 
-async def test_samples_before_and_after_its_start_decide_and_are_named_in_the_answer(bus, session):
+async def test_samples_from_before_and_after_the_start_decide(bus, session):
     for name in ("a", "b"):
-        await show(session, "node", name, a_node(name))
+        await put_object(session, "node", name, a_node(name))
     async with scoring(bus) as token:
         await put(session, token, "a", 80e6, ago=30)
         position = await put(session, token, "b", 20e6)
         message = await ranking(session, "web", after=position)
         assert {c.node: c.total for c in message.candidates} == {"b": 75, "a": 0}  # 100 - 20*100/80
         assert message.positions.bandwidth == position
-        [said] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
-        assert said == "80 MB/s receive, sampled 30 s ago"
-    async with scoring(bus):  # started anew: the bucket is read to its end before the first pod
+        [detail] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
+        assert detail == "80 MB/s receive, sampled 30 s ago"
+    async with scoring(bus):  # started again: the bucket is read to its end before the first pod
         again = await ranking(session, "other")
         assert again.candidates[0].node == "b"
         assert "1 MB/s estimated for 1 pod placed lately" in again.candidates[0].details["NetworkTraffic"]
 
 
-async def test_pods_that_the_mirror_shows_count_from_the_time_of_their_binding(bus, session):
-    await show(session, "node", "a", a_node("a"))
-    await show(session, "node", "b", a_node("b"))
+async def test_mirrored_pods_count_from_their_time_of_binding(bus, session):
+    await put_object(session, "node", "a", a_node("a"))
+    await put_object(session, "node", "b", a_node("b"))
     now = datetime.now(UTC)
     for name, ago in (("new", 0), ("half", 150), ("old", 3600)):
         bound_at = (now - timedelta(seconds=ago)).isoformat()
-        await show(session, "pod", f"uid-{name}", a_pod(name, node_name="a"), bound_at=bound_at)
-    await show(session, "pod", "uid-unknown", a_pod("unknown", node_name="a"))
+        await put_object(session, "pod", f"uid-{name}", a_pod(name, node_name="a"), bound_at=bound_at)
+    await put_object(session, "pod", "uid-unknown", a_pod("unknown", node_name="a"))
     async with scoring(bus) as token:
         for node in ("a", "b"):
             position = await put(session, token, node, 0.0)
         message = await ranking(session, "web", after=position)
-        [said] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
+        [detail] = [c.details["NetworkTraffic"] for c in message.candidates if c.node == "a"]
     # range 5 min, 8 Mbit/s = 1 MB/s: the new one whole, half of the one that is 150 s old, none of the others
-    assert "MB/s estimated for 2 pods" in said
-    assert 1.49 < float(said.partition("ago, ")[2].split()[0]) <= 1.5
+    assert "MB/s estimated for 2 pods" in detail
+    assert 1.49 < float(detail.partition("ago, ")[2].split()[0]) <= 1.5

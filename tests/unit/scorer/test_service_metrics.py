@@ -1,4 +1,4 @@
-"""What a scorer counts, on a bus in memory."""
+"""The metrics of a scorer, on a bus in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth.process.metrics import RecordingMeter
 from berth_scorer.ranker import Ranker
-from berth_scorer.service import PLUGINS_EVERY, serve, show
+from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
 from berth_scorer.view import View
 from harness.builders.objects import a_node, a_pod, asking
 from harness.fakes.memory_bus import MemoryBus
@@ -28,7 +28,7 @@ PLUGIN = "scheduler_plugin_execution_duration_seconds"
 
 @asynccontextmanager
 async def scoring(*nodes: str):
-    """A scorer at work on these nodes: its meter, and a session to ask it by."""
+    """Run a scorer on these nodes; its meter, and a session to publish with."""
     bus = MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()
@@ -36,11 +36,11 @@ async def scoring(*nodes: str):
         entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(a_node(name))))
         await session.put(CLUSTER, key("node", name), encode_entry(entry))
     configuration = read_configuration(None)
-    answering = Ranker(
+    ranker = Ranker(
         profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
     )
     process = Process(name="scorer")
-    task = asyncio.create_task(serve(process, bus, answering))
+    task = asyncio.create_task(serve(process, bus, ranker))
     try:
         yield process.metrics, session
     finally:
@@ -49,7 +49,7 @@ async def scoring(*nodes: str):
 
 
 async def ranked(meter: RecordingMeter, session, *pods) -> None:
-    """Have these pods ranked."""
+    """Publish these pods and wait until they are ranked."""
     before = answered(meter)
     for pod in pods:
         await publish_pending(session, Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod))
@@ -63,11 +63,11 @@ def answered(meter: RecordingMeter) -> float:
 
 
 def times(meter: RecordingMeter, name: str) -> dict[tuple[str, ...], int]:
-    """How often a histogram was told something, by labels."""
+    """How many values a histogram has, by labels."""
     return {labels[1:]: len(values) for labels, values in meter.observed.items() if labels[0] == name}
 
 
-async def test_every_ranking_is_counted_whole_and_by_extension_point():
+async def test_every_ranking_is_observed_in_all_and_by_extension_point():
     async with scoring("a", "b") as (meter, session):
         await ranked(meter, session, *(asking(f"web-{number}", cpu="1m") for number in range(3)))
     assert times(meter, "scheduler_scheduling_algorithm_duration_seconds") == {(): 3}
@@ -77,7 +77,7 @@ async def test_every_ranking_is_counted_whole_and_by_extension_point():
     assert times(meter, POINT) == {(point, "Success", "berth"): count for point, count in points.items()}
 
 
-async def test_of_every_eleventh_pod_the_plugins_are_timed():
+async def test_plugins_are_timed_for_every_eleventh_pod():
     async with scoring("a", "b") as (meter, session):
         await ranked(meter, session, asking("first", cpu="1m"))
         first = times(meter, PLUGIN)
@@ -88,30 +88,30 @@ async def test_of_every_eleventh_pod_the_plugins_are_timed():
         assert times(meter, PLUGIN) != first
 
 
-async def test_a_pod_that_fits_nowhere_is_an_attempt_to_preempt():
+async def test_a_pod_that_fits_nowhere_counts_as_a_preemption_attempt():
     async with scoring("a") as (meter, session):
         await ranked(meter, session, asking("large", cpu="64"), asking("small", cpu="1m"))
     assert meter.value("scheduler_preemption_attempts_total") == 1
     assert times(meter, POINT)["PostFilter", "Unschedulable", "berth"] == 1
 
 
-async def test_a_message_that_cannot_be_read_is_a_dead_letter():
+async def test_an_undecodable_message_counts_as_a_dead_letter():
     async with scoring("a") as (meter, session):
         await session.publish("berth.pending.berth.default.odd", b"no JSON")
         await ranked(meter, session, a_pod("web"))
     assert meter.value("berth_dead_letters_total", cause="undecodable") == 1
 
 
-async def test_up_to_when_each_kind_is_known_is_shown_by_the_clock_of_the_bus():
+async def test_completeness_of_each_kind_is_a_time_of_the_bus():
     bus, meter, view = MemoryBus(), RecordingMeter(), View()
     session = await bus.connect(name="test")
     await session.apply()
     await session.put(CLUSTER, watermark_key("node"), encode_watermark(Watermark(term=Term(1), resource_version="7")))
     before = datetime.now(UTC).timestamp()
-    async with session.read_bucket(CLUSTER) as following:
-        batch = await anext(following.batches())
-        view.mirror(batch, following.position)
-    show(meter, view, held=3)
+    async with session.read_bucket(CLUSTER) as reader:
+        batch = await anext(reader.batches())
+        view.apply_mirror(batch, reader.position)
+    set_gauges(meter, view, held=3)
     shown = meter.value("berth_mirror_complete_timestamp_seconds", kind="node")
     assert shown == batch[0].time.timestamp()
     assert abs(shown - before) < 5

@@ -1,0 +1,66 @@
+"""Which messages are ranked, in which order and when."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from berth.api.messages import Pending, Positions
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth_scorer.backlog import Backlog, PendingDelivery
+
+HERE = Positions(cluster=10, decisions=10)
+
+
+@dataclass
+class FakeDelivery:
+    delivered: int = 1
+
+
+def item(name, *, after=0, at=0.0, delivered=1):
+    pending = Pending(
+        attempt=f"{name}.1.1", profile="berth", pod=Pod(metadata=ObjectMeta(name=name)), after=Positions(cluster=after)
+    )
+    return PendingDelivery(delivery=FakeDelivery(delivered), pending=pending, taken_at=at)
+
+
+def popped(backlog, positions=HERE, now=0.0):
+    names = []
+    while (one := backlog.pop(positions, now)) is not None:
+        names.append(one.pending.pod.metadata.name)
+    return names
+
+
+def test_messages_are_ranked_in_order_of_arrival():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    for name in "abc":
+        backlog.add(item(name), HERE)
+    assert popped(backlog) == ["a", "b", "c"]
+
+
+def test_a_message_waits_for_its_position_and_blocks_no_other():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=11), HERE)
+    backlog.add(item("now"), HERE)
+    assert popped(backlog) == ["now"]
+    assert popped(backlog, Positions(cluster=11, decisions=10)) == ["later"]
+
+
+def test_after_the_wait_it_is_ranked_on_an_older_view():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=11, at=5.0), HERE)
+    assert backlog.due_in(5.4) == 0.5999999999999996
+    assert popped(backlog, now=5.9) == []
+    assert popped(backlog, now=6.0) == ["later"]
+    assert backlog.due_in(6.0) is None
+
+
+def test_a_message_is_suspect_from_its_fourth_delivery_on():
+    assert [item("a", delivered=n).suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
+
+
+def test_clear_empties_the_backlog():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("a"), HERE)
+    backlog.add(item("b", after=99), HERE)
+    assert [one.pending.pod.metadata.name for one in backlog.clear()] == ["a", "b"]
+    assert len(backlog) == 0

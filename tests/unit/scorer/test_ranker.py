@@ -1,0 +1,77 @@
+"""What a ranker answers for a pod of high priority that fits nowhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from berth.api.messages import Pending, Ranked, Victim
+from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.pod import Pod
+from berth.api.subjects import Term
+from berth.bus.interface import Entry
+from berth_scorer.ranker import Ranker
+from berth_scorer.view import View
+from harness.builders.objects import a_container, a_node, a_pod
+from harness.builders.profiles import default_profile
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def view() -> View:
+    """One node, filled by a pod of low priority."""
+    view = View()
+    apply(view, "node.n1", a_node("n1", cpu="1"))
+    apply(view, "pod.uid-low", low_priority_pod())
+    return view
+
+
+def low_priority_pod(**spec: object) -> Pod:
+    return a_pod("low", priority=0, containers=[a_container(cpu="1")], node_name="n1", **spec)
+
+
+def apply(view: View, key: str, thing: object, sequence: int = 1) -> None:
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(thing)))
+    assert view.apply_mirror([Entry(key=key, data=encode_entry(entry), sequence=sequence, time=NOW)], sequence) == []
+
+
+def answer(view: View, pod: Pod) -> Ranked:
+    ranker = Ranker(profiles={"berth": default_profile()}, config="c", identity="s-1", best=8)
+    return ranker.answer(Pending(attempt=f"{pod.uid}.1.1", profile="berth", pod=pod), view, 0.0)
+
+
+def important_pod(**spec: object) -> Pod:
+    return a_pod("vip", **{"priority": 100, "containers": [a_container(cpu="1")], **spec})
+
+
+def test_victims_are_named(view):
+    ranked = answer(view, important_pod())
+    assert (ranked.candidates, ranked.preemption.node) == ([], "n1")
+    assert ranked.preemption.victims == [Victim(uid="uid-low", namespace="default", name="low")]
+    assert ranked.message == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def test_a_pod_of_equal_priority_preempts_nobody_pod(view):
+    ranked = answer(view, important_pod(priority=0))
+    assert (ranked.preemption, ranked.clears_nomination) == (None, True)
+    assert ranked.message.endswith("1 No preemption victims found for incoming pod.")
+
+
+def test_unschedulable_because_of_a_proposal_is_a_conflict(view):
+    apply(view, "node.n2", a_node("n2", cpu="1"))
+    assert answer(view, a_pod("first", priority=0, containers=[a_container(cpu="1")])).candidates
+    assert answer(view, important_pod()).proposals_counted
+
+
+def test_preemptors_at_the_same_time_get_a_node_each(view):
+    for number in (2, 3, 4):
+        apply(view, f"node.n{number}", a_node(f"n{number}", cpu="1"))
+        other = a_pod(f"low-{number}", priority=0, containers=[a_container(cpu="1")], node_name=f"n{number}")
+        apply(view, f"pod.{other.uid}", other)
+    vips = [a_pod(f"vip-{number}", priority=100, containers=[a_container(cpu="1")]) for number in range(5)]
+    ranked = [answer(view, vip) for vip in vips]
+    assert sorted(each.preemption.node for each in ranked[:4]) == ["n1", "n2", "n3", "n4"]
+    assert (ranked[4].preemption, ranked[4].proposals_counted) == (None, True)
