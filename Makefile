@@ -1,6 +1,6 @@
-# What a person types. Needs Python 3.11 or newer (with pip and venv) and make; everything else is installed into .venv.
-# ARGS goes to the command of the target: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
-# WORKERS is how many files of tests run at once; 0 runs them one after the other in one process.
+# Commands for development. They need Python 3.11 or newer (with pip and venv) and make; the rest is installed into .venv.
+# ARGS is passed to the target's command: make run ARGS="--pods 200", make test ARGS="tests/unit -k queue".
+# WORKERS is the number of test processes, each of which runs one file at a time; 0 runs all files in one process.
 
 PYTHON ?= python3
 ARGS ?=
@@ -11,7 +11,7 @@ STAMP := .venv/.berth-installed
 MEMBERS := shared $(wildcard services/*)
 PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS))
 
-# uv does not read pip's settings: whoever has told pip of a mirror or a certificate has told uv too.
+# uv does not read pip's settings, so a mirror or certificate that is configured for pip is passed on to uv.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
@@ -22,12 +22,12 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help setup run up test bench bench-cycle check lint format types layers spelling lock-current lock clean
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP)  ## .venv with the locked dependencies and the berth command; does nothing when it is up to date
+setup: $(STAMP)  ## create .venv with the locked dependencies and the berth command; does nothing when it is up to date
 
-# Old interpreters must be able to read the question too. A .venv whose interpreter is gone, or that was left half made, is made anew.
+# The version check must be valid syntax for old interpreters too. A broken or incomplete .venv is created again.
 $(STAMP): requirements.lock $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "berth needs Python 3.11 or newer, $(PYTHON) is %d.%d: name another with make $(or $(MAKECMDGOALS),setup) PYTHON=python3.11" % sys.version_info[:2])'
 	@$(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
@@ -37,22 +37,22 @@ $(STAMP): requirements.lock $(PROJECTS)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(addprefix -e ,$(MEMBERS))
 	@touch $@
 
-run: setup  ## the main job on a simulated cluster: 1,000 pods onto 100 nodes, with a summary at the end
+run: setup  ## schedule 1,000 pods onto the 100 nodes of a simulated cluster, and print a summary
 	$(BIN)/berth run $(ARGS)
 
-up: setup  ## the whole pipeline in the foreground, on a real cluster with ARGS="--kubeconfig FILE"
+up: setup  ## run the whole pipeline in the foreground; ARGS="--kubeconfig FILE" for a real cluster
 	$(BIN)/berth up $(ARGS)
 
-test: setup  ## every test that this machine can run; names each suite that is left out, and what it lacks
+test: setup  ## run every test that this machine can run; lists the suites that are left out, with the reason
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-bench: setup  ## throughput on a real API server; against kube-scheduler when its binary is there
+bench: setup  ## measure throughput on a real API server, and kube-scheduler's when its binary is there
 	PYTHONPATH=tests $(BIN)/python -m bench.run $(ARGS)
 
-bench-cycle: setup  ## CPU time of one scheduling cycle by pod and number of nodes, and a scorer's memory
+bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod and number of nodes, and a scorer's memory
 	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)
 
-check: lint format types layers spelling lock-current  ## all static checks (make -k check: go on after a failure)
+check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -72,9 +72,9 @@ spelling: setup
 lock-current: setup
 	.ci/lock compare
 
-lock: setup  ## write the lock files from their inputs; present pins stay (ARGS=--upgrade raises them)
+lock: setup  ## write the lock files from their inputs; existing pins stay (ARGS=--upgrade raises them)
 	.ci/lock write $(ARGS)
 
-clean:  ## remove .venv and everything that tools have left
+clean:  ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* dist
 	find shared services tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,23 +1,23 @@
-"""Whether a service is ready: asks PATH (/readyz) on this container's health port; for images without wget and curl.
+"""Health check of a container without wget and curl: requests PATH (/readyz) on the container's health port.
 
     python3 -I -S /opt/berth/healthy.py [PORT [PATH]]
 
-Ends with 0 when the answer is 200; otherwise prints the answer, which `docker inspect` shows. A socket and no HTTP
-library, since that takes 40 ms to import, and this runs all the time.
+Exits with 0 when the status is 200. Otherwise it prints the response, which `docker inspect` shows, and exits with 1.
+It uses a plain socket: importing an HTTP library takes 40 ms, and this program runs every few seconds.
 """
 
-# ruff: noqa: INP001 - a program of the image's, part of no package
+# ruff: noqa: INP001 - a program of the image, not part of a package
 
 import os
 import socket
 import sys
 
-PATIENCE_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
-def answer(port: int, path: str) -> str:
-    """The whole answer to a GET."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as server:
+def get(port: int, path: str) -> str:
+    """Return the whole response, status line and headers included."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as server:
         server.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         parts = []
         while part := server.recv(4096):
@@ -26,17 +26,16 @@ def answer(port: int, path: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Ask, and say what is not well."""
     port = int(arguments[0]) if arguments else int(os.environ.get("BERTH_HEALTH_PORT", "10259"))
     path = arguments[1] if len(arguments) > 1 else "/readyz"
     try:
-        said = answer(port, path)
+        response = get(port, path)
     except OSError as exc:
-        sys.stdout.write(f"asking for {path} on port {port}: {exc}\n")
+        sys.stdout.write(f"requesting {path} on port {port}: {exc}\n")
         return 1
-    status = said.partition(" ")[2][:3]
+    status = response.partition(" ")[2][:3]
     if status != "200":
-        sys.stdout.write(f"{path} on port {port} answered {status}: {said.rpartition(chr(10))[2]}\n")
+        sys.stdout.write(f"{path} on port {port} answered {status}: {response.rpartition(chr(10))[2]}\n")
     return int(status != "200")
 
 

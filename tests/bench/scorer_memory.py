@@ -58,7 +58,7 @@ async def scorer_memory(node_count: int, per_node: int) -> ScorerMemory:
             flags = ["--nats", server.address, "--ready-file", str(ready), "--health-port=0"]
             began = time.monotonic()
             log = Path(folder) / "scorer.log"
-            process = spawn([sys.executable, "-m", "scorer", *flags], log)
+            process = spawn([sys.executable, "-m", "berth_scorer", *flags], log)
             try:
                 await _until(ready.exists, process, log)
                 start_seconds = time.monotonic() - began

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts a kubeconfig where watcher and binder may read it (whoever is in group 65510, and nobody else), and the
-# configuration where everybody may.
-# usage: put-cluster.sh FILE [SERVER]     SERVER takes the place of the address that the file names
+# Copies a kubeconfig to where watcher and binder read it (readable by group 65510 only), and the configuration to where
+# every service reads it.
+# usage: put-cluster.sh FILE [SERVER]     SERVER replaces the server address in the file
 set -eu
 file=$1
 server=${2:-}
@@ -10,7 +10,7 @@ to=/run/berth/kubeconfig/kubeconfig
 umask 077
 
 refuse() {
-  echo "taking the kubeconfig: $1" >&2
+  echo "copying the kubeconfig: $1" >&2
   exit 2
 }
 
@@ -19,13 +19,13 @@ if [ -n "$server" ]; then
   sed "s|^\( *server: \).*|\1$server|" "$file" > "$to.new"
 else
   if grep -Eq '(^|[ {,])"?server"?: *["'"'"']?https?://(127\.|0\.0\.0\.0|localhost|\[::1?\])' "$file"; then
-    refuse "its server is an address of this machine, and within a container that is the container itself: give an address that containers reach (kind get kubeconfig --internal, host.docker.internal; docs/compose.md)"
+    refuse "its server is an address of this machine, which in a container is the container itself: use an address that containers can reach (kind get kubeconfig --internal, host.docker.internal; docs/compose.md)"
   fi
   if grep -Eq '^ *"?(certificate-authority|client-certificate|client-key|tokenFile)"?:' "$file"; then
-    refuse "it names other files, which are not in the container: give what kubectl config view --raw --flatten --minify prints"
+    refuse "it names other files, which are not in the container: use the output of kubectl config view --raw --flatten --minify"
   fi
   if grep -Eq '^ *"?exec"?:' "$file"; then
-    refuse "it runs a program to log in, which is not in the container: give one with a token or a certificate"
+    refuse "it runs a program to log in, which is not in the container: use a kubeconfig with a token or a certificate"
   fi
   cp "$file" "$to.new"
 fi

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes what is missing in the volume of credentials: a password for each user of NATS, readable for that service's
-# user id alone, and nats.conf with all of them for the server. What is there stays, so `docker compose up` again
-# changes nothing; `docker compose down --volumes` removes them.
+# Creates what is missing in the volume of credentials: a password for each NATS user, readable by that service's user id
+# only, and nats.conf with all passwords for the server. Existing passwords stay, so a second `docker compose up` changes
+# nothing. `docker compose down --volumes` removes them.
 set -eu
 folder=/run/berth/credentials
 umask 077
 
-password() {  # USER ID: makes the file once; prints nothing
+password() {  # USER ID: creates the file once; prints nothing
   [ -s "$folder/$1" ] || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > "$folder/$1"
   chmod 400 "$folder/$1"
   chown "$2:$2" "$folder/$1"
@@ -24,7 +24,7 @@ chmod 400 "$folder/nats.conf.new"
 chown 65500:65500 "$folder/nats.conf.new"
 mv "$folder/nats.conf.new" "$folder/nats.conf"
 
-# The folders that servers write in, which run without any rights over files.
+# The servers run without capabilities, so the folders that they write to must belong to them.
 chmod 755 "$folder"
 chown 65500:65500 /data
 chown 65534:65534 /prometheus

@@ -39,4 +39,4 @@ async def test_a_service_that_does_not_listen_is_not_healthy():
     (port,) = free_ports(1)
     code, said = await ask(port)
     assert code == 1
-    assert said.startswith(f"asking for /readyz on port {port}: ")
+    assert said.startswith(f"requesting /readyz on port {port}: ")

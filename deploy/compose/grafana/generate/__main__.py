@@ -1,7 +1,7 @@
-"""Writes the Grafana dashboards: `python deploy/compose/grafana/generate`, or into another folder that is named.
+"""Writes the Grafana dashboards: `python deploy/compose/grafana/generate [FOLDER]`.
 
-What a dashboard shows stands in one file each, a few lines a panel; the rest of what Grafana wants is the same for all
-of them. A test holds the files that are committed to this program, and every query to a running pipeline.
+Each dashboard has a module that lists its panels, a few lines per panel. `rendering` adds the JSON that is the same for
+all of them. Tests check that the committed files are up to date, and that a running pipeline answers every query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ FOLDER: Final = Path(__file__).parents[1] / "dashboards"
 
 
 def main(folder: Path) -> None:
-    """Write every dashboard."""
     for dashboard in (PIPELINE, SCORERS, BANDWIDTH):
         text = json.dumps(rendered(dashboard), indent=2, ensure_ascii=False)
         (folder / f"{dashboard.uid}.json").write_text(f"{text}\n", encoding="utf-8")

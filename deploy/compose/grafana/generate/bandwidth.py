@@ -1,4 +1,4 @@
-"""What NetworkTraffic knows of nodes' links."""
+"""The dashboard of the bandwidth samples that NetworkTraffic scores with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BANDWIDTH: Final = Dashboard(
         "Samples": (
             Panel(
                 title="Age of the newest sample",
-                about="By question; beyond the maximum NetworkTraffic takes a node's bandwidth for unknown.",
+                about="By query. Beyond the maximum, NetworkTraffic treats a node's bandwidth as unknown.",
                 unit="s",
                 queries={
                     "{{query}}": gauge("berth_bandwidth_age_seconds", "query", how="min"),
@@ -22,13 +22,13 @@ BANDWIDTH: Final = Dashboard(
             ),
             Panel(
                 title="Nodes by state",
-                about="known: with a sample; missing: without; double: several exporters; stranger: of no node.",
+                about="known: a sample; missing: no sample; double: several exporters; stranger: matches no node.",
                 unit="short",
                 queries={"{{query}} {{state}}": gauge("berth_bandwidth_nodes", "query", "state", how="max")},
             ),
             Panel(
-                title="Rounds of questions by result",
-                about="What Prometheus made of the collector's questions.",
+                title="Polls of Prometheus by result",
+                about="The collector's polls of Prometheus, by query and result.",
                 unit="cps",
                 queries={"{{query}} {{result}}": rate("berth_prometheus_rounds_total", "query", "result")},
             ),

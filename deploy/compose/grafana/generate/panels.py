@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and the queries that its panels ask again and again."""
+"""The parts of a dashboard, and the PromQL expressions that its panels share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PROCESS: Final = ("service", "instance")
-"""The labels that tell one process from the others, as Prometheus gives them."""
+"""The labels that identify a process; Prometheus adds them."""
 A_PROCESS: Final = "{{service}} {{instance}}"
-"""The legend for these."""
+"""The legend of a query grouped by `PROCESS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One graph. ``queries`` by legend; ``unit`` is Grafana's id of it; ``stacked`` where the sum means something."""
+    """One graph. ``queries`` by legend; ``unit`` is a Grafana unit id; ``stacked`` when the sum has a meaning."""
 
     title: str
     about: str
@@ -25,7 +25,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """Rows of panels by heading; ``uid`` is what links to it name, and never changes."""
+    """Rows of panels by heading. Links name the ``uid``, so it never changes."""
 
     uid: str
     title: str
@@ -33,12 +33,12 @@ class Dashboard:
 
 
 def rate(metric: str, *by: str, match: str = "") -> str:
-    """How often a second, added up over processes."""
+    """The rate per second, summed over processes."""
     return f"sum{_by(by)} (rate({_of(metric, match)}[$__rate_interval]))"
 
 
 def increase(metric: str, *by: str, over: str) -> str:
-    """How often within a time, added up over processes."""
+    """The increase within a time, summed over processes."""
     return f"sum{_by(by)} (increase({_of(metric)}[{over}]))"
 
 
@@ -48,22 +48,21 @@ def quantile(share: float, metric: str, *by: str) -> str:
 
 
 def quantiles(metric: str) -> dict[str, str]:
-    """The three that are looked at."""
+    """Median, 90th and 99th percentile, by legend."""
     return {"p50": quantile(0.5, metric), "p90": quantile(0.9, metric), "p99": quantile(0.99, metric)}
 
 
 def mean(metric: str, *by: str) -> str:
-    """The mean of a histogram."""
     return f"{rate(f'{metric}_sum', *by)} / {rate(f'{metric}_count', *by)}"
 
 
 def gauge(metric: str, *by: str, how: str = "sum", match: str = "") -> str:
-    """A gauge over all processes."""
+    """A gauge, aggregated over processes."""
     return f"{how}{_by(by)} ({_of(metric, match)})"
 
 
 def age(metric: str, *by: str) -> str:
-    """Seconds since the oldest of some Unix times."""
+    """Seconds since the oldest of the Unix times in a gauge."""
     return f"time() - {gauge(metric, *by, how='min')}"
 
 

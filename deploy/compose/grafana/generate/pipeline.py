@@ -1,4 +1,4 @@
-"""What becomes of pods, from the queue to a node, and how the services are."""
+"""The main dashboard: pods from the queue to the Binding, and the state of the services."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ PIPELINE: Final = Dashboard(
         "Throughput": (
             Panel(
                 title="Pods bound",
-                about="What all of it is for.",
+                about="Pods bound per second.",
                 unit="cps",
                 queries={"bound": rate("berth_decisions_total", match='outcome="bound"')},
             ),
             Panel(
                 title="Decisions by outcome",
-                about="Attempts that ended, and how. A conflict is ranked again; waiting is not an end.",
+                about="The binder's Decisions. After a conflict the pod is ranked again; waiting ends no attempt.",
                 unit="cps",
                 queries={"{{outcome}}": rate("berth_decisions_total", "outcome")},
                 stacked=True,
             ),
             Panel(
-                title="Bindings by answer",
-                about="What the API server said to Bindings; none: it said nothing in time.",
+                title="Bindings by status code",
+                about="The API server's responses to Bindings; none: no response in time.",
                 unit="cps",
                 queries={"{{code}}": rate("berth_bindings_total", "code")},
                 stacked=True,
@@ -37,38 +37,38 @@ PIPELINE: Final = Dashboard(
         "Latency": (
             Panel(
                 title="From the queue to a node",
-                about="From when a pod first waits for its turn until it is seen on its node, all attempts together.",
+                about="From a pod's first entry into the active queue until it is bound, all attempts included.",
                 unit="s",
                 queries=quantiles("scheduler_pod_scheduling_sli_duration_seconds"),
             ),
             Panel(
                 title="By stage, 99th percentile",
-                about="queue: until published; rank: until a scorer's answer is stored; commit: until the Decision is.",
+                about="queue: until PENDING is published; rank: until RANKED is stored; commit: until the Decision is.",
                 unit="s",
                 queries={"{{stage}}": quantile(0.99, "berth_stage_duration_seconds", "stage")},
             ),
             Panel(
                 title="By stage, mean",
-                about="What an attempt's time is made of. Stages follow each other, so that they add up.",
+                about="The mean time of each stage of an attempt. Stages run one after another, so their times add up.",
                 unit="s",
                 queries={"{{stage}}": mean("berth_stage_duration_seconds", "stage")},
                 stacked=True,
             ),
             Panel(
                 title="Attempts by result, 99th percentile",
-                about="From the PENDING that asks for an attempt to its Decision.",
+                about="From an attempt's PENDING message to its Decision.",
                 unit="s",
                 queries={"{{result}}": quantile(0.99, "scheduler_scheduling_attempt_duration_seconds", "result")},
             ),
             Panel(
                 title="Bindings",
-                about="From sending a Binding to its answer.",
+                about="From sending a Binding to its response.",
                 unit="s",
                 queries=quantiles("berth_binding_duration_seconds"),
             ),
             Panel(
                 title="Requests to the API server, 99th percentile",
-                about="Until the API server begins to answer.",
+                about="Until the API server begins to respond.",
                 unit="s",
                 queries={"{{verb}}": quantile(0.99, "rest_client_request_duration_seconds", "verb")},
             ),
@@ -76,38 +76,38 @@ PIPELINE: Final = Dashboard(
         "Queue": (
             Panel(
                 title="Waiting pods by queue",
-                about="active: for their turn; backoff: after a failure; unschedulable: for an event that may help.",
+                about="active: ready to be scheduled; backoff: wait after a failure; unschedulable: wait for an event.",
                 unit="short",
                 queries={"{{queue}}": gauge("scheduler_pending_pods", "queue")},
                 stacked=True,
             ),
             Panel(
                 title="Arrivals by queue and event",
-                about="What brings pods to their queues.",
+                about="Pods that enter each queue, by the event that moved them.",
                 unit="cps",
                 queries={"{{queue}}: {{event}}": rate("scheduler_queue_incoming_pods_total", "queue", "event")},
             ),
             Panel(
                 title="In flight",
-                about="Pods on their way between the services, and how many may be.",
+                about="Pods with an attempt in flight, and the most that may be.",
                 unit="short",
                 queries={"in flight": gauge("berth_in_flight_pods"), "window": gauge("berth_window_pods")},
             ),
             Panel(
                 title="Unschedulable pods by plugin",
-                about="A pod that two plugins refused counts for both.",
+                about="A pod that two plugins rejected counts for both.",
                 unit="short",
                 queries={"{{plugin}}": gauge("scheduler_unschedulable_pods", "plugin")},
             ),
             Panel(
-                title="Attempts a pod takes",
-                about="1 where nothing gets in the way.",
+                title="Attempts per pod",
+                about="1 when the first attempt succeeds.",
                 unit="short",
                 queries={"mean": mean("scheduler_pod_scheduling_attempts")},
             ),
             Panel(
                 title="Preemption",
-                about="Searches for pods to evict, and pods evicted.",
+                about="Searches for victims, and victims evicted.",
                 unit="cps",
                 queries={
                     "searches": rate("scheduler_preemption_attempts_total"),
@@ -118,51 +118,51 @@ PIPELINE: Final = Dashboard(
         "Conflicts": (
             Panel(
                 title="Conflicts by reason",
-                about="stale: the nodes had more pods by then; no-candidate: none fitted any more.",
+                about="stale: the candidates had got more pods since; no-candidate: no candidate fitted any more.",
                 unit="cps",
                 queries={"{{reason}}": rate("berth_conflicts_total", "reason")},
                 stacked=True,
             ),
             Panel(
-                title="Share of attempts",
-                about="Attempts that had to be ranked again.",
+                title="Conflicts per attempt",
+                about="The share of attempts that ended in a conflict and were ranked again.",
                 unit="percentunit",
                 queries={
                     "conflicts": f"{rate('berth_conflicts_total')} / {rate('berth_decisions_total', match=FINAL)}"
                 },
             ),
             Panel(
-                title="In the binder's hands",
-                about="Room that is promised, and requests that await an answer.",
+                title="Assumed pods and Bindings in flight",
+                about="Pods that the binder's cache assumes, and Bindings that wait for a response.",
                 unit="short",
                 queries={
-                    "reservations": gauge("berth_reservations"),
-                    "on the wire": gauge("berth_bindings_in_flight"),
+                    "assumed pods": gauge("berth_reservations"),
+                    "Bindings in flight": gauge("berth_bindings_in_flight"),
                 },
             ),
         ),
         "Services": (
             Panel(
-                title="Leaderships",
-                about="The number of who leads; 0: nobody does. It goes up by one with each takeover.",
+                title="Leadership terms",
+                about="The term of the current leader; 0: no leader. Each takeover raises it by one.",
                 unit="none",
                 queries={"{{role}}": gauge("berth_leadership_number", "role", how="max")},
             ),
             Panel(
                 title="Dead letters",
-                about="Messages put aside for people within an hour: `nats stream view dead`.",
+                about="Messages that became dead letters within an hour. Read them with `nats stream view dead`.",
                 unit="short",
                 queries={"{{cause}}": increase("berth_dead_letters_total", "cause", over="1h")},
             ),
             Panel(
-                title="Looks at NATS that ended in waiting",
-                about="unreachable, missing (nobody has run `berth bus apply`), refused.",
+                title="Failed checks of NATS, by cause",
+                about="The service waits and tries again. missing: `berth bus apply` has not been run.",
                 unit="cps",
                 queries={"{{cause}}": rate("berth_bus_waits_total", "cause")},
             ),
             Panel(
                 title="Messages by stream",
-                about="Published and received; the two of a stream keep step.",
+                about="Published and received. For each stream the two rates should be close.",
                 unit="cps",
                 queries={
                     "to {{stream}}": rate("berth_messages_published_total", "stream"),
@@ -170,33 +170,33 @@ PIPELINE: Final = Dashboard(
                 },
             ),
             Panel(
-                title="Requests to the API server by answer",
-                about="Of watcher and binder together.",
+                title="Requests to the API server by status code",
+                about="Requests of watcher and binder together.",
                 unit="reqps",
                 queries={"{{code}}": rate("rest_client_requests_total", "code")},
                 stacked=True,
             ),
             Panel(
-                title="Events for people",
-                about="dropped: more than the budget lets through; Bindings come first.",
+                title="Events by result",
+                about="dropped: over the budget for Events, since Bindings have priority.",
                 unit="cps",
                 queries={"{{result}}": rate("berth_api_events_total", "result")},
             ),
             Panel(
                 title="CPU",
-                about="Cores, by process. One that is near 1 is at its end; more scorers help, more binders do not.",
+                about="Cores per process. A process near 1 is saturated; more scorers help, more binders do not.",
                 unit="short",
                 queries={A_PROCESS: rate("process_cpu_seconds_total", *PROCESS)},
             ),
             Panel(
                 title="Memory",
-                about="Resident, by process.",
+                about="Resident memory per process.",
                 unit="bytes",
                 queries={A_PROCESS: gauge("process_resident_memory_bytes", *PROCESS)},
             ),
             Panel(
-                title="Main loop, 99th percentile of its lag",
-                about="By how much timers come late, by process; above a second it counts as a stall.",
+                title="Lag of the main loop, 99th percentile",
+                about="How late timers fire, by process. More than a second counts as a stall.",
                 unit="s",
                 queries={A_PROCESS: quantile(0.99, "berth_main_loop_lag_seconds", *PROCESS)},
             ),

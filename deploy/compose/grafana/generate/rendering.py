@@ -1,4 +1,4 @@
-"""A dashboard as Grafana reads it."""
+"""Renders a dashboard as the JSON that Grafana loads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from panels import Dashboard, Panel
 
 SCHEMA: Final = 39
-"""Of Grafana 10.4; later ones raise it by themselves."""
+"""The schema version of Grafana 10.4. Later versions migrate it."""
 COLUMNS: Final = 24
 WIDTH: Final = 8
 HEIGHT: Final = 8
@@ -17,7 +17,6 @@ Json = dict[str, Any]
 
 
 def rendered(dashboard: Dashboard) -> Json:
-    """What Grafana reads."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -38,7 +37,7 @@ def _datasource() -> Json:
 
 
 def _job() -> Json:
-    """The scrape jobs that have berth's services; any name will do."""
+    """The variable for the scrape jobs of berth's services, found by a metric, since the jobs may have any name."""
     query = "label_values(berth_main_loop_stalls_total, job)"
     return {
         "name": "job",

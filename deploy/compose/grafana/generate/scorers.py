@@ -1,4 +1,4 @@
-"""How each scorer keeps up, and where the time of a ranking goes."""
+"""The dashboard of the scorers: the lag of each, and the time that each plugin takes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ SCORERS: Final = Dashboard(
         "Lag of each scorer": (
             Panel(
                 title="Mirror",
-                about="How long ago a scorer last knew every kind completely. A quiet kind is told of every 30 s.",
+                about="Time since the scorer's view was last complete. Each kind is confirmed at least every 30 s.",
                 unit="s",
                 queries={A_PROCESS: age("berth_mirror_complete_timestamp_seconds", *PROCESS)},
             ),
             Panel(
                 title="Age of the view, 99th percentile",
-                about="Of what pods were ranked on.",
+                about="The age of the view with which pods were ranked.",
                 unit="s",
                 queries={A_PROCESS: quantile(0.99, "berth_view_age_seconds", *PROCESS)},
             ),
             Panel(
                 title="Held before ranking, 99th percentile",
-                about="For its turn, or for changes that the view had yet to reach.",
+                about="Time that a pod waits for its turn, or for changes that the view has not received yet.",
                 unit="s",
                 queries={A_PROCESS: quantile(0.99, "berth_hold_duration_seconds", *PROCESS)},
             ),
             Panel(
-                title="Pods in hand",
-                about="Taken and not answered; at most 64.",
+                title="Pods held",
+                about="PENDING messages received and not answered yet; at most 64.",
                 unit="short",
                 queries={A_PROCESS: gauge("berth_held_pods", *PROCESS)},
             ),
             Panel(
                 title="Proposals counted",
-                about="Own and peers': the same at each scorer that keeps up.",
+                about="The scorer's own and those of other scorers. All scorers that keep up show the same number.",
                 unit="short",
                 queries={A_PROCESS: gauge("berth_proposals", *PROCESS)},
             ),
             Panel(
                 title="Mirror by kind",
-                about="The kind whose watermark is the oldest is the one to look for.",
+                about="Time since each kind was last complete. The largest is the kind that lags.",
                 unit="s",
                 queries={"{{kind}}": age("berth_mirror_complete_timestamp_seconds", "kind")},
             ),
@@ -51,27 +51,27 @@ SCORERS: Final = Dashboard(
         "Ranking": (
             Panel(
                 title="Pods ranked",
-                about="By scorer: they take from one queue, so that who is faster takes more.",
+                about="By scorer. All scorers consume from one stream, so a faster scorer ranks more pods.",
                 unit="cps",
                 queries={A_PROCESS: rate("scheduler_scheduling_algorithm_duration_seconds_count", *PROCESS)},
             ),
             Panel(
                 title="Ranking one pod",
-                about="All nodes, all plugins.",
+                about="The time to filter and score all nodes with all plugins.",
                 unit="s",
                 queries=quantiles("scheduler_scheduling_algorithm_duration_seconds"),
             ),
             Panel(
-                title="What is in the view",
-                about="The most that any process counts.",
+                title="Objects in the view",
+                about="The largest number in any process.",
                 unit="short",
                 queries={"{{type}}": gauge("scheduler_cache_size", "type", how="max")},
             ),
         ),
         "Plugins": (
             Panel(
-                title="By extension point, mean of a pod",
-                about="Points follow each other, so that they add up. Bind is the API server's answer.",
+                title="By extension point, mean per pod",
+                about="Extension points run one after another, so their times add up. Bind is the Binding request.",
                 unit="s",
                 queries={
                     "{{extension_point}}": mean(
@@ -82,7 +82,7 @@ SCORERS: Final = Dashboard(
             ),
             Panel(
                 title="By extension point, 99th percentile",
-                about="The same, of the slow ones.",
+                about="The slowest one percent takes longer than this.",
                 unit="s",
                 queries={
                     "{{extension_point}}": quantile(
@@ -91,8 +91,8 @@ SCORERS: Final = Dashboard(
                 },
             ),
             Panel(
-                title="By plugin, mean of a pod",
-                about="Of every eleventh pod, and of plugins that were asked: what is remembered costs nothing.",
+                title="By plugin, mean per pod",
+                about="Measured for every eleventh pod, and only for plugins that ran: cached results are not counted.",
                 unit="s",
                 queries={
                     "{{plugin}} {{extension_point}}": mean(
