@@ -31,7 +31,7 @@ from berth_binder.outcomes import (
     Placement,
     Verdict,
     bound,
-    bound_elsewhere_is_gone,
+    bound_or_gone,
     failed,
 )
 
@@ -73,7 +73,7 @@ class ConflictCheck:
         """Bound already, gone or changed; or else the newest known state of the pod."""
         node = self._cache.bound_node(attempt.uid)
         if node is not None:
-            return bound_elsewhere_is_gone(node, frozenset(each.node for each in ranked.candidates))
+            return bound_or_gone(node, frozenset(each.node for each in ranked.candidates))
         pod = self._newest(ranked.pod)
         if pod is None:
             return GONE

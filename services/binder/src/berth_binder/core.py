@@ -80,10 +80,14 @@ class BinderCore:
         self._queue = RankedQueue()
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
+        """Uids of the pods with a request to the API server under way: one each."""
         self._paused: dict[str, BindingAttempt] = {}
+        """Those whose pause has not been ended yet."""
         self._waiting: dict[str, BindingAttempt] = {}
+        """Those that were ever paused: ``waiting`` is published for them until they are decided."""
         self._decided = DecidedAttempts()
         self._unanswered = 0
+        """Requests in a row that were left open."""
         self._is_closed = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:

@@ -59,7 +59,7 @@ def bound(node: str) -> Verdict:
     return Verdict(outcome=Outcome.BOUND, node=node)
 
 
-def bound_elsewhere_is_gone(node: str, candidates: frozenset[str]) -> Verdict:
+def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
     """The API shows the pod on a node: bound on one of the candidates, else somebody else has bound it."""
     if node in candidates:
         return bound(node)
@@ -88,7 +88,7 @@ def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
     if pod.uid != ranked.uid:
         return GONE
     if pod.spec.node_name:
-        return bound_elsewhere_is_gone(pod.spec.node_name, frozenset({node}))
+        return bound_or_gone(pod.spec.node_name, frozenset({node}))
     if is_gone_while_unbound(pod):
         return GONE
     return CHANGED if changed(ranked, pod) or is_gated(pod) else None

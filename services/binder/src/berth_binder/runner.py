@@ -106,7 +106,7 @@ class BinderRunner:
         ends = (self._leadership.lost, self._session.lost)
         consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
         if consumer is not None:
-            consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.hold)
+            consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.max_unacked)
             await run_until(self._consume(consuming), *ends)
 
     def _takeover(self) -> Takeover:
@@ -121,9 +121,9 @@ class BinderRunner:
         )
 
     async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries]) -> None:
-        async with AsyncExitStack() as stack, consuming as consumption, self._tasks as tasks:
+        async with AsyncExitStack() as stack, consuming as deliveries, self._tasks as tasks:
             live = await follow_live(self._session, self._live_data(), stack, tasks, lambda *_: None)
-            receiving = tasks.create_task(self._receive(consumption), name="receive")
+            receiving = tasks.create_task(self._receive(deliveries), name="receive")
             lasting = [
                 tasks.create_task(work, name=name)
                 for name, work in (
@@ -164,8 +164,8 @@ class BinderRunner:
         if self._core.due() != self._due:
             self._changed.set()
 
-    async def _receive(self, consumption: Deliveries) -> None:
-        async for delivery in consumption:
+    async def _receive(self, deliveries: Deliveries) -> None:
+        async for delivery in deliveries:
             self._metrics.count("berth_messages_received_total", stream=RANKED)
             self._take(delivery)
 

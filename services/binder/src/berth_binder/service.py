@@ -85,8 +85,8 @@ async def serve_on(
 def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
     """Hand an informer's event to the cache, and log objects that cannot be used as they are."""
     cache.observe(event)
-    oddities = cache.snapshot.problems
-    while oddities:
-        log.warning("cannot use an object as it is", reason=oddities.popleft())
+    problems = cache.snapshot.problems
+    while problems:
+        log.warning("cannot use an object as it is", reason=problems.popleft())
     if isinstance(event, Undecodable):
         log.warning("cannot decode an object", kind=event.kind, object=event.name, reason=event.reason)

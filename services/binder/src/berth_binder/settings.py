@@ -59,7 +59,7 @@ class BinderSettings:
 
     core: CoreSettings = field(default_factory=CoreSettings)
     events: EventSettings = field(default_factory=EventSettings)
-    hold: int = 1024
+    max_unacked: int = 1024
     """Messages held at once: far more than are in flight, so that pods whose Binding is left open delay no others."""
     keep_alive: timedelta = timedelta(seconds=10)
     """Between two ``in_progress`` for held messages: a third of the ack_wait, so that two may be lost."""

@@ -95,10 +95,8 @@ class Takeover:
 
     async def _fence(self) -> int:
         """Fence, and wait until the watch has shown all that former epochs did; returns how many pods were fenced."""
-        pods = (
-            pods_to_fence([*await self._pods_in_ranked(), *await self._further_pods()], self.epoch)
-            or self._one_unbound()
-        )
+        candidates = [*await self._pods_in_ranked(), *await self._further_pods()]
+        pods = pods_to_fence(candidates, self.epoch) or self._one_unbound()
         self.leadership.report_higher(self.cache.highest_fence, seen_in="a fence")
         limit = asyncio.Semaphore(MAX_IN_FLIGHT)
         async with asyncio.TaskGroup() as tasks:
