@@ -8,7 +8,6 @@ controller. As kube-scheduler 1.36's plugin of that name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -58,6 +57,8 @@ SYSTEM_CONSTRAINTS: Final = (
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE, when_unsatisfiable=SCHEDULE_ANYWAY),
 )
 """The default constraints under ``defaultingType: System``."""
+_POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+_NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
 class PodTopologySpreadArgs(Args, frozen=True, kw_only=True):
@@ -143,7 +144,11 @@ class PodTopologySpread(
 
     def events(self) -> Sequence[EventHint]:
         """Matching pods are added, deleted or relabelled; nodes are added, deleted, or change domains or taints."""
-        return events_of(self._defaults)
+        return (
+            EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change),
+            EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), self._after_pod_change),
+        )
 
     def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
         """The pod's own constraints, else the default ones if a service or controller selects the pod."""
@@ -155,43 +160,27 @@ class PodTopologySpread(
         selector = snapshot.derived(NAME, lambda: DefaultSelectors(snapshot)).of(pod)
         return () if selector is None else compile_constraints(self._defaults, pod, action, selector=selector)
 
+    def _after_pod_change(self, pod: Pod, old: object, new: object) -> bool:
+        """A pod of the namespace starts or stops to match a constraint; with default constraints any pod may."""
+        known = [other for other in (old, new) if isinstance(other, Pod)]
+        if any(other.uid == pod.uid for other in known):
+            return True
+        if any(other.metadata.namespace != pod.metadata.namespace for other in known):
+            return False
+        if not pod.spec.topology_spread_constraints:
+            return bool(self._defaults)
+        constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
+        return any(_selects(constraint, old) != _selects(constraint, new) for constraint in constraints)
 
-Defaults = Sequence[TopologySpreadConstraint]
-_OF_PODS = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
-_OF_NODES = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
-
-
-def events_of(defaults: Defaults) -> Sequence[EventHint]:
-    """``defaults``: the constraints of pods without constraints of their own."""
-    return (
-        EventHint(ClusterEvent(Resource.POD, _OF_PODS), partial(_after_pod_change, defaults)),
-        EventHint(ClusterEvent(Resource.NODE, _OF_NODES), partial(_after_node_change, defaults)),
-        EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), partial(_after_pod_change, defaults)),
-    )
-
-
-def _after_pod_change(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
-    """A pod of the namespace starts or stops to match a constraint; with default constraints any pod may."""
-    known = [other for other in (old, new) if isinstance(other, Pod)]
-    if any(other.uid == pod.uid for other in known):
-        return True
-    if any(other.metadata.namespace != pod.metadata.namespace for other in known):
-        return False
-    if not pod.spec.topology_spread_constraints:
-        return bool(defaults)
-    constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
-    return any(_counts(constraint, old) != _counts(constraint, new) for constraint in constraints)
+    def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
+        """A node with all topology keys is added or deleted, or changes its domains or taints."""
+        constraints = pod.spec.topology_spread_constraints or self._defaults
+        keys = [c.topology_key for c in constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE]
+        was, now = _domains(old, keys), _domains(new, keys)
+        return was != now or (now is not None and _taints_of(old) != _taints_of(new))
 
 
-def _after_node_change(defaults: Defaults, pod: Pod, old: object, new: object) -> bool:
-    """A node with all topology keys is added or deleted, or changes its domains or taints."""
-    constraints = pod.spec.topology_spread_constraints or defaults
-    keys = [constraint.topology_key for constraint in constraints if constraint.when_unsatisfiable == DO_NOT_SCHEDULE]
-    was, now = _domains(old, keys), _domains(new, keys)
-    return was != now or (now is not None and _taints_of(old) != _taints_of(new))
-
-
-def _counts(constraint: Constraint, pod: object) -> bool:
+def _selects(constraint: Constraint, pod: object) -> bool:
     return isinstance(pod, Pod) and constraint.selects(pod)
 
 
@@ -206,7 +195,6 @@ def _taints_of(node: object) -> object:
 
 
 def validate(args: PodTopologySpreadArgs, path: str) -> list[str]:
-    """Every problem, with its path."""
     constraints, where = args.default_constraints or [], f"{path}.defaultConstraints"
     problems = []
     if args.defaulting_type not in (SYSTEM, LIST):

@@ -72,6 +72,17 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
             return Verdicts.all_fit(len(nodes))
         return Verdicts.of(rejected.get(row, SUCCESS) for row in nodes.rows.tolist())
 
+    def events(self) -> Sequence[EventHint]:
+        """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
+        return (
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
+            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
+        )
+
     def _rejected(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
         """The rejected rows. Volumes are counted exactly only where an upper bound exceeds the limit."""
         volumes, drivers, rejected = snapshot.pod_volumes, set(needed.values()), {}
@@ -99,22 +110,8 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     ) -> Status:
         present = volumes_of(snapshot.pod_volumes.on_row(row), snapshot)
         attached = self._attachments.on_node(name, snapshot)
-        return (
-            SUCCESS
-            if has_room(limits, needed=needed, present=present, attached=attached)
-            else MAX_VOLUME_COUNT_EXCEEDED
-        )
-
-    def events(self) -> Sequence[EventHint]:
-        """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
-        return (
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
-        )
+        fits = within_limits(limits, needed=needed, present=present, attached=attached)
+        return SUCCESS if fits else MAX_VOLUME_COUNT_EXCEEDED
 
 
 def _allows_more(_: Pod, old: object, new: object) -> bool:
@@ -165,10 +162,10 @@ class AttachLimits:
 def limits_of(node: CSINode) -> dict[str, int]:
     """The limit by driver; a driver without an entry has none."""
     drivers = [(driver.name, driver.allocatable) for driver in node.spec.drivers or ()]
-    return {name: room.count for name, room in drivers if room is not None and room.count is not None}
+    return {name: allocatable.count for name, allocatable in drivers if allocatable and allocatable.count is not None}
 
 
-def has_room(
+def within_limits(
     limits: Mapping[str, int], *, needed: AttachedVolumes, present: AttachedVolumes, attached: AttachedVolumes
 ) -> bool:
     """Whether the needed volumes that are not ``present`` fit beside those of the node's pods and other attached ones.

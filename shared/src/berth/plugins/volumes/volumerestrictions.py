@@ -83,11 +83,8 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
             return Verdicts.refusing(np.ones(len(nodes), dtype=np.bool_), restricted)
         if not restricted.disks and not restricted.conflicting_uses:
             return Verdicts.all_fit(len(nodes))
-        taken = (
-            [row for row in volumes.rows if any_conflict(restricted.disks, volumes.on_row(row))]
-            if restricted.disks
-            else []
-        )
+        rows = volumes.rows if restricted.disks else ()
+        taken = [row for row in rows if any_conflict(restricted.disks, volumes.on_row(row))]
         otherwise = 2 if restricted.conflicting_uses > 0 else 0
         codes = np.where(np.isin(nodes.rows, taken), 1, otherwise).astype(np.int32)
         return Verdicts(codes, (SUCCESS, DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT))

@@ -33,7 +33,7 @@ from berth.plugins.volumes.claims import pod_volume_claims
 from berth.plugins.volumes.volumebinding.claimmatcher import (
     SELECTED_NODE,
     ClaimMatcher,
-    PodVolumes,
+    PodVolumeBindings,
 )
 from berth.plugins.volumes.volumebinding.topology import (
     VolumeTopology,
@@ -52,7 +52,7 @@ _BIT_NODE_CONFLICT: Final = 1
 _BIT_PV_NOT_EXIST: Final = 8
 _BIT_UNTRANSLATABLE: Final = 16
 _BITS_OF_PROBLEM: Final = (0, 2, 4)
-"""By ``PodVolumes.problem``."""
+"""By ``PodVolumeBindings.problem``."""
 Bits = npt.NDArray[np.int64]
 
 
@@ -119,7 +119,7 @@ def _bits_of(topology: VolumeTopology | None, nodes: Nodes) -> Bits:
     )
 
 
-def assume_pod_volumes(pod_volumes: PodVolumes, node: str, snapshot: Snapshot) -> None:
+def assume_pod_volumes(pod_volumes: PodVolumeBindings, node: str, snapshot: Snapshot) -> None:
     """Shows volumes and claims in the Snapshot as they will be, so that no other pod gets them."""
     volumes, claims = snapshot.objects(PersistentVolume), snapshot.objects(PersistentVolumeClaim)
     for claim, volume in pod_volumes.static_bindings:
@@ -128,7 +128,7 @@ def assume_pod_volumes(pod_volumes: PodVolumes, node: str, snapshot: Snapshot) -
         claims.suppose(claim.metadata.uid, _with_selected_node(claim, node))
 
 
-def revert_assumed_pod_volumes(pod_volumes: PodVolumes, snapshot: Snapshot) -> None:
+def revert_assumed_pod_volumes(pod_volumes: PodVolumeBindings, snapshot: Snapshot) -> None:
     """Shows them as they are. What is already written stays: the controllers go on, as with kube-scheduler."""
     for _, volume in pod_volumes.static_bindings:
         snapshot.objects(PersistentVolume).show_real(volume.metadata.name)
@@ -136,7 +136,7 @@ def revert_assumed_pod_volumes(pod_volumes: PodVolumes, snapshot: Snapshot) -> N
         snapshot.objects(PersistentVolumeClaim).show_real(claim.metadata.uid)
 
 
-def bind_pod_volumes(pod_volumes: PodVolumes, node: str) -> tuple[Write, ...]:
+def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, ...]:
     """What the binder has to write, volumes first."""
     static = (
         KeepVolume(volume=volume.metadata.name, claim=_claim_name(claim))
@@ -146,7 +146,7 @@ def bind_pod_volumes(pod_volumes: PodVolumes, node: str) -> tuple[Write, ...]:
     return (*static, *dynamic)
 
 
-def check_bindings(pod_volumes: PodVolumes, node: NodeInfo) -> Status:
+def check_bindings(pod_volumes: PodVolumeBindings, node: NodeInfo) -> Status:
     """Success when all claims are bound, WAIT, or a rejection when they will not be: then the pod is requeued."""
     answers = [_check_static(claim, volume, node) for claim, volume in pod_volumes.static_bindings]
     answers += [_check_dynamic(claim, node) for claim in pod_volumes.dynamic_provisions]

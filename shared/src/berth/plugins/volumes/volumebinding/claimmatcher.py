@@ -57,7 +57,7 @@ NO_SPACE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PodVolumes:
+class PodVolumeBindings:
     """What binds the pod's claims on a node; or the ``problem``, why they cannot be bound there."""
 
     problem: int = FITS
@@ -108,7 +108,7 @@ class ClaimMatcher:
             *(self._with_volumes(claim, snapshot) for claim in waiting),
         ]
 
-    def on_node(self, node: NodeInfo) -> PodVolumes:
+    def on_node(self, node: NodeInfo) -> PodVolumeBindings:
         reached = tuple(group for topology, group in self._topologies.items() if topology.includes(node))
         return self._match(reached, tuple(node_set.includes(node) for node_set in self._node_sets()))
 
@@ -142,11 +142,11 @@ class ClaimMatcher:
         self._group_of.append(self._topologies.setdefault(node_affinity_of(volume), len(self._topologies)))
         return len(self._pool) - 1
 
-    def _match(self, reached: ReachedGroups, answers: Answers) -> PodVolumes:
+    def _match(self, reached: ReachedGroups, answers: Answers) -> PodVolumeBindings:
         """The volumes for a node with access to these groups, by the node sets that it is in."""
         by_claim = [answers[3 * number : 3 * number + 3] for number in range(len(self._claims))]
         if not all(of_claim[_ELIGIBLE] for of_claim in by_claim):
-            return PodVolumes(NO_VOLUME)
+            return PodVolumeBindings(NO_VOLUME)
         static: dict[str, tuple[PersistentVolumeClaim, PersistentVolume]] = {}
         dynamic: list[tuple[_UnboundClaim, Answers]] = []
         for unbound, of_claim in zip(self._claims, by_claim, strict=True):
@@ -157,8 +157,8 @@ class ClaimMatcher:
                 static[volume.metadata.name] = (unbound.claim, volume)
         problem = next(filter(None, (unbound.problem(of_claim) for unbound, of_claim in dynamic)), FITS)
         if problem:
-            return PodVolumes(problem)
-        return PodVolumes(FITS, tuple(static.values()), tuple(unbound.claim for unbound, _ in dynamic))
+            return PodVolumeBindings(problem)
+        return PodVolumeBindings(FITS, tuple(static.values()), tuple(unbound.claim for unbound, _ in dynamic))
 
     def _smallest(
         self, unbound: _UnboundClaim, reached: ReachedGroups, taken: Container[str]

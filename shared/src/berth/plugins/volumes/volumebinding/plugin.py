@@ -47,11 +47,11 @@ from berth.plugins.volumes.volumebinding.binder import (
     pod_volume_finder,
     revert_assumed_pod_volumes,
 )
-from berth.plugins.volumes.volumebinding.claimmatcher import PodVolumes, maximum_volume_bytes
+from berth.plugins.volumes.volumebinding.claimmatcher import PodVolumeBindings, maximum_volume_bytes
 
 NAME: Final = "VolumeBinding"
 FINDER: Final = StateKey[PodVolumeFinder | Status]("VolumeBinding.finder")
-POD_VOLUMES: Final = StateKey[PodVolumes]("VolumeBinding.pod_volumes")
+POD_VOLUMES: Final = StateKey[PodVolumeBindings]("VolumeBinding.pod_volumes")
 
 
 class VolumeBindingArgs(Args, frozen=True, kw_only=True):
