@@ -30,11 +30,11 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
 
     def events(self) -> Sequence[EventHint]:
         """The pod's own gates are removed."""
-        gone = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
-        return (EventHint(gone, _is_free_now),)
+        eliminated = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+        return (EventHint(eliminated, _is_ungated_now),)
 
 
-def _is_free_now(pod: Pod, _: object, new: object) -> bool:
+def _is_ungated_now(pod: Pod, _: object, new: object) -> bool:
     return isinstance(new, Pod) and new.uid == pod.uid and not is_gated(new)
 
 

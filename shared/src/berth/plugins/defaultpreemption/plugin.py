@@ -134,7 +134,7 @@ class _CandidateSearch:
         self._diagnosis.add(NO_VICTIMS, rows[~has_victims])
         rows = rows[has_victims]
         every = LowerPriorityPods(self._pods, rows, self._snapshot.size, priority)
-        rejected, unexplained = self._dry_run.refused_without(rows, every.gone(), self._diagnosis)
+        rejected, unexplained = self._dry_run.refused_without(rows, every.removed(), self._diagnosis)
         self._unexplained, rows = rows[unexplained], rows[~rejected]
         if not len(rows):
             return iter(())

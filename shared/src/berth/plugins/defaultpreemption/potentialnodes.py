@@ -70,7 +70,7 @@ class PotentialNodes:
         if not forbidden.any():
             return np.zeros(len(self._rows), dtype=np.int64)
         allowed = ~forbidden[self._pods.groups]
-        freed = self._pods.gone(allowed)
+        freed = self._pods.removed(allowed)
         return np.where(self._fit(freed), 0, np.maximum(1, counts - freed.pods.astype(np.int64)))
 
     def _sums(self, pods: Mask) -> Numbers:
@@ -82,7 +82,7 @@ class PotentialNodes:
         """The lowest priority such that the sums fit when all pods up to it are removed."""
         found = np.full(len(self._rows), np.iinfo(np.int64).max, dtype=np.int64)
         for lowest, highest in _levels(self._pods.priorities):
-            fits = self._fit(self._pods.gone(self._pods.priorities <= highest))
+            fits = self._fit(self._pods.removed(self._pods.priorities <= highest))
             found = np.where(fits, np.minimum(found, lowest), found)
             if fits.all():
                 break
@@ -90,10 +90,10 @@ class PotentialNodes:
 
     def _counts(self) -> Numbers:
         """The least number of victims for the sums to fit."""
-        every = self._pods.gone()
+        every = self._pods.removed()
         counts = np.ones(len(self._rows), dtype=np.int64)
         for victims in range(1, _MAX_COUNT + 1):
-            fits = self._fit(self._pods.most_gone(every, victims))
+            fits = self._fit(self._pods.most_removed(every, victims))
             if fits.all():
                 break
             counts = np.where(fits, counts, victims + 1)
@@ -113,8 +113,8 @@ class PotentialNodes:
         found[pods.positions[is_first & is_highest]] = pods.since[is_first & is_highest]
         return found
 
-    def _fit(self, gone: RemovedPods) -> Mask:
-        return self._dry_run.sums_fit(self._rows, gone)
+    def _fit(self, removed: RemovedPods) -> Mask:
+        return self._dry_run.sums_fit(self._rows, removed)
 
 
 def _levels(priorities: Numbers) -> list[tuple[int, int]]:
@@ -150,7 +150,7 @@ class LowerPriorityPods:
         """bool[rows]: which rows have such pods."""
         return np.bincount(self.positions, minlength=self.count) > 0
 
-    def gone(self, mask: Mask | None = None) -> RemovedPods:
+    def removed(self, mask: Mask | None = None) -> RemovedPods:
         """What is freed on each row when these pods are removed; ``mask``: only some of them."""
         positions = self.positions if mask is None else self.positions[mask]
         amounts = self._amounts if mask is None else {name: each[mask] for name, each in self._amounts.items()}
@@ -160,7 +160,7 @@ class LowerPriorityPods:
             self._counted if mask is None else partial(self._counted, among=mask),
         )
 
-    def most_gone(self, every: RemovedPods, victims: int) -> RemovedPods:
+    def most_removed(self, every: RemovedPods, victims: int) -> RemovedPods:
         """An upper bound of what is freed on each row when any ``victims`` of the pods are removed."""
         largest = {name: np.zeros(self.count) for name in self._amounts}
         for name, column in largest.items():

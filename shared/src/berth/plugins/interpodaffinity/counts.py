@@ -106,17 +106,17 @@ class AffinityCounts:
 
     # For preemption: with pods removed.
 
-    def anti_affinity_violated_without(self, nodes: Nodes, gone: RemovedPods) -> Mask:
-        """Which nodes still have a pod that matches an anti-affinity term when the ``gone`` pods are removed."""
+    def anti_affinity_violated_without(self, nodes: Nodes, removed: RemovedPods) -> Mask:
+        """Which nodes still have a pod that matches an anti-affinity term when pods are removed."""
         labels_of = nodes.snapshot.labels_of_namespace
         violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
         for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
             matching = partial(PodsMatching((term.selector,)).times, labels_of=labels_of)
-            violated |= domains.of_nodes(nodes) - gone.count(matching) > 0
+            violated |= domains.of_nodes(nodes) - removed.count(matching) > 0
         return violated
 
-    def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Mask:
-        """Which nodes still have a pod with anti-affinity to this pod when the ``gone`` pods are removed."""
+    def existing_anti_affinity_violated_without(self, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Mask:
+        """Which nodes still have a pod with anti-affinity to this pod when pods are removed."""
         snapshot = nodes.snapshot
 
         def times(group: PodGroup, key: str) -> int:
@@ -125,7 +125,7 @@ class AffinityCounts:
 
         violated: Mask = np.zeros(len(nodes), dtype=np.bool_)
         for key, domains in self.existing_anti_affinity.items():
-            violated |= domains.of_nodes(nodes) - gone.count(partial(times, key=key)) > 0
+            violated |= domains.of_nodes(nodes) - removed.count(partial(times, key=key)) > 0
         return violated
 
     def _is_first(self) -> bool:

@@ -84,13 +84,13 @@ class InterPodAffinity(
         state.read(AFFINITY_COUNTS).update(pod, removed, node.row, -1, node.snapshot)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Verdicts | None:
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """By the remaining anti-affinity. With affinity terms each node must be tried: matching pods may be victims."""
         counts = state.read(AFFINITY_COUNTS)
         if counts.terms.required_affinity:
             return None
-        codes = np.where(counts.existing_anti_affinity_violated_without(pod, nodes, gone), 2, 0)
-        codes = np.where(counts.anti_affinity_violated_without(nodes, gone), 1, codes).astype(np.int32)
+        codes = np.where(counts.existing_anti_affinity_violated_without(pod, nodes, removed), 2, 0)
+        codes = np.where(counts.anti_affinity_violated_without(nodes, removed), 1, codes).astype(np.int32)
         return Verdicts(codes, (SUCCESS, ANTI_AFFINITY_NOT_MATCHED, EXISTING_ANTI_AFFINITY_NOT_MATCHED))
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
@@ -161,8 +161,8 @@ def _after_pod_change(pod: Pod, old: object, new: object) -> bool:
     return freed or (now is None and _has_anti_affinity_to(was, pod))
 
 
-def _has_anti_affinity_to(gone: Pod, pod: Pod) -> bool:
-    terms = compile_affinity_terms(gone.spec.affinity, gone.metadata.namespace)
+def _has_anti_affinity_to(deleted: Pod, pod: Pod) -> bool:
+    terms = compile_affinity_terms(deleted.spec.affinity, deleted.metadata.namespace)
     return any(_matches(term, pod) for term in terms.required_anti_affinity)
 
 

@@ -44,9 +44,9 @@ class ConstraintCounts:
         """The most matching pods that a domain may have when the pod is added to it."""
         return self._min_count() + self.constraint.max_skew - self.self_match
 
-    def gone(self, gone: RemovedPods, snapshot: Snapshot) -> Numbers:
-        """float64[nodes]: how many of the counted pods are assumed to be gone from each node."""
-        return gone.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
+    def removed(self, removed: RemovedPods, snapshot: Snapshot) -> Numbers:
+        """float64[nodes]: how many of the counted pods are removed from each node."""
+        return removed.count(lambda group: self.constraint.pods.times(group, snapshot.labels_of_namespace))
 
     def _min_count(self) -> float:
         """The fewest matching pods of any domain; 0 when there are fewer domains than minDomains."""

@@ -100,11 +100,11 @@ class PodTopologySpread(
         state.read(SPREAD_COUNTS).update(removed, node, -1)
         return SUCCESS
 
-    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, gone: RemovedPods) -> Verdicts | None:
+    def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
         """Compares with the present minimum. Removing pods may lower it, so nodes may pass that Filter rejects."""
         rejected = np.zeros(len(nodes), dtype=np.bool_)
         for counts in state.read(SPREAD_COUNTS).constraints:
-            rejected |= counts.domains.of_nodes(nodes) - counts.gone(gone, nodes.snapshot) > counts.max_count
+            rejected |= counts.domains.of_nodes(nodes) - counts.removed(removed, nodes.snapshot) > counts.max_count
         return Verdicts.refusing(rejected, CONSTRAINTS_NOT_MATCHED)
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
