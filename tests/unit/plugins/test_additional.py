@@ -121,7 +121,7 @@ def test_an_invalid_label_is_rejected(args, problem):
     [
         pytest.param({"Ready": "True"}, True, id="ready"),
         pytest.param({"Ready": "False"}, False, id="not ready"),
-        pytest.param({"Ready": "Unknown"}, False, id="nobody has heard of it"),
+        pytest.param({"Ready": "Unknown"}, False, id="unknown"),
         pytest.param({}, True, id="no condition"),
         pytest.param({"DiskPressure": "True"}, True, id="another condition"),
     ],

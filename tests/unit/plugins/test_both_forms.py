@@ -1,4 +1,4 @@
-"""The vector form of every built-in plugin says of each node what its scalar form says."""
+"""The vector form of every built-in plugin gives each node the same result as its scalar form."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def test_random_clusters_give_every_plugin_different_results():
     def look(snapshot, waiting):
         for what, plugin in plugins():
             if any(what == other for other, _ in waited_for):
-                for point, vector in said(plugin, snapshot, waiting):
+                for point, vector in vector_results(plugin, snapshot, waiting):
                     waited_for.get((what, point), set()).add(vector)
-        for key in [key for key, told in waited_for.items() if len(told) > 1]:
+        for key in [key for key, results in waited_for.items() if len(results) > 1]:
             del waited_for[key]
         if not waited_for:
             raise Enough
@@ -163,7 +163,7 @@ def points_of(plugin: Plugin) -> list[str]:
 
 
 def answers(plugin: Plugin, snapshot, pod, names) -> Iterator[tuple[str, str, object, object]]:
-    """(extension point, node, what the vector form says of it, what the scalar form says)."""
+    """(extension point, node, result of the vector form, result of the scalar form)."""
     state = CycleState(snapshot.class_of(pod))
     nodes = view(snapshot, names)
     if isinstance(plugin, VectorFilterPlugin) and filters(plugin, state, pod, snapshot):
@@ -177,7 +177,7 @@ def answers(plugin: Plugin, snapshot, pod, names) -> Iterator[tuple[str, str, ob
                 yield "Score", info.name, points, plugin.score(state, pod, info)
 
 
-def said(plugin: Plugin, snapshot, waiting) -> Iterator[tuple[str, object]]:
+def vector_results(plugin: Plugin, snapshot, waiting) -> Iterator[tuple[str, object]]:
     """(extension point, answer) of the vector form, for every pod and node."""
     for pod in waiting:
         yield from ((point, vector) for point, _, vector, _ in answers(plugin, snapshot, pod, None))

@@ -1,4 +1,4 @@
-"""Whom DefaultPreemption evicts, where, and when it evicts nobody."""
+"""DefaultPreemption: the victims, the nominated node, and when no pod is evicted."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_a_pod_without_start_time_is_the_youngest():
 
 
 def test_pods_of_the_same_priority_are_not_evicted():
-    said = ranked(important(priority=5), cluster(n=[running("a", priority=5, cpu="2")]))
-    assert said.nomination is None
-    assert said.message == (
+    ranking = ranked(important(priority=5), cluster(n=[running("a", priority=5, cpu="2")]))
+    assert ranking.nomination is None
+    assert ranking.message == (
         "0/1 nodes are available: 1 Insufficient cpu."
         " preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     )
@@ -264,7 +264,7 @@ APART_FROM_DB = Affinity(
 
 
 def victims_everywhere(pod: Pod, snapshot: Snapshot) -> list[Victims]:
-    """What a dry run of each node finds, without looking at what the sums say."""
+    """The victims that a dry run of each node finds, without the bounds."""
     profile = default_profile()
     dry_run = dry_run_of(pod, snapshot, profile)
     found = [
@@ -298,23 +298,23 @@ def hopeless_cluster(seed: int) -> tuple[Snapshot, Pod]:
             labels = {"app": chance.choice(["web", "db"])}
             priority = chance.choice([0, 10, 3000])
             snapshot.place(running(f"{node}-{i}", priority=priority, labels=labels, affinity=affinity), node)
-    wish = chance.choice([{"affinity": APART_FROM_DB}, {"topology_spread_constraints": [SPREAD]}, {}])
+    constraints = chance.choice([{"affinity": APART_FROM_DB}, {"topology_spread_constraints": [SPREAD]}, {}])
     labels = {"app": "vip", **chance.choice([{}, {"app": "web"}])}
-    pod = important(cpu=chance.choice(["1", "1", "8"]), **wish)
+    pod = important(cpu=chance.choice(["1", "1", "8"]), **constraints)
     return snapshot, msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
 
 
-def words_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> str | None:
-    """What dry runs say of each of these nodes; None when one of them helps."""
-    profile, said = default_profile(), Diagnosis(snapshot.node_count)
+def message_of_every_node(pod: Pod, snapshot: Snapshot, resolvable: RowIndex) -> str | None:
+    """The message of dry runs of all these nodes; None when one of them helps."""
+    profile, diagnosis = default_profile(), Diagnosis(snapshot.node_count)
     dry_run = dry_run_of(pod, snapshot, profile)
     for row in resolvable.tolist():
         found = victims_on(info_of_row(snapshot, row), dry_run, DisruptionBudgets(snapshot))
         if isinstance(found, Victims):
             return None
-        said.add(found, np.array([row]))
-    said.add(NOT_HELPFUL, np.arange(snapshot.node_count - len(resolvable)))
-    return said.message()
+        diagnosis.add(found, np.array([row]))
+    diagnosis.add(NOT_HELPFUL, np.arange(snapshot.node_count - len(resolvable)))
+    return diagnosis.message()
 
 
 def diagnosis_of(pod: Pod, snapshot: Snapshot) -> Diagnosis:
@@ -330,11 +330,11 @@ def test_where_nothing_helps_the_message_is_that_of_a_full_dry_run():
         ranking = ranked(pod, snapshot)
         if ranking.candidates:
             continue
-        words = words_of_every_node(pod, snapshot, diagnosis_of(pod, snapshot).resolvable_rows())
-        assert (ranking.nomination is None) == (words is not None), seed
-        if words is not None:
+        message = message_of_every_node(pod, snapshot, diagnosis_of(pod, snapshot).resolvable_rows())
+        assert (ranking.nomination is None) == (message is not None), seed
+        if message is not None:
             compared += 1
-            assert ranking.message.split(" preemption: ")[1] == words, seed
+            assert ranking.message.split(" preemption: ")[1] == message, seed
     assert compared > 50
 
 
@@ -404,9 +404,9 @@ class Busy(PreFilterPlugin):
 def test_preemption_does_not_help_after_a_pre_filter_rejection():
     plugins = (Busy(), NodeResourcesFit(NodeResourcesFitArgs()), DefaultPreemption(DefaultPreemptionArgs()))
     snapshot = cluster(n=[running("a", cpu="2")], m=[])
-    said = rank(important(), snapshot, profile_of(*plugins), attempt=first_attempt(important()))
-    assert said.nomination is None
-    assert said.message == (
+    ranking = rank(important(), snapshot, profile_of(*plugins), attempt=first_attempt(important()))
+    assert ranking.nomination is None
+    assert ranking.message == (
         "0/2 nodes are available: busy."
         " preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 busy."
     )
@@ -416,10 +416,10 @@ def test_preemption_does_not_help_after_a_pre_filter_rejection():
 
 
 def test_preemption_policy_never_evicts_no_pod():
-    said = ranked(important(preemption_policy="Never"), cluster(n=[running("a", cpu="2")]))
-    assert said.nomination is None
-    assert said.message.endswith("Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
-    assert not said.clears_nomination
+    ranking = ranked(important(preemption_policy="Never"), cluster(n=[running("a", cpu="2")]))
+    assert ranking.nomination is None
+    assert ranking.message.endswith("Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
+    assert not ranking.clears_nomination
 
 
 def going(pod: Pod, reason: str = "PreemptionByScheduler") -> Pod:
@@ -436,9 +436,9 @@ def nominated(pod: Pod, node: str) -> Pod:
 
 def test_no_further_eviction_while_victims_terminate():
     snapshot = cluster(n=[going(running("a", cpu="2"))], m=[running("b", cpu="2")])
-    said = ranked(nominated(important(), "n"), snapshot)
-    assert said.nomination == Nomination("n")
-    assert said.message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
+    ranking = ranked(nominated(important(), "n"), snapshot)
+    assert ranking.nomination == Nomination("n")
+    assert ranking.message.endswith("preemption: not eligible due to a terminating pod on the nominated node.")
 
 
 def test_a_pod_terminating_for_another_reason_is_not_waited_for():
@@ -453,28 +453,28 @@ def test_a_pod_whose_nominated_node_is_unresolvable_preempts_elsewhere():
 
 
 def test_where_nothing_helps_the_nomination_is_cleared():
-    said = ranked(nominated(important(), "n"), cluster(n=[running("a", priority=5000, cpu="2")]))
-    assert (said.nomination, said.clears_nomination) == (None, True)
+    ranking = ranked(nominated(important(), "n"), cluster(n=[running("a", priority=5000, cpu="2")]))
+    assert (ranking.nomination, ranking.clears_nomination) == (None, True)
 
 
 def test_without_preemption_the_nomination_is_cleared():
     fit = NodeResourcesFit(NodeResourcesFitArgs())
     snapshot = cluster(n=[running("a", cpu="2")])
-    said = rank(important(), snapshot, profile_of(fit), attempt=first_attempt(important()))
-    assert (said.nomination, said.clears_nomination, said.message) == (
+    ranking = rank(important(), snapshot, profile_of(fit), attempt=first_attempt(important()))
+    assert (ranking.nomination, ranking.clears_nomination, ranking.message) == (
         None,
         True,
         "0/1 nodes are available: 1 Insufficient cpu.",
     )
 
 
-# A pod for which room was made.
+# A nominated pod.
 
 
 def test_a_nominated_pod_is_ranked_on_its_node_alone():
     snapshot = cluster(n=[running("a")], m=[])
-    said = ranked(nominated(important(), "n"), snapshot)
-    assert [candidate.node for candidate in said.candidates] == ["n"]
+    ranking = ranked(nominated(important(), "n"), snapshot)
+    assert [candidate.node for candidate in ranking.candidates] == ["n"]
 
 
 def test_a_pod_whose_nominated_node_is_full_is_ranked_on_all_nodes():

@@ -1,4 +1,4 @@
-"""DynamicResources: a pod that claims devices is refused and told what to do."""
+"""DynamicResources: a pod with resource claims is rejected with the claims' names."""
 
 from berth.api.pod import PodResourceClaim
 from berth.cluster.snapshot import Snapshot

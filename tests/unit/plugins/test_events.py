@@ -1,4 +1,4 @@
-"""Every plugin that can refuse a pod names the events that may help it, and those that cannot help do not wake it."""
+"""Queueing hints: events that may help a rejected pod requeue it, and others do not."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ from harness.builders.profiles import profile_of
 NOTHING_HELPS = ("DynamicResources",)
 """What they refuse, pods with resource claims, nothing helps but another pod."""
 ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
-"""Where the arguments by default are not valid, or make a plugin that refuses nobody."""
+"""Where the arguments by default are not valid, or make a plugin that rejects no pod."""
 RELEASES = {"1.36": BUILT_IN, "1.18": as_of_1_18(BUILT_IN)}
 
 
@@ -116,7 +116,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             None,
             a_node("n"),
             False,
-            id="more room on a node",
+            id="more allocatable on a node",
         ),
         pytest.param("NodeUnschedulable", a_pod(), POD, Action.DELETE, bound(), None, False, id="a pod goes"),
         pytest.param(
@@ -253,7 +253,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             zoned("a"),
             zoned("b"),
             False,
-            id="a label of a node is not room",
+            id="a node label frees no resources",
         ),
         pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned("a"), True, id="a node of a zone"),
         pytest.param("PodTopologySpread", SPREAD, NODE, Action.ADD, None, zoned(None), False, id="a node of no zone"),

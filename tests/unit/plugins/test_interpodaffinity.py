@@ -1,4 +1,4 @@
-"""InterPodAffinity: who must, or would rather, be with whom, and who apart."""
+"""InterPodAffinity: required and preferred affinity and anti-affinity."""
 
 from __future__ import annotations
 
@@ -184,24 +184,24 @@ def test_namespace_labels_change_the_matching_pods():
             {"n0": [wanting("x", together=requiring(term("web")))], "n2": [wanting("y", together=preferring(web=10))]},
             {"hard_pod_affinity_weight": 50},
             [100, 100, 20, 0],
-            id="a required term counts as the profile says",
+            id="a required term counts with the hard weight",
         ),
         pytest.param(
             WEB,
             {"n2": [wanting("y", together=preferring(web=10))]},
             {"ignore_preferred_terms_of_existing_pods": True},
             None,
-            id="placed pods' wishes can be left out",
+            id="preferred terms of existing pods can be ignored",
         ),
-        pytest.param(WEB, {"n0": [DB]}, {}, None, id="nobody wants anything"),
-        pytest.param(wanting("p", together=preferring(web=30)), {"n3": [WEB]}, {}, None, id="nobody in a domain"),
+        pytest.param(WEB, {"n0": [DB]}, {}, None, id="no terms"),
+        pytest.param(wanting("p", together=preferring(web=30)), {"n3": [WEB]}, {}, None, id="no pod in a domain"),
         # a: 10 - 10 = 0, all 0: they are equal
         pytest.param(
             wanting("p", together=preferring(web=10), apart=preferring(db=10)),
             {"n0": [WEB, DB]},
             {},
             [0, 0, 0, 0],
-            id="wishes that cancel out are scored all the same",
+            id="weights that cancel out are scored",
         ),
     ],
 )
@@ -224,14 +224,14 @@ def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, n
     state = CycleState(snapshot.class_of(pod))
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return
-    before, supposed = answers(plugin, state, pod, snapshot), state.clone()
+    before, changed = answers(plugin, state, pod, snapshot), state.clone()
     with snapshot.supposing(placed=[(other, node)]):
-        plugin.add_pod(supposed, pod, other, info)
+        plugin.add_pod(changed, pod, other, info)
         anew = CycleState(snapshot.class_of(pod))
         if not plugin.pre_filter(anew, pod, snapshot).status.is_skip:
-            assert answers(plugin, supposed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
-    plugin.remove_pod(supposed, pod, other, info)
-    assert answers(plugin, supposed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
+            assert answers(plugin, changed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
+    plugin.remove_pod(changed, pod, other, info)
+    assert answers(plugin, changed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
 
 
 def answers(plugin, state, pod, snapshot) -> dict[str, object]:
@@ -245,11 +245,11 @@ WITH_WEB, APART_FROM_WEB = wanting("p", together=requiring(term("web"))), wantin
     ("pod", "resource", "action", "old", "new", "expected"),
     [
         pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, WEB, True, id="who is asked for comes"),
-        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, DB, False, id="somebody else comes"),
-        pytest.param(WITH_WEB, Resource.POD, Action.UPDATE_POD_LABEL, DB, WEB, True, id="somebody becomes the one"),
+        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, DB, False, id="another pod is added"),
+        pytest.param(WITH_WEB, Resource.POD, Action.UPDATE_POD_LABEL, DB, WEB, True, id="a pod gets the label"),
         pytest.param(WITH_WEB, Resource.POD, Action.DELETE, WEB, None, False, id="who is asked for goes"),
         pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, WEB, None, True, id="who stood in the way goes"),
-        pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, DB, None, False, id="somebody else goes"),
+        pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, DB, None, False, id="another pod is deleted"),
         pytest.param(WEB, Resource.POD, Action.DELETE, APART_FROM_WEB, None, True, id="who kept it out goes"),
         pytest.param(WITH_WEB, Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node outside the topology"),
         pytest.param(

@@ -65,7 +65,7 @@ def points(how: NetworkTrafficArgs, snapshot: Snapshot) -> dict[str, int]:
 ARITHMETIC = [
     # 100 - 20*100/80 = 75; 100 - 1*100/80 = 100 - 1 = 99; the busiest has 0
     pytest.param({}, {"a": 80, "b": 20, "c": 1}, {"a": 0, "b": 75, "c": 99}, id="as the article scores"),
-    pytest.param({}, {"a": 0, "b": 0}, {"a": 100, "b": 100}, id="nobody carries anything"),
+    pytest.param({}, {"a": 0, "b": 0}, {"a": 100, "b": 100}, id="no traffic"),
     pytest.param({}, {"a": 7}, {"a": 0}, id="one node"),
     pytest.param({}, {"a": None, "b": None}, {"a": 0, "b": 0}, id="nothing is known"),
     pytest.param({"unknown_score": 40}, {"a": 80, "b": None}, {"a": 0, "b": 40}, id="an unknown node gets what is set"),
@@ -228,9 +228,9 @@ def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> Live
         pytest.param({}, news(sampled(90.0, capacity=100.0)), False, id="as much as saturates it"),
         pytest.param({"direction": "both"}, news(HALF), False, id="the other direction is full"),
         pytest.param({}, news(HALF, query=OTHER), False, id="an answer to another question"),
-        pytest.param({}, news(sampled(90.0)), True, id="a link that tells no capacity refuses nobody"),
-        pytest.param({"capacity": "800"}, news(sampled(90.0)), False, id="it has the capacity that the arguments say"),
-        pytest.param({}, news(None), True, id="a removed sample: what is unknown refuses nobody"),
+        pytest.param({}, news(sampled(90.0)), True, id="a link without capacity is not rejected"),
+        pytest.param({"capacity": "800"}, news(sampled(90.0)), False, id="the capacity of the arguments"),
+        pytest.param({}, news(None), True, id="a removed sample: unknown nodes pass"),
     ],
 )
 def test_a_sample_below_the_limit_helps(more, heard, helps):
@@ -260,7 +260,7 @@ def test_no_filter_unless_configured():
     assert profile_of(plugin).live_sources_of_filters == frozenset()
 
 
-# Both forms, and both beside a reckoning from nothing, after random histories.
+# Both forms, compared with a fresh computation, after random histories.
 
 NAMES = ["n0", "n1", "n2", "n3"]
 amounts = st.none() | st.sampled_from([0.0, 1.5, 40.0, 1e3, 1e12])
@@ -287,8 +287,8 @@ variants = st.builds(
 )
 
 
-class Reckoning:
-    """What a history comes to, told by plain dicts."""
+class FreshTraffic:
+    """The result of a history, in plain dicts."""
 
     def __init__(self, how: NetworkTrafficArgs) -> None:
         self.how = how
@@ -321,45 +321,45 @@ class Reckoning:
 
 @given(how=variants, history=histories)
 def test_both_forms_agree_with_a_fresh_computation_after_any_history(how, history):
-    snapshot, told = Snapshot(), Reckoning(how)
+    snapshot, fresh = Snapshot(), FreshTraffic(how)
     snapshot.live.observe_time(T0)
     plugin, pod = FACTORY.build(how), a_pod("asks")
     for event in [*history, ("look",)]:
-        happen(event, snapshot, told)
+        happen(event, snapshot, fresh)
         if event == ("look",):
-            agree(plugin, pod, snapshot, told)
+            agree(plugin, pod, snapshot, fresh)
 
 
-def happen(event, snapshot: Snapshot, told: Reckoning) -> None:
+def happen(event, snapshot: Snapshot, fresh: FreshTraffic) -> None:
     match event:
         case ("node", name):
             snapshot.set_node(a_node(name))
         case ("no node", name):
             snapshot.remove_node(name)
         case ("pod", name, number, since):
-            told.pods[number] = (name, since)
+            fresh.pods[number] = (name, since)
             snapshot.remove_pod(f"uid-p{number}")
             snapshot.place(a_pod(f"p{number}"), name, bound_at=None if since is None else T0 + since)
         case ("no pod", number):
-            told.pods.pop(number, None)
+            fresh.pods.pop(number, None)
             snapshot.remove_pod(f"uid-p{number}")
         case ("sample", name, receive, transmit, capacity, since):
             sample = Bandwidth(receive=receive, transmit=transmit, capacity=capacity, sampled_at=at(T0 + since))
-            told.samples[name] = sample
-            snapshot.live.set_bandwidth(query_of(told.how).token, name, sample)
+            fresh.samples[name] = sample
+            snapshot.live.set_bandwidth(query_of(fresh.how).token, name, sample)
         case ("no sample", name):
-            told.samples.pop(name, None)
-            snapshot.live.set_bandwidth(query_of(told.how).token, name, None)
+            fresh.samples.pop(name, None)
+            snapshot.live.set_bandwidth(query_of(fresh.how).token, name, None)
 
 
-def agree(plugin, pod, snapshot: Snapshot, told: Reckoning) -> None:
+def agree(plugin, pod, snapshot: Snapshot, fresh: FreshTraffic) -> None:
     state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
     vector = plugin.score_all(state, pod, nodes)
     verdicts = plugin.filter_all(state, pod, nodes)
     assert vector.dtype == np.int64
     for info, points_, code in zip(nodes.infos(), vector.tolist(), verdicts.codes.tolist(), strict=True):
         if info is not None:
-            assert plugin.score(state, pod, info) == points_ == told.score(info.name), info.name
+            assert plugin.score(state, pod, info) == points_ == fresh.score(info.name), info.name
             assert plugin.filter(state, pod, info) == verdicts.statuses[code]
 
 

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: what must be free, and how room, or the lack of it, is preferred."""
+"""NodeResourcesFit: requests that must be free, and the scoring strategies."""
 
 import pytest
 

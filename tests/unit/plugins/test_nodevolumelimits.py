@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: a CSI driver attaches as many volumes to a node as its CSINode says."""
+"""NodeVolumeLimits: the number of volumes of each CSI driver on a node."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cluster(*things, pods=()) -> Snapshot:
 
 
 def answer(pod, snapshot):
-    """What both forms say."""
+    """The status of both forms."""
     plugin, state = NodeVolumeLimits(), CycleState(snapshot.class_of(pod))
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return SUCCESS
@@ -89,11 +89,11 @@ def test_a_deleted_attachment_no_longer_counts():
         NodeVolumeLimits(),
         using("web", "a"),
     )
-    said = []
+    statuses = []
     for change in (attached("v-b", "n0"), attached("v-b", "n9")):
         snapshot.objects(type(change)).set("it", change)
-        said.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0")))
-    assert said == [MAX_VOLUME_COUNT_EXCEEDED, SUCCESS]
+        statuses.append(plugin.filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0")))
+    assert statuses == [MAX_VOLUME_COUNT_EXCEEDED, SUCCESS]
 
 
 def test_an_unprovisioned_volume_counts_for_the_driver_of_its_class():
@@ -127,8 +127,8 @@ def test_a_disk_is_one_whether_a_pod_names_it_or_claims_it():
 
 
 def test_a_claim_that_is_missing_is_named():
-    said = answer(using(), cluster(a_csi_node(disks_example_com=1)))
-    assert said.reasons == ('looking up PVC default/data: persistentvolumeclaim "data" not found',)
+    status = answer(using(), cluster(a_csi_node(disks_example_com=1)))
+    assert status.reasons == ('looking up PVC default/data: persistentvolumeclaim "data" not found',)
 
 
 def test_an_untranslatable_disk_is_an_error():
@@ -157,7 +157,7 @@ def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
         pytest.param(
             Resource.VOLUME_ATTACHMENT, Action.DELETE, attached("v", "n0"), None, True, id="a volume is let go"
         ),
-        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node of which nothing is said"),
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), False, id="a node without CSINode"),
     ],
 )
 def test_only_events_that_may_free_a_volume_requeue_the_pod(resource, action, old, new, helps):

@@ -99,7 +99,7 @@ ZONE_A = {"n0": CONSTRAINTS_NOT_MATCHED, "n1": CONSTRAINTS_NOT_MATCHED, **OUTSID
             {**ZONE_A, "n2": CONSTRAINTS_NOT_MATCHED},
             id="fewer domains than there are to be",
         ),
-        # an empty selector means the pod and counts nobody: 0 + 1 - 0
+        # an empty selector matches the pod and counts no pods: 0 + 1 - 0
         pytest.param(web("p", constraint(label_selector=LabelSelector())), {"n0": 5}, OUTSIDE, id="an empty selector"),
         # zone b does not count where the pod may not go: 1 + 1 - 1
         pytest.param(
@@ -112,7 +112,7 @@ ZONE_A = {"n0": CONSTRAINTS_NOT_MATCHED, "n1": CONSTRAINTS_NOT_MATCHED, **OUTSID
             ZONE_A,
             id="whatever its node affinity",
         ),
-        pytest.param(web("p", constraint(SOFT)), {"n0": 9}, {}, id="a wish refuses nothing"),
+        pytest.param(web("p", constraint(SOFT)), {"n0": 9}, {}, id="ScheduleAnyway rejects no node"),
     ],
 )
 def test_a_domain_may_exceed_the_minimum_by_max_skew(pod, counts, expected):
@@ -161,9 +161,9 @@ def test_match_label_keys_count_only_pods_with_the_same_value():
             [0, 100, 100, 50],
             id="by host",
         ),
-        pytest.param(web("p", constraint(SOFT)), {}, [0, 0, 0, 0], [100, 100, 100, 0], id="nobody anywhere"),
+        pytest.param(web("p", constraint(SOFT)), {}, [0, 0, 0, 0], [100, 100, 100, 0], id="no pods"),
         pytest.param(web("p", constraint(HARD)), {}, [], [], id="what must hold is not scored"),
-        pytest.param(web("p"), {"n0": 5}, [], [], id="no constraints and nobody's pod"),
+        pytest.param(web("p"), {"n0": 5}, [], [], id="no constraints and no owner"),
     ],
 )
 def test_emptier_domains_score_higher(pod, counts, raw, normalized):
@@ -188,7 +188,7 @@ def owned(name: str) -> Pod:
     [
         pytest.param(web("p"), [SERVICE], True, id="a service's pod"),
         pytest.param(owned("p"), [SET], True, id="a replica set's pod"),
-        pytest.param(web("p"), [SET], False, id="somebody else's replica set"),
+        pytest.param(web("p"), [SET], False, id="another replica set"),
         pytest.param(owned("p"), [], False, id="a replica set that is gone"),
         pytest.param(a_pod("p", labels={"app": "db"}), [SERVICE], False, id="not the service's pod"),
     ],
@@ -198,7 +198,7 @@ def test_pods_without_constraints_get_the_default_constraints(pod, objects, appl
     for thing in objects:
         snapshot.objects(type(thing)).set("uid", thing)
     assert refused(pod, snapshot, BY_ZONE) == (ZONE_A if applies else {})
-    # hosts, maxSkew 3, ln 6: n0 1.79 + 2; zones are of another key, so nobody has one; maximum 4, minimum 2
+    # hosts, maxSkew 3, ln 6: n0 1.79 + 2; zones are of another key, so no node has one; maximum 4, minimum 2
     assert points(pod, snapshot)[0] == ([4, 2, 2, 2] if applies else [])
 
 
@@ -219,14 +219,14 @@ def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, n
         return
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return
-    before, supposed = answers(plugin, state, pod, snapshot), state.clone()
+    before, changed = answers(plugin, state, pod, snapshot), state.clone()
     with snapshot.supposing(placed=[(other, node)]):
-        plugin.add_pod(supposed, pod, other, info)
+        plugin.add_pod(changed, pod, other, info)
         anew = CycleState(snapshot.class_of(pod))
         plugin.pre_filter(anew, pod, snapshot)
-        assert answers(plugin, supposed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
-    plugin.remove_pod(supposed, pod, other, info)
-    assert answers(plugin, supposed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
+        assert answers(plugin, changed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
+    plugin.remove_pod(changed, pod, other, info)
+    assert answers(plugin, changed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
 
 
 def answers(plugin, state, pod, snapshot) -> dict[str, object]:

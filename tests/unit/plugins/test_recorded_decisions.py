@@ -59,7 +59,7 @@ def test_one_node_is_checked_as_all_nodes_are_ranked():
 
 def test_messages_are_those_of_kube_scheduler():
     refused = [case for case in cases() if not case.feasible and not is_gated(case)]
-    wrong = {case.pod.key: said for case in refused if (said := rank_of(case).message) != refusal_of(case)}
+    wrong = {case.pod.key: message for case in refused if (message := rank_of(case).message) != refusal_of(case)}
     assert (len(refused), wrong) == (REFUSED, {})
 
 

@@ -1,4 +1,4 @@
-"""What a real kube-scheduler 1.36.3 did when an important pod fitted nowhere: whom it evicted, where, and its words."""
+"""Recorded preemptions of a real kube-scheduler 1.36.3: victims, nodes and messages."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Case:
 
     @property
     def message(self) -> str | None:
-        said = self.answer["message"]
-        return said and said.replace("no new claims to deallocate, ", "")
+        message = self.answer["message"]
+        return message and message.replace("no new claims to deallocate, ", "")
 
 
 @cache
@@ -122,7 +122,7 @@ def worth_of(case: Case, node: str) -> Cost:
 
 def test_messages_are_those_of_kube_scheduler():
     refused = [case for case in cases() if not case.answer["bound"]]
-    wrong = {case.answer["seed"]: said for case in refused if (said := case.ranking.message) != case.message}
+    wrong = {case.answer["seed"]: message for case in refused if (message := case.ranking.message) != case.message}
     assert wrong == {}
 
 

@@ -24,12 +24,12 @@ from harness.builders.profiles import default_profile
 CASES, ANSWERS, REFUSALS = 1_968, 8_936, 5_929
 DATA = Path(__file__).parents[2] / "data" / "oracle" / "volumes.jsonl.xz"
 OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
-"""Said of the nodes that a pod was not asked about."""
+"""The reason of nodes that were not evaluated for a pod."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One pod, the state it was asked on, and what was said of all nodes and of each."""
+    """One pod, the cluster, and the message for all nodes and for each."""
 
     pod: Pod
     snapshot: Snapshot
@@ -39,7 +39,7 @@ class Case:
 
 
 def test_messages_are_those_of_kube_scheduler():
-    wrong = {case.pod.uid: said for case in cases() if (said := message_of(case)) != case.message}
+    wrong = {case.pod.uid: message for case in cases() if (message := message_of(case)) != case.message}
     assert (len(cases()), wrong) == (CASES, {})
 
 
@@ -68,10 +68,10 @@ def recorded_reasons(case: Case, node: str) -> list[str]:
     """``0/4 nodes are available: 1 <reason>, 3 <of the others>.``, or one reason for all nodes and ``. not found``."""
     if not case.nodes[node]:
         return []
-    said = before_preemption(case.nodes[node]).split(": ", 1)[1]
-    if said.endswith(". not found"):
-        return [said.removesuffix(". not found")]
-    counted = [entry.partition(" ")[2] for entry in said.rstrip(".").split(", ")]
+    message = before_preemption(case.nodes[node]).split(": ", 1)[1]
+    if message.endswith(". not found"):
+        return [message.removesuffix(". not found")]
+    counted = [entry.partition(" ")[2] for entry in message.rstrip(".").split(", ")]
     return sorted(reason for reason in counted if reason != OTHERS)
 
 

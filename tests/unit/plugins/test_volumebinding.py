@@ -75,7 +75,7 @@ def test_terms_on_node_names_match_every_node():
 
 
 @pytest.mark.parametrize(
-    ("things", "said"),
+    ("things", "reason"),
     [
         pytest.param([], 'persistentvolumeclaim "data" not found', id="missing"),
         pytest.param(
@@ -106,8 +106,8 @@ def test_terms_on_node_names_match_every_node():
         pytest.param([a_claim(volume="gone")], 'persistentvolume "gone" not found', id="its volume is gone"),
     ],
 )
-def test_an_unusable_claim_rejects_the_pod_everywhere(things, said):
-    assert refusal(using(), *things) == f"{said}. not found"
+def test_an_unusable_claim_rejects_the_pod_everywhere(things, reason):
+    assert refusal(using(), *things) == f"{reason}. not found"
 
 
 def test_the_claim_of_an_ephemeral_volume_must_be_owned_by_the_pod():
@@ -155,8 +155,8 @@ def test_a_selector_of_the_claim_chooses_among_volumes():
 
 
 def test_a_prebound_volume_is_taken_or_none():
-    promise = ClaimReference(namespace="default", name="data")
-    volumes = [a_volume("free"), a_volume("kept", "n2", size="4Gi", claim_ref=promise)]
+    reference = ClaimReference(namespace="default", name="data")
+    volumes = [a_volume("free"), a_volume("kept", "n2", size="4Gi", claim_ref=reference)]
     assert feasible(using(), BY_HAND, a_claim(), *volumes) == ["n2"]
 
 
@@ -216,8 +216,12 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
         pytest.param(Resource.STORAGE_CLASS, ADD, None, a_class(), True, id="a class"),
         pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class(zones=["a"]), True, id="other topologies"),
         pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class("other"), False, id="else of a class"),
-        pytest.param(Resource.CSI_STORAGE_CAPACITY, UPDATE, room("1Gi", "a"), room("2Gi", "a"), True, id="more room"),
-        pytest.param(Resource.CSI_STORAGE_CAPACITY, UPDATE, room("2Gi", "a"), room("1Gi", "a"), False, id="less room"),
+        pytest.param(
+            Resource.CSI_STORAGE_CAPACITY, UPDATE, room("1Gi", "a"), room("2Gi", "a"), True, id="more capacity"
+        ),
+        pytest.param(
+            Resource.CSI_STORAGE_CAPACITY, UPDATE, room("2Gi", "a"), room("1Gi", "a"), False, id="less capacity"
+        ),
         pytest.param(Resource.CSI_NODE, UPDATE, a_csi_node(), a_csi_node(d=3), False, id="more places on a node"),
         pytest.param(
             Resource.CSI_NODE,
@@ -238,8 +242,8 @@ def test_only_events_that_may_bind_the_claim_requeue_the_pod(resource, action, o
 def test_an_assumed_volume_holds_until_it_changes():
     snapshot = cluster(a_volume("disk"))
     volumes = snapshot.objects(PersistentVolume)
-    supposed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
-    volumes.suppose("disk", supposed)
+    assumed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
+    volumes.suppose("disk", assumed)
     known(snapshot, a_volume("disk", version=2))  # the same, newer
     assert volumes.named("disk").spec.claim_ref is not None
     assert volumes.real("disk").spec.claim_ref is None

@@ -57,7 +57,7 @@ def reasons(pod, other) -> tuple[str, ...]:
         pytest.param(gce(), gce("o", "d2"), False, id="another one"),
         pytest.param(gce(read_only=True), gce("o", read_only=True), False, id="both only read it"),
         pytest.param(gce(read_only=True), gce("o"), True, id="one writes it"),
-        pytest.param(ebs(), ebs("o"), True, id="a disk of Amazon's, which nobody shares"),
+        pytest.param(ebs(), ebs("o"), True, id="an EBS disk cannot be shared"),
         pytest.param(iscsi(), iscsi("o"), True, id="an iSCSI target"),
         pytest.param(iscsi(read_only=True), iscsi("o", read_only=True), False, id="a target that both only read"),
         pytest.param(rbd("web", "m1", "m2"), rbd("o", "m2", "m3"), True, id="an image of a cluster with one monitor"),
@@ -104,11 +104,11 @@ def test_removing_the_only_user_frees_the_claim_and_adding_one_takes_it():
     snapshot, pod, plugin = exclusive(using("first")), using("second"), VolumeRestrictions()
     state, node = CycleState(snapshot.class_of(pod)), node_info(snapshot, "n0")
     assert plugin.pre_filter(state, pod, snapshot).status.is_success
-    supposed = state.clone()
-    plugin.remove_pod(supposed, pod, using("first"), node)
-    assert plugin.filter(supposed, pod, node).is_success
-    plugin.add_pod(supposed, pod, using("third"), node)
-    assert plugin.filter(supposed, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
+    changed = state.clone()
+    plugin.remove_pod(changed, pod, using("first"), node)
+    assert plugin.filter(changed, pod, node).is_success
+    plugin.add_pod(changed, pod, using("third"), node)
+    assert plugin.filter(changed, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
     assert plugin.filter(state, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
 
 

@@ -51,7 +51,7 @@ def test_a_node_must_be_in_the_zone_of_the_volume(labels, node, refused):
 
 
 @pytest.mark.parametrize(
-    ("things", "said"),
+    ("things", "reason"),
     [
         pytest.param([], 'persistentvolumeclaim "data" not found', id="no claim"),
         pytest.param([a_claim(volume="disk")], 'persistentvolume "disk" not found', id="no volume"),
@@ -62,11 +62,11 @@ def test_a_node_must_be_in_the_zone_of_the_volume(labels, node, refused):
         pytest.param([a_claim(), a_class(mode="Immediate")], "PersistentVolume had no name", id="not bound yet"),
     ],
 )
-def test_a_claim_without_volume_or_class_rejects_the_pod(things, said):
+def test_a_claim_without_volume_or_class_rejects_the_pod(things, reason):
     snapshot, pod = Snapshot(), using()
     known(snapshot, *things)
     answer = VolumeZone().pre_filter(CycleState(snapshot.class_of(pod)), pod, snapshot)
-    assert answer.status.reasons == (said,)
+    assert answer.status.reasons == (reason,)
 
 
 def test_filter_without_pre_filter_gives_the_same_reasons():

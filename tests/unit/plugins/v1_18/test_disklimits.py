@@ -64,7 +64,7 @@ def a_class(name: str, provisioner: str) -> StorageClass:
 
 
 def refused(plugin: DiskLimits, pod: Pod, node, placed=(), things=()) -> bool:
-    """Whether the plugin refuses the node, in its words and by both of its forms."""
+    """Whether the plugin rejects the node, by both of its forms."""
     snapshot = Snapshot()
     snapshot.set_node(node)
     for number, thing in enumerate(things):

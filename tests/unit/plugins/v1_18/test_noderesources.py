@@ -1,4 +1,4 @@
-"""Scores by cpu and memory as 1.18 had them: free room, used room, balance, limits."""
+"""Scores of 1.18 by cpu and memory: least and most allocated, balance, limits."""
 
 import pytest
 

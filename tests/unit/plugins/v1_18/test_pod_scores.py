@@ -56,11 +56,11 @@ def wishing(together: int = 0, apart: int = 0) -> Pod:
         pytest.param(
             wishing(together=1), {"a": 50, "b": 29, "c": 29}, {"a": 100, "b": 57, "c": 57}, id="all wished for"
         ),
-        # raw -3, -1, -2: measured up to 0, so that nobody has 100
+        # raw -3, -1, -2: measured up to 0, so that no node has 100
         pytest.param(wishing(apart=1), {"a": 3, "b": 1, "c": 2}, {"a": 0, "b": 66, "c": 33}, id="all unwished for"),
         pytest.param(wishing(together=5), {"a": 2, "b": 1}, {"a": 100, "b": 50, "c": 0}, id="one with nothing"),
         pytest.param(wishing(together=5), {"a": 1, "b": 1, "c": 1}, {"a": 100, "b": 100, "c": 100}, id="all alike"),
-        pytest.param(wishing(together=5), {}, None, id="nobody to be with"),
+        pytest.param(wishing(together=5), {}, None, id="no matching pod"),
     ],
 )
 def test_affinity_is_measured_from_0(pod, counts, expected):

@@ -1,4 +1,4 @@
-"""The providers of 1.18 by name: the article's lists, what gates add, and what files may say about them."""
+"""The providers of 1.18: the article's lists, what gates add, and how files may change them."""
 
 import json
 from pathlib import Path
@@ -70,18 +70,18 @@ def test_before_gates_a_provider_has_the_articles_plugins_at_each_point_in_its_o
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize(
-    ("said", "on"),
+    ("text", "on"),
     [
         pytest.param("", [SPREAD], id="as the release had them"),
         pytest.param(f"{SPREAD}=false", [], id="both off"),
-        pytest.param(f"{SPREAD}=1,{LIMITS}=T", [SPREAD, LIMITS], id="both on, in Go's words"),
+        pytest.param(f"{SPREAD}=1,{LIMITS}=T", [SPREAD, LIMITS], id="both on, as Go writes booleans"),
         pytest.param(f"{LIMITS}=true", [SPREAD, LIMITS], id="one named, the other as it was"),
         pytest.param(f"{LIMITS}=true, {SPREAD}=False", [LIMITS], id="the other way round"),
         pytest.param(f"{SPREAD}=false,{SPREAD}=true", [SPREAD], id="the last word counts"),
     ],
 )
-def test_gates_append_their_plugins(provider, said, on):
-    assert listed(PRESETS[provider].gated(gates_for(provider, said))) == with_gates(provider, *on)
+def test_gates_append_their_plugins(provider, text, on):
+    assert listed(PRESETS[provider].gated(gates_for(provider, text))) == with_gates(provider, *on)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -108,9 +108,9 @@ def test_listed_plugins_also_run_after_a_node_is_chosen(provider):
 
 
 def test_every_combination_of_provider_and_gates_is_another_configuration():
-    said = ["", f"{SPREAD}=false", f"{LIMITS}=true", f"{SPREAD}=false,{LIMITS}=true"]
-    digests = {read_configuration(None, provider=provider, gates=g).digest for provider in PROVIDERS for g in said}
-    assert len(digests) == len(PROVIDERS) * len(said)
+    text = ["", f"{SPREAD}=false", f"{LIMITS}=true", f"{SPREAD}=false,{LIMITS}=true"]
+    digests = {read_configuration(None, provider=provider, gates=g).digest for provider in PROVIDERS for g in text}
+    assert len(digests) == len(PROVIDERS) * len(text)
 
 
 def test_full_nodes_are_better_only_for_the_cluster_autoscaler():
@@ -119,7 +119,7 @@ def test_full_nodes_are_better_only_for_the_cluster_autoscaler():
 
 
 @pytest.mark.parametrize(
-    ("provider", "said", "sentence"),
+    ("provider", "text", "sentence"),
     [
         ("DefaultProvider", "Even=true", f"want {SPREAD} or {LIMITS}, got 'Even'"),
         ("DefaultProvider", f"{SPREAD}=yes", f"want {SPREAD}=true or {SPREAD}=false, got '{SPREAD}=yes'"),
@@ -131,9 +131,9 @@ def test_full_nodes_are_better_only_for_the_cluster_autoscaler():
         ),
     ],
 )
-def test_an_invalid_gate_is_rejected_with_the_valid_ones(provider, said, sentence):
+def test_an_invalid_gate_is_rejected_with_the_valid_ones(provider, text, sentence):
     with pytest.raises(GateError) as caught:
-        read_configuration(None, provider=provider, gates=said)
+        read_configuration(None, provider=provider, gates=text)
     assert str(caught.value) == f"featureGates: {sentence}"
 
 
@@ -202,9 +202,9 @@ def test_pods_without_constraints_are_not_spread_by_default():
     assert (args.defaulting_type, args.default_constraints) == ("List", None)
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "many"])
-def test_an_invalid_number_of_disks_is_rejected(monkeypatch, said):
-    monkeypatch.setenv(MOST_DISKS_VARIABLE, said)
+@pytest.mark.parametrize("text", ["0", "-1", "many"])
+def test_an_invalid_number_of_disks_is_rejected(monkeypatch, text):
+    monkeypatch.setenv(MOST_DISKS_VARIABLE, text)
     read_configuration(None)
-    with pytest.raises(ConfigurationError, match=f"KUBE_MAX_PD_VOLS: want a whole number above 0, got '{said}'"):
+    with pytest.raises(ConfigurationError, match=f"KUBE_MAX_PD_VOLS: want a whole number above 0, got '{text}'"):
         read_configuration(None, provider="DefaultProvider")

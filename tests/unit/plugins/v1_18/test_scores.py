@@ -1,4 +1,4 @@
-"""Scores by what is said of nodes, as 1.18 had them: images, labels, taints, the wish to be left alone."""
+"""Scores of 1.18 by nodes: images, labels, taints, avoided controllers."""
 
 import json
 
@@ -72,7 +72,7 @@ def preferring(*terms: PreferredNodeTerm):
     [
         # raw 30, 10, 0; 100 * 10 / 30
         pytest.param(preferring(term(30, zone="x"), term(10, zone="y")), {"a": 100, "b": 33, "c": 0}, id="labels"),
-        # the name in the first term says nothing, and neither does the second term: raw 5, 0, 0
+        # the name in the first term does not count, and neither does the second term: raw 5, 0, 0
         pytest.param(
             preferring(term(5, zone="x", node="c"), term(50, node="b")), {"a": 100, "b": 0, "c": 0}, id="not names"
         ),
@@ -122,7 +122,7 @@ def owned(kind: str, uid: str, *, controller: bool = True):
         pytest.param(owned("ReplicaSet", "u2"), set(), id="another uid"),
         pytest.param(owned("StatefulSet", "u3"), set(), id="other kinds are never avoided"),
         pytest.param(owned("ReplicaSet", "u1", controller=False), set(), id="nor an owner that is no controller"),
-        pytest.param(a_pod(), set(), id="nor a pod of nobody"),
+        pytest.param(a_pod(), set(), id="nor a pod without controller"),
     ],
 )
 def test_avoided_nodes_score_0_and_all_others_100(pod, avoiders):
