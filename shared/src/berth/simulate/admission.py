@@ -27,7 +27,7 @@ from berth.api.volumes import (
 from berth.api.workloads import SYSTEM_PRIORITIES, PriorityClass
 from berth.simulate.defaults import with_defaults, with_label_keys, with_tolerations
 from berth.simulate.documents import decode
-from berth.simulate.objects import FoundObject, KubernetesObject, Limit, LimitRange, RuntimeClass, as_pod
+from berth.simulate.objects import FoundObject, Limit, LimitRange, ReadObject, RuntimeClass, as_pod
 
 _PREEMPTS: Final = "PreemptLowerPriority"
 _CONTAINER: Final = "Container"
@@ -78,13 +78,13 @@ class StoredObjects:
     """The ``pods`` and ``others`` of the cluster, and the pods ``to_place``. ``problems`` name missing objects."""
 
     pods: tuple[Pod, ...] = ()
-    others: list[KubernetesObject] = field(default_factory=list)
+    others: list[ReadObject] = field(default_factory=list)
     to_place: tuple[Pod, ...] = ()
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def stored(cluster: Sequence[FoundObject[KubernetesObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
+def stored(cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
     """All objects as stored, with the claims that would be made for the pods."""
     return _Admission(cluster).stored(cluster, to_place)
 
@@ -92,7 +92,7 @@ def stored(cluster: Sequence[FoundObject[KubernetesObject]], to_place: Iterable[
 class _Admission:
     """Admits objects one by one."""
 
-    def __init__(self, cluster: Sequence[FoundObject[KubernetesObject]]) -> None:
+    def __init__(self, cluster: Sequence[FoundObject[ReadObject]]) -> None:
         self._priorities = {
             name: PriorityClass(metadata=ObjectMeta(name=name), value=value)
             for name, value in SYSTEM_PRIORITIES.items()
@@ -117,9 +117,7 @@ class _Admission:
         self._pods_claims: list[PersistentVolumeClaim] = []
         self._places_of_notes: dict[str, list[str]] = {}
 
-    def stored(
-        self, cluster: Sequence[FoundObject[KubernetesObject]], to_place: Iterable[FoundObject[Pod]]
-    ) -> StoredObjects:
+    def stored(self, cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
         stored = self._stored
         stored.others = [self._other(one) for one in cluster if not isinstance(one.value, Pod)]
         stored.pods = tuple(self._pod(pod) for one in cluster if (pod := as_pod(one)) is not None)
@@ -131,7 +129,7 @@ class _Admission:
         stored.notes.extend(_immediate_binding([*self._new_claims, *made], stored.others))
         return stored
 
-    def _other(self, found: FoundObject[KubernetesObject]) -> KubernetesObject:
+    def _other(self, found: FoundObject[ReadObject]) -> ReadObject:
         if not found.manifest or not isinstance(found.value, PersistentVolumeClaim):
             return found.value
         claim = _with_class(found.value, self._default_class)
@@ -277,7 +275,7 @@ def _key(claim: PersistentVolumeClaim) -> tuple[str, str]:
     return claim.metadata.namespace, claim.metadata.name
 
 
-def _immediate_binding(new: Iterable[PersistentVolumeClaim], others: Iterable[KubernetesObject]) -> Iterator[str]:
+def _immediate_binding(new: Iterable[PersistentVolumeClaim], others: Iterable[ReadObject]) -> Iterator[str]:
     """A note about claims that a controller would bind before the pod is scheduled; here nobody does."""
     waiting = {
         one.metadata.name

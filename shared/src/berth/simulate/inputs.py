@@ -26,9 +26,9 @@ from berth.simulate.documents import Document, documents
 from berth.simulate.objects import (
     FoundObject,
     Identity,
-    KubernetesObject,
     LimitRange,
     ObjectReader,
+    ReadObject,
     RuntimeClass,
     as_pod,
 )
@@ -50,7 +50,7 @@ _NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batc
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
 
-Objects = dict[Identity, FoundObject[KubernetesObject]]
+Objects = dict[Identity, FoundObject[ReadObject]]
 
 
 class InputError(UsageError):
@@ -129,7 +129,7 @@ def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
         yield from documents("standard input" if name == STDIN else name, data, problems)
 
 
-def _unique(found: Iterable[FoundObject[KubernetesObject]], problems: list[str]) -> Objects:
+def _unique(found: Iterable[FoundObject[ReadObject]], problems: list[str]) -> Objects:
     """Each object once. The same in two files is fine, two states of it are not."""
     by_identity: Objects = {}
     for one in found:
@@ -139,7 +139,7 @@ def _unique(found: Iterable[FoundObject[KubernetesObject]], problems: list[str])
     return by_identity
 
 
-def _pods(found: Iterable[FoundObject[KubernetesObject]]) -> Iterator[FoundObject[Pod]]:
+def _pods(found: Iterable[FoundObject[ReadObject]]) -> Iterator[FoundObject[Pod]]:
     return (pod for one in found if (pod := as_pod(one)) is not None)
 
 
@@ -232,7 +232,7 @@ def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
     return snapshot, sum(_set_pod(snapshot, pod) for pod in objects.pods)
 
 
-def _set(snapshot: Snapshot, one: KubernetesObject) -> None:
+def _set(snapshot: Snapshot, one: ReadObject) -> None:
     if isinstance(one, Node):
         snapshot.set_node(one)
     elif isinstance(one, Namespace):

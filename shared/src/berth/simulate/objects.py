@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.kinds import PLUGIN_KINDS, PluginObject
+from berth.api.kinds import NAMESPACE, NODE, PLUGIN_KINDS, POD, PRIORITY_CLASS, Kind, PluginObject
 from berth.api.meta import ObjectMeta, Trimmed, trim
 from berth.api.node import Node
 from berth.api.pod import Pod, Quantities, Toleration
@@ -71,9 +71,9 @@ class RuntimeClass(Trimmed, frozen=True, kw_only=True):
     scheduling: Scheduling | None = None
 
 
-KubernetesObject = Pod | Node | Namespace | PriorityClass | LimitRange | RuntimeClass | PluginObject
+ReadObject = Pod | Node | Namespace | PriorityClass | LimitRange | RuntimeClass | PluginObject
 
-T = TypeVar("T", bound=KubernetesObject)
+T = TypeVar("T", bound=ReadObject)
 
 Identity = tuple[str, str, str]
 """Kind, namespace and name."""
@@ -96,39 +96,24 @@ class FoundObject(Generic[T]):
         return self.kind, self.value.metadata.namespace, self.value.metadata.name
 
 
-def as_pod(found: FoundObject[KubernetesObject]) -> FoundObject[Pod] | None:
+def as_pod(found: FoundObject[ReadObject]) -> FoundObject[Pod] | None:
     """The same object when it is a pod; for type checkers."""
     if not isinstance(found.value, Pod):
         return None
     return FoundObject(where=found.where, kind=found.kind, value=found.value, manifest=found.manifest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadableKind:
-    """A kind that is read: its version, its type, and whether its objects are in namespaces."""
-
-    version: str
-    struct: type[KubernetesObject]
-    is_namespaced: bool = True
-
-    @property
-    def group(self) -> str:
-        """``apps`` of ``apps/v1``; empty of ``v1``."""
-        return self.version.rpartition("/")[0]
-
-
-KINDS: Final[Mapping[str, ReadableKind]] = {
-    "Pod": ReadableKind(version="v1", struct=Pod),
-    "Node": ReadableKind(version="v1", struct=Node, is_namespaced=False),
-    "Namespace": ReadableKind(version="v1", struct=Namespace, is_namespaced=False),
-    "LimitRange": ReadableKind(version="v1", struct=LimitRange),
-    "PriorityClass": ReadableKind(version="scheduling.k8s.io/v1", struct=PriorityClass, is_namespaced=False),
-    "RuntimeClass": ReadableKind(version="node.k8s.io/v1", struct=RuntimeClass, is_namespaced=False),
-    **{
-        read.kind: ReadableKind(version=read.api_version, struct=read.struct, is_namespaced=read.is_namespaced)
-        for read in PLUGIN_KINDS.values()
-    },
-}
+_KINDS: Final[tuple[Kind[ReadObject], ...]] = (
+    POD,
+    NODE,
+    NAMESPACE,
+    PRIORITY_CLASS,
+    Kind(name="limitrange", struct=LimitRange, plural="limitranges"),
+    Kind(name="runtimeclass", struct=RuntimeClass, group="node.k8s.io", plural="runtimeclasses", is_namespaced=False),
+    *PLUGIN_KINDS.values(),
+)
+KINDS: Final[Mapping[str, Kind[ReadObject]]] = {kind.kind: kind for kind in _KINDS}
+"""The kinds that are read, by their Kubernetes names."""
 
 _BY_LOWER_CASE: Final = {kind.lower(): kind for kind in KINDS}
 
@@ -146,7 +131,7 @@ class ObjectReader:
     others: Counter[str] = field(default_factory=Counter)
     _decoders: dict[str, msgspec.json.Decoder[Any]] = field(default_factory=dict)
 
-    def read(self, documents: Iterable[Document]) -> Iterator[FoundObject[KubernetesObject]]:
+    def read(self, documents: Iterable[Document]) -> Iterator[FoundObject[ReadObject]]:
         """The objects of kinds that are read."""
         for document in documents:
             kind = KINDS.get(document.kind)
@@ -158,10 +143,10 @@ class ObjectReader:
             elif (found := self._found(document, kind)) is not None:
                 yield found
 
-    def _found(self, document: Document, kind: ReadableKind) -> FoundObject[KubernetesObject] | None:
+    def _found(self, document: Document, kind: Kind[ReadObject]) -> FoundObject[ReadObject] | None:
         decoder = self._decoders.setdefault(document.kind, msgspec.json.Decoder(kind.struct))
         try:
-            value: KubernetesObject = decode(decoder, document.raw)
+            value: ReadObject = decode(decoder, document.raw)
             if not value.metadata.name:
                 raise DecodeError("metadata.name: missing: give it a name")  # noqa: TRY301 - reported as the others
         except DecodeError as exc:
@@ -191,7 +176,7 @@ def _mistaken_kind(document: Document) -> str:
     kind = KINDS[close]
     is_of_kubernetes = "." not in group or group.endswith(_KUBERNETES_GROUPS)
     is_wrong = document.api_version and is_of_kubernetes and (group != kind.group or not _VERSION.fullmatch(version))
-    return f"apiVersion: want {kind.version!r} for a {close}, got {document.api_version!r}" if is_wrong else ""
+    return f"apiVersion: want {kind.api_version!r} for a {close}, got {document.api_version!r}" if is_wrong else ""
 
 
 def _full_kind(document: Document) -> str:
@@ -199,7 +184,7 @@ def _full_kind(document: Document) -> str:
     return f"{document.kind}.{group}" if group else document.kind
 
 
-def _identified(kind: str, value: KubernetesObject, readable: ReadableKind) -> KubernetesObject:
+def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> ReadObject:
     """The object with a namespace and a uid."""
     own = value.metadata
     namespace = (own.namespace or DEFAULT_NAMESPACE) if readable.is_namespaced else ""
