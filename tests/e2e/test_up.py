@@ -74,7 +74,7 @@ def test_child_that_dies_is_started_again_and_a_line_says_so(name: str, restarte
     before = restarted.said
     pid = restarted.kill(name)
     restarted.wait_for(lambda: restarted.pids.get(name, pid) != pid, f"{name} to be back")
-    assert f"berth: {name} ended (killed by SIGKILL); starting it again in" in restarted.said.removeprefix(before)
+    assert f"berth: {name} ended (killed by SIGKILL); restarting it in" in restarted.said.removeprefix(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from berth.api.errors import TemporaryError
-from berth.cli.pipeline.pipeline import ANY_PORT, _is_ours, embedded_nats, is_free
-from berth.cli.pipeline.reachable import open_bus
+from berth.cli.pipeline.servers import ANY_PORT, check_nats_server, connect_bus, embedded_nats, is_free
 from berth.cli.pipeline.supervisor import Supervisor
 from harness.servers.child_processes import free_ports
 from harness.servers.nats_server import NatsServer
@@ -21,7 +20,7 @@ async def started(ports: tuple[int, ...], folder: Path) -> str:
     """Start it, see that clients are served, end it; where it was."""
     async with Supervisor(print) as supervisor:
         url = await embedded_nats(ports, folder, supervisor, within=START)
-        await (await open_bus(url)).close()
+        await (await connect_bus(url)).close()
         return url
 
 
@@ -52,4 +51,4 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(own_nats_server
 
 async def test_a_server_that_took_the_port_at_the_same_moment_is_not_taken_for_ours(own_nats_server: NatsServer):
     with pytest.raises(TemporaryError, match="another server took it"):
-        await _is_ours(own_nats_server.settings.port, "berth-ours")
+        await check_nats_server(own_nats_server.settings.port, "berth-ours")

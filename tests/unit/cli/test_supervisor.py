@@ -50,7 +50,7 @@ async def test_a_child_that_was_killed_is_started_again_and_a_line_says_so(said)
         first = supervisor.pid("scorer-1")
         os.kill(first, signal.SIGKILL)
         await until(lambda: supervisor.pid("scorer-1") not in {None, first})
-    assert said == ["scorer-1 ended (killed by SIGKILL); starting it again in 0.01 s"]
+    assert said == ["scorer-1 ended (killed by SIGKILL); restarting it in 0.01 s"]
 
 
 async def test_a_child_that_keeps_dying_is_started_less_and_less_often(said):
@@ -68,7 +68,7 @@ async def test_a_child_that_can_never_run_as_it_was_told_to_ends_the_whole(said)
 
     with pytest.raises(ExceptionGroup) as caught:
         await whole()
-    assert caught.group_contains(ChildRefusedError, match="watcher cannot start as it was told to")
+    assert caught.group_contains(ChildRefusedError, match="watcher cannot start with these settings")
 
 
 async def test_leaving_ends_every_child(said):
@@ -89,7 +89,7 @@ async def test_what_others_need_ends_after_them(said, tmp_path):
     async with Supervisor(said.append) as supervisor:
         for name, pause, serves in (("server", 0, True), ("client", 0.3, False)):
             code = slow.format(pause, str(order), f"{name} ", str(tmp_path / name))
-            supervisor.start(python(code, name, serves_others=serves))
+            supervisor.start(python(code, name, stops_last=serves))
         await until(lambda: (tmp_path / "server").exists() and (tmp_path / "client").exists())
     assert order.read_text() == "client server "
 

@@ -1,104 +1,219 @@
-"""What the commands that only look have in common: where NATS is, and in which form they answer.
-
-A pod as people name it: ``namespace/name``, or the name alone in the namespace ``default``.
-"""
+"""What the bus and the API server hold about one pod: its last Decision, evictions, and the pod itself."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Final
 
-import typer
+import msgspec
 
-from berth.api.errors import BerthError
-from berth.api.subjects import PREFIX, escape_dotted, escape_token
-from berth.bus.interface import BusLostError, MissingError, Session
+from berth.api.errors import DecodeError
+from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode
+from berth.api.mirror import decode_entry
+from berth.api.pod import Pod
+from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
+from berth.bus.interface import Session
+from berth.bus.stages import OUTCOME
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
+from berth.cli.options import NotFoundError, PodName
+from berth.cli.rendering import ago
+from berth.cluster.snapshot import Snapshot
+from berth.kube.client import KubeClient
+from berth.kube.pods import get_pod
+from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
-from berth.process.sessions import nats_bus
-from berth.process.settings import NatsSettings
-from berth.process.sources import SettingsError, read_settings
 
-
-class OutputFormat(StrEnum):
-    """In which form a command answers."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-class NoSuchThingError(BerthError):
-    """The answer is no: there is nothing of what was asked for."""
-
-
-Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="For people or for programs.")]
-
-NatsUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--nats",
-        metavar="URL",
-        help=f"Where NATS is: BERTH_NATS_URL, else {NatsSettings().url}.",
-        show_default=False,
-    ),
-]
-
-
-@asynccontextmanager
-async def asking(nats: str | None, *, name: str) -> AsyncIterator[Session]:
-    """A session for a command that only looks; user, password and the like come from ``BERTH_NATS_*``.
-
-    Raises:
-        UsageError: the address or what belongs to it cannot be used.
-        BusLostError: nobody is there.
-    """
-    try:
-        settings = read_settings(flags={"nats.url": nats} if nats else {})
-    except SettingsError as exc:
-        raise UsageError("; ".join(exc.problems)) from exc
-    try:
-        session = await nats_bus(settings).connect(name=f"berth-{name}")
-    except BusLostError as exc:
-        raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
-    try:
-        _see_that_it_is_ours(session)
-        yield session
-    finally:
-        await session.close()
-
-
-def _see_that_it_is_ours(session: Session) -> None:
-    if not session.bus_id:
-        raise MissingError("looking at NATS: it has nothing of berth: start `berth up`, or run `berth bus apply`")
-
-
-DEFAULT_NAMESPACE = "default"
+LOOK_BACK: Final = 20_000
+"""How many Decisions, of all pods, are searched for the one that evicted a pod: one or two seconds."""
+_POD: Final = msgspec.json.Decoder(Pod)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodName:
-    """Which pod a command is about."""
+class EvictionRecord:
+    """A preemption that was carried out for ``pod``, at a time of NATS's clock."""
 
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    def filter(self, stage: str) -> str:
-        """The subjects of the pod's messages of a stage (``*``: of all), whichever profile serves it."""
-        return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
+    pod: PodName
+    uid: str
+    preemption: Preemption
+    at: datetime
 
 
-def parse_pod(text: str) -> PodName:
-    """Read what was typed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedDecision:
+    """A Decision with its time and the time of reading, both of NATS's clock.
+
+    ``preemption`` is the last one for the pod; ``evicted_for`` is the one that evicted the pod.
+    """
+
+    decision: Decision
+    at: datetime
+    now: datetime
+    preemption: EvictionRecord | None = None
+    evicted_for: EvictionRecord | None = None
+
+
+async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
+    """The pod's last Decision.
 
     Raises:
-        UsageError: it is no pod's name.
+        NotFoundError: there is none; the text has the stage in which the pod is, if it is on the bus.
+        DecodeError: it cannot be decoded.
     """
-    namespace, slash, name = text.rpartition("/")
-    if not name or (slash and not namespace) or "/" in namespace:
-        raise UsageError(f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {DEFAULT_NAMESPACE}")
-    return PodName(namespace=namespace or DEFAULT_NAMESPACE, name=name)
+    stored = await session.last(DECISIONS, name.filter("decision"))
+    if stored is None:
+        raise NotFoundError(f"looking for a Decision on pod {str(name)!r}: {await _stage_of(session, name)}")
+    decision = decode(stored.data, Decision)
+    return ExplainedDecision(
+        decision=decision,
+        at=stored.time,
+        now=(await session.state(DECISIONS)).now,
+        preemption=await preemption_for(session, decision),
+        evicted_for=await eviction_of(session, decision, stored.sequence),
+    )
+
+
+async def _stage_of(session: Session, name: PodName) -> str:
+    for stream, stage, waits in ((PENDING, "pending", "to be ranked"), (RANKED, "ranked", "to be bound")):
+        stored = await session.last(stream, name.filter(stage))
+        if stored is not None:
+            since = ago(stored.time, (await session.state(stream)).now)
+            return f"there is none yet: it waits {waits}, asked for {since}"
+    return (
+        "there is none, and nothing on the bus waits (Decisions are kept for an hour; is it a pod for berth? Is it "
+        "gated? Then name the cluster with --kubeconfig)"
+    )
+
+
+async def preemption_for(session: Session, decision: Decision) -> EvictionRecord | None:
+    """The last preemption for the pod of a Decision."""
+    name = PodName(namespace=decision.namespace, name=decision.pod)
+    return await _last(session, name.filter("decision"), 0, lambda made: made.uid == decision.uid)
+
+
+async def eviction_of(session: Session, decision: Decision, after: int) -> EvictionRecord | None:
+    """The preemption that evicted the pod after the Decision of this sequence bound it.
+
+    None while the pod exists, and when none of the last Decisions evicted it.
+    """
+    if decision.outcome is not Outcome.BOUND or await _exists(session, decision.uid):
+        return None
+    after = max(after, (await session.state(DECISIONS)).last_sequence - LOOK_BACK)
+    return await _last(session, f"{PREFIX}.decision.>", after, lambda made: _is_victim(decision.uid, made))
+
+
+def _is_victim(uid: str, of: Decision) -> bool:
+    return of.preemption is not None and any(victim.uid == uid for victim in of.preemption.victims)
+
+
+async def _exists(session: Session, uid: str) -> bool:
+    """Whether the mirror has the pod, and it is not being deleted."""
+    entry = await session.get(CLUSTER, key("pod", uid))
+    if entry is None or entry.data is None:
+        return False
+    try:
+        return _POD.decode(decode_entry(entry.data).object).metadata.deletion_timestamp is None
+    except (DecodeError, msgspec.MsgspecError):
+        return True
+
+
+async def _last(
+    session: Session, subject: str, after: int, matches: Callable[[Decision], bool]
+) -> EvictionRecord | None:
+    found = None
+    async for at, made in _preempting(session, subject, after):
+        if made.preemption is not None and made.preemption.victims and matches(made):
+            name = PodName(namespace=made.namespace, name=made.pod)
+            found = EvictionRecord(pod=name, uid=made.uid, preemption=made.preemption, at=at)
+    return found
+
+
+async def _preempting(session: Session, subject: str, after: int) -> AsyncIterator[tuple[datetime, Decision]]:
+    """The Decisions that preempt; the outcome is in a header, so that the others need not be decoded."""
+    async for stored in session.scan(DECISIONS, subject, after=after):
+        if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
+            try:
+                yield stored.time, decode(stored.data, Decision)
+            except DecodeError:
+                continue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPod:
+    """A pod, and where it was found, for messages."""
+
+    pod: Pod
+    where: str
+
+
+async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconfig: Path | None) -> FoundPod:
+    """The pod, from the API server of the kubeconfig, or from the bus.
+
+    Raises:
+        NotFoundError: it is nowhere.
+        UsageError: the kubeconfig is of another cluster.
+        KubeconfigError, TemporaryError: the API server cannot be reached.
+    """
+    if kubeconfig is not None:
+        return FoundPod(pod=await get_pod_from_api(session, name, kubeconfig), where="the API server")
+    found = await _in_a_stream(session, name) or _in_the_mirror(snapshot, name)
+    if found is None:
+        raise NotFoundError(
+            f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (a pod that sleeps until "
+            "something changes, or is gated, is in the watcher only): name the cluster with --kubeconfig"
+        )
+    return found
+
+
+async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
+    """The pod as the API server has it. Raises as :func:`find_pod`."""
+    async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
+        served = await read_served_cluster(session)
+        if served and served != await read_cluster_id(client):
+            raise UsageError(
+                f"asking for pod {str(name)!r}: NATS serves another cluster than {str(kubeconfig)!r} names"
+            )
+        pod = await get_pod(client, name.namespace, name.name)
+    if pod is None:
+        raise NotFoundError(f"looking for pod {str(name)!r}: the API server has no such pod")
+    return pod
+
+
+async def _in_a_stream(session: Session, name: PodName) -> FoundPod | None:
+    pending = await session.last(PENDING, name.filter("pending"))
+    if pending is not None:
+        return FoundPod(pod=decode(pending.data, Pending).pod, where=PENDING)
+    ranked = await session.last(RANKED, name.filter("ranked"))
+    return FoundPod(pod=decode(ranked.data, Ranked).pod, where=RANKED) if ranked is not None else None
+
+
+def _in_the_mirror(snapshot: Snapshot, name: PodName) -> FoundPod | None:
+    placed = (one.pod for row in range(snapshot.size) for one in snapshot.placed_on_row(row))
+    for pod in chain(placed, (nominated.pod for nominated in snapshot.nominations())):
+        if (pod.metadata.namespace, pod.metadata.name) == (name.namespace, name.name):
+            return FoundPod(pod=pod, where="bucket cluster")
+    return None
+
+
+async def last_attempt(session: Session, name: PodName, pod: Pod) -> Attempt:
+    """The attempt of the pod's last Decision, so that ties are broken as they were then; else attempt 0."""
+    stored = await session.last(DECISIONS, name.filter("decision"))
+    try:
+        attempt = Attempt.parse(decode(stored.data, Decision).attempt) if stored is not None else None
+    except DecodeError:
+        attempt = None
+    if attempt is not None and attempt.uid == pod.uid:
+        return attempt
+    return Attempt(uid=Uid(pod.uid), term=Term(0), n=0)
+
+
+async def config_in_use(session: Session, pod: Pod) -> str:
+    """The digest of the configuration in the last Decision of the pod's profile; empty if there is none."""
+    stored = await session.last(DECISIONS, f"{PREFIX}.decision.{escape_token(pod.spec.scheduler_name)}.>")
+    try:
+        return decode(stored.data, Decision).config if stored is not None else ""
+    except DecodeError:
+        return ""

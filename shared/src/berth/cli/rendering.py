@@ -1,6 +1,6 @@
-"""How the command speaks: lines and tables for people, JSON for machines, errors on one line.
+"""Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
 
-How identities, times and amounts are shown to people: short, and the same everywhere.
+Results go to standard output; what happens meanwhile goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE: Final = 240
-"""Columns that a table may take where no terminal cuts it: long names stay whole for ``grep``."""
+"""The width of a table, in columns, without a terminal: long names stay whole for ``grep``."""
 
 
-def say(line: str) -> None:
-    """One plain line on standard output, at once: whoever waits for it may be a program."""
+def print_line(line: str) -> None:
+    """One line on standard output, flushed: a program may wait for it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def note(line: str) -> None:
-    """One line about how things go, on standard error."""
+    """One line on standard error."""
     sys.stderr.write(f"berth: {line}\n")
     sys.stderr.flush()
 
 
-def say_json(value: object, *, indent: int = 2) -> None:
-    """One JSON document; without an indent on one line, for what goes on."""
+def print_json(value: object, *, indent: int = 2) -> None:
+    """One JSON document; without an indent it is one line, for a stream of documents."""
     data = msgspec.json.encode(value)
-    say((msgspec.json.format(data, indent=indent) if indent else data).decode())
+    print_line((msgspec.json.format(data, indent=indent) if indent else data).decode())
 
 
-def page() -> Console:
-    """For tables and sentences: wrapped at the terminal's width, and not at all where there is no terminal."""
+def open_console() -> Console:
+    """A console that wraps at the terminal's width, and not at all without a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDE)
 
 
-def show(*parts: RenderableType) -> None:
-    """Print what was asked for, a part below the other."""
-    console = page()
+def print_rich(*parts: RenderableType) -> None:
+    """Print the parts, one below the other."""
+    console = open_console()
     if console.is_terminal:
         _print(console, parts)
         return
     with console.capture() as captured:
         _print(console, parts)
     for line in captured.get().splitlines():
-        say(line.rstrip())  # a terminal's cells that are only filled up mean nothing to a program
+        print_line(line.rstrip())  # without the padding of table cells
 
 
 def _print(console: Console, parts: Iterable[RenderableType]) -> None:
@@ -63,8 +63,8 @@ def _print(console: Console, parts: Iterable[RenderableType]) -> None:
         console.print(part, markup=False)
 
 
-def columns(*names: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns that hold numbers stand to the right."""
+def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table without lines; columns of numbers are aligned to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
@@ -72,38 +72,37 @@ def columns(*names: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text that is shown as it is: what comes from elsewhere may look like markup."""
+    """Text that is printed as it is, also where it looks like markup."""
     return Text(text, style=style)
 
 
-def below(text: str, style: str = "") -> Padding:
-    """Text that belongs to the line above it, also where it is wrapped."""
+def indented(text: str, style: str = "") -> Padding:
+    """Text below the line that it belongs to, indented also where it is wrapped."""
     return Padding(plain(text, style), (0, 0, 0, 2))
 
 
-CONFIRMED_WITHIN: Final = timedelta(seconds=35)
-"""How long ago the quietest kind may have been confirmed where all is well: what changes is told at once, and where
-nothing does, every watch says so once in 20 to 30 s; then that takes its way."""
+CURRENT_WITHIN: Final = timedelta(seconds=35)
+"""A mirror whose oldest watermark is younger than this is current: of a kind that does not change, the watch sends a
+bookmark only once in 20 to 30 s."""
 
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-
 _IDENTITY: Final = re.compile(f"(?P<host>.+)_{_UUID}(?:_(?P<name>.+))?")
-
 _UID_SHOWN: Final = 4
-
 _MINUTE: Final = 60
-
 _HOUR: Final = 3600
-
 _TEN: Final = 10
-
 _AMOUNTS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-
 _THOUSAND: Final = 1000
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key by which ``node-9`` comes before ``node-10``."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _DIGITS.split(name)]
 
 
 def short_identity(identity: str) -> str:
-    """Who a process is, without what only makes it unique: ``scorer-2``, or the host that it runs on."""
+    """The name of a process without the part that makes it unique: ``scorer-2``, or its host."""
     found = _IDENTITY.fullmatch(identity)
     return (found["name"] or found["host"]) if found else identity
 
@@ -115,7 +114,7 @@ def short_attempt(attempt: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time with the unit that suits it: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    """A length of time in a suitable unit: ``3.1 ms``, ``4.2 s``, ``2 min 5 s``, ``1 h 3 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < _MINUTE:
@@ -127,22 +126,22 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """How long ago something was; what clocks disagree about is now."""
+    """How long ago something was; 0 where clocks differ."""
     return f"{duration(max(0.0, (now - then).total_seconds()))} ago"
 
 
 def is_current(age: float) -> bool:
-    """Whether a view that was last confirmed so many seconds ago may well be the newest state."""
-    return age <= CONFIRMED_WITHIN.total_seconds()
+    """Whether a mirror confirmed so many seconds ago has the newest state."""
+    return age <= CURRENT_WITHIN.total_seconds()
 
 
 def clock(at: datetime) -> str:
-    """The time of day where the reader is, to the millisecond."""
+    """The local time of day, to the millisecond."""
     return at.astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def per_second(amount: float | None) -> str:
-    """Bytes per second: ``12.3 MB/s``; nothing for what is not known."""
+    """Bytes per second: ``12.3 MB/s``; empty for unknown."""
     return "" if amount is None else f"{_scaled(amount)}/s"
 
 

@@ -1,27 +1,41 @@
-"""``berth config``: what is wrong with a configuration file, and what it becomes."""
+"""``berth config``: check a configuration file, print it with its defaults, list the presets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import yaml
 
-from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
 from berth.api.config.load import ConfigurationError
-from berth.cli.rendering import note, say
-from berth.plugins.presets import CURRENT_RELEASE, DEFAULT_NAME, PRESETS, UnknownPresetError, deprecation_warning
-from berth.plugins.v1_18.providers import GateError
-from berth.process.configuration import read_configuration
+from berth.api.config.profiles import expand
+from berth.api.config.types import PluginRef, Plugins, Point
+from berth.cli.options import Output, OutputFormat
+from berth.cli.rendering import indented, new_table, note, plain, print_json, print_line, print_rich
+from berth.plugins.presets import (
+    CURRENT_RELEASE,
+    DEFAULT_NAME,
+    EVERY_GATE,
+    PRESETS,
+    Preset,
+    UnknownPresetError,
+    deprecation_warning,
+    preset,
+)
+from berth.plugins.registry import plugins_of_release
+from berth.plugins.v1_18.providers import GateError, GateValues, read_gates
+from berth.process.configuration import known_plugins, read_configuration
 from berth.process.exits import Exit
 from berth.process.start import problems_in_services
 
 app = typer.Typer(help="Configuration files (KubeSchedulerConfiguration).", no_args_is_help=True)
+
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
 
@@ -36,30 +50,32 @@ File = Annotated[
         metavar="FILE", help="A KubeSchedulerConfiguration; - is standard input.", parser=_named, show_default=False
     ),
 ]
+
 Provider = Annotated[
     str | None,
     typer.Option(
         "--algorithm-provider",
         metavar="NAME",
         envvar="BERTH_ALGORITHM_PROVIDER",
-        help=f"Plugins that a file starts from: {', '.join(PRESETS)}.",
+        help=f"The preset that a file starts from: {', '.join(PRESETS)}.",
         show_default=False,
     ),
 ]
+
 Gates = Annotated[
     str | None,
     typer.Option(
         "--feature-gates",
         metavar="A=true,B=false",
         envvar="BERTH_FEATURE_GATES",
-        help="Gates of the provider on and off; `berth config providers` lists them.",
+        help="Feature gates of the preset, on or off; `berth config providers` lists them.",
         show_default=False,
     ),
 ]
 
 
 class ConfigFormat(StrEnum):
-    """How a configuration is printed."""
+    """The form of a configuration."""
 
     YAML = "yaml"
     JSON = "json"
@@ -67,14 +83,14 @@ class ConfigFormat(StrEnum):
 
 @app.command("check")
 def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates = None) -> None:
-    """Say everything that is wrong with a file (exit code 2), or that nothing is, and what in it means nothing here."""
+    """Print all errors of a file (exit code 2), or that it has none, and the fields that berth ignores."""
     configuration = configured_for_services(file, algorithm_provider, feature_gates)
     for sentence in configuration.converted:
-        say(f"{file}: {sentence}")
+        print_line(f"{file}: {sentence}")
     for path in configuration.ignored:
-        say(f"{file}: {path}: means nothing here")
+        print_line(f"{file}: {path}: means nothing here")
     names = ", ".join(profile.scheduler_name for profile in configuration.profiles)
-    say(f"{file}: fine, schedules pods of {names}")
+    print_line(f"{file}: fine, schedules pods of {names}")
 
 
 @app.command("show")
@@ -82,23 +98,23 @@ def show(
     file: File,
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
-    form: Annotated[ConfigFormat, typer.Option("-o", "--output", help="As what to print it.")] = ConfigFormat.YAML,
+    form: Annotated[ConfigFormat, typer.Option("-o", "--output", help="The form to print.")] = ConfigFormat.YAML,
 ) -> None:
-    """Print what a file becomes with every default, presets expanded: a file that means the same."""
+    """Print a file with all defaults and its presets expanded: an equivalent file."""
     configuration = configured(file, algorithm_provider, feature_gates)
     document = as_document(configuration)
     hint = "" if configuration.release == CURRENT_RELEASE else _read_again_with(algorithm_provider, feature_gates)
     if hint:
         note(hint)
     if form is ConfigFormat.JSON:
-        say(json.dumps(document, indent=2))
+        print_line(json.dumps(document, indent=2))
     else:
         comment = f"# {hint}\n" if hint else ""
-        say(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
+        print_line(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
 
 
 def _read_again_with(provider: str | None, gates: str | None) -> str:
-    """A file alone cannot name plugins that are gone from v1."""
+    """A hint: a file alone cannot name plugins that v1 no longer has."""
     flags = f"--algorithm-provider={provider}{f' --feature-gates={gates}' if gates else ''}"
     return f"plugins here are those of an older release: a file with them is read with {flags}"
 
@@ -106,7 +122,7 @@ def _read_again_with(provider: str | None, gates: str | None) -> str:
 def configured_for_services(
     file: Path | None, provider: str | None, gates: str | None = None
 ) -> KubeSchedulerConfiguration:
-    """The same, and nothing in it is refused by the services."""
+    """As :func:`configured`, and the services accept it too."""
     configuration = configured(file, provider, gates)
     problems = problems_in_services(configuration)
     if problems:
@@ -115,9 +131,9 @@ def configured_for_services(
 
 
 def configured(file: Path | None, provider: str | None, gates: str | None = None) -> KubeSchedulerConfiguration:
-    """The configuration; what is wrong with it is said on standard error, a line each, and ends the command with 2.
+    """The configuration. Its errors are printed on standard error, a line each, and end the command with 2.
 
-    So is that the flag for the provider is an old one, where kube-scheduler said so of it.
+    A warning is printed for a preset that kube-scheduler called deprecated.
     """
     try:
         configuration = read_configuration(file, provider=provider or DEFAULT_NAME, gates=gates or "")
@@ -139,6 +155,75 @@ def _refuse(file: Path | None, problems: Iterable[str]) -> NoReturn:
 
 
 def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:
-    """The kubeconfig that the file names, if it does."""
+    """The kubeconfig that the file names."""
     named = configuration.client_connection.kubeconfig
     return Path(named).expanduser() if named else None
+
+
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Only this preset; by default all.", show_default=False)
+]
+
+
+@app.command("providers")
+def providers(name: Name = None, feature_gates: Gates = None, output: Output = OutputFormat.TABLE) -> None:
+    """Print the plugins of each name that --algorithm-provider takes, by extension point, before and after gates."""
+    try:
+        values = read_gates(feature_gates or "", EVERY_GATE)
+        chosen = PRESETS if name is None else {name: preset(name)}
+    except (GateError, UnknownPresetError) as error:
+        note(str(error))
+        raise typer.Exit(Exit.USAGE) from error
+    if output is OutputFormat.JSON:
+        print_json({each: preset_json(found, values) for each, found in chosen.items()})
+        return
+    for each, found in chosen.items():
+        _show(each, found, values)
+
+
+def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
+    """A preset for programs, without empty points; the plugins in ``beside`` run after the others."""
+    return {
+        "release": of.release,
+        "gates": _gates_of(of, values),
+        "beforeGates": _by_point(lists_of(of.plugins, of.release)),
+        "afterGates": _by_point(lists_of(of.gated(values), of.release)),
+        "beside": _by_point(lists_of(of.appended, of.release)),
+    }
+
+
+def lists_of(plugins: Plugins, release: str) -> PluginLists:
+    """The plugins of each extension point; one in multiPoint is at each point that it has."""
+    known = plugins_of_release(release, known_plugins())
+    return expand(plugins, Plugins(), {name: plugin.points for name, plugin in known.items()})
+
+
+def _gates_of(of: Preset, values: GateValues) -> dict[str, bool]:
+    return {gate.name: values.get(gate.name, gate.is_on) for gate in of.gates}
+
+
+def _by_point(lists: PluginLists) -> dict[str, list[dict[str, Any]]]:
+    return {str(point): [_described(ref, point) for ref in refs] for point, refs in lists.items() if refs}
+
+
+def _described(ref: PluginRef, point: Point) -> dict[str, Any]:
+    return {"name": ref.name, "weight": ref.weight or 1} if point is Point.SCORE else {"name": ref.name}
+
+
+def _show(name: str, of: Preset, values: GateValues) -> None:
+    before = lists_of(of.plugins, of.release)
+    after = lists_of(of.gated(values), of.release)
+    beside = lists_of(of.appended, of.release)
+    table = new_table("POINT", "BEFORE GATES", "BY GATES", "BESIDE")
+    for point in Point:
+        added = after[point][len(before[point]) :]
+        if after[point] or beside[point]:
+            cells = (_listed(refs, point) for refs in (before[point], added, beside[point]))
+            table.add_row(plain(point), *(plain(cell) for cell in cells))
+    gates = ", ".join(f"{gate}={str(is_on).lower()}" for gate, is_on in _gates_of(of, values).items())
+    print_rich(plain(f"{name} ({of.release}{'; ' if gates else ''}{gates})", "bold"), indented(""), table, plain(""))
+
+
+def _listed(refs: Iterable[PluginRef], point: Point) -> str:
+    """A line a plugin."""
+    return "\n".join(f"{ref.name} {ref.weight or 1}" if point is Point.SCORE else ref.name for ref in refs)

@@ -1,7 +1,4 @@
-"""``berth plugin list``: every plugin that a configuration can name, where it is called, and what wakes its pods.
-
-``berth plugin``: the plugins that there are, and the start of one's own.
-"""
+"""``berth plugin``: list the plugins, with where they are called and what requeues their pods; start a new one."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ import typer
 
 from berth.api.config.types import EVERYTHING
 from berth.cli.commands.pluginpackage import files_of, name_problem
-from berth.cli.lookup import Output, OutputFormat
-from berth.cli.rendering import columns, note, plain, say, say_json, show
+from berth.cli.options import Output, OutputFormat
+from berth.cli.rendering import new_table, note, plain, print_json, print_line, print_rich
 from berth.framework.events import Action
 from berth.framework.interface import EnqueueExtensions, Plugin
 from berth.framework.profile import POINT_TYPES, REFUSING, RUNS_IN, services_of
@@ -25,15 +22,18 @@ from berth.plugins.v1_18.providers import RELEASE as OLDER
 from berth.process.configuration import PluginBuildError, known_plugins
 from berth.process.exits import Exit
 
+app = typer.Typer(help="Plugins: list them, or start your own.", no_args_is_help=True)
 _PREFIXES: Final = ("UPDATE_NODE_", "UPDATE_POD_")
 
 
 class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin for programs.
+    """A plugin as JSON.
 
-    ``release``: the release of Kubernetes that it is of; an older one is to be had with --algorithm-provider alone.
-    ``points``: the services that call it, by extension point. ``wakes_on``: what may help a pod that it refused, by
-    resource, ``*`` for everything that happens; None when that hangs on arguments that have to be written.
+    Attributes:
+        release: the release of Kubernetes; an older one is available with --algorithm-provider only.
+        points: the services that call it, by extension point.
+        wakes_on: by resource, the events that requeue pods it rejected; ``*`` is every event. ``None`` when that
+            depends on arguments that have no default.
     """
 
     name: str
@@ -43,22 +43,45 @@ class PluginListing(msgspec.Struct, frozen=True, kw_only=True):
     takes_arguments: bool
 
 
+@app.command("list")
 def plugins(output: Output = OutputFormat.TABLE) -> None:
-    """Print every plugin, its extension points, the services that call it, and the events that wake pods it refused."""
+    """Print every plugin, its extension points, the services that call it, and the events that requeue its pods."""
     listed = list(_every())
     if output is OutputFormat.JSON:
-        say_json(listed)
+        print_json(listed)
         return
-    table = columns("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "PODS THAT IT REFUSED WAKE ON")
+    table = new_table("PLUGIN", "RELEASE", "POINTS", "CALLED IN", "REQUEUES REJECTED PODS ON")
     for one in listed:
         services = dict.fromkeys(service for services in one.points.values() for service in services)
         release = "" if one.release == CURRENT_RELEASE else one.release
         table.add_row(*map(plain, (one.name, release, ", ".join(one.points), ", ".join(services), _wakes_on(one))))
-    show(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
+    print_rich(table, "", f"Those of {OLDER} run with the presets of that release: `berth config providers`.")
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="Its name in a configuration: FirstNode.", show_default=False)],
+    folder: Annotated[Path | None, typer.Option(help="The folder to write; by default a new one here.")] = None,
+) -> None:
+    """Write a package with a plugin that scores nodes, its entry point, and a test that passes."""
+    problem = name_problem(name)
+    if problem:
+        note(problem)
+        raise typer.Exit(Exit.USAGE)
+    files = files_of(name)
+    root = folder or Path(files.folder)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        note(f"writing plugin {name!r}: want a new or empty folder, got {str(root)!r}")
+        raise typer.Exit(Exit.USAGE)
+    for path, text in files.texts.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        print_line(str(target))
 
 
 def _every() -> Iterator[PluginListing]:
-    """Today's, then those that were others in the older release, or are gone."""
+    """The plugins of today, then those of the older release that were different or are gone."""
     today = known_plugins()
     yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
     before = known_plugins(release=OLDER)
@@ -66,8 +89,8 @@ def _every() -> Iterator[PluginListing]:
 
 
 def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginListing:
-    """What there is to say of a plugin without a configuration."""
-    plugin = _made(factory)
+    """A plugin with its default arguments."""
+    plugin = _built(factory)
     points = {str(point): tuple(map(str, services_of(point))) for point in factory.points}
     if isinstance(plugin, EnqueueExtensions):
         points["events"] = tuple(map(str, RUNS_IN[EnqueueExtensions]))
@@ -80,8 +103,8 @@ def listed_as(factory: PluginFactory, release: str = CURRENT_RELEASE) -> PluginL
     )
 
 
-def _made(factory: PluginFactory) -> Plugin | None:
-    """The plugin by default; None when some argument must be written."""
+def _built(factory: PluginFactory) -> Plugin | None:
+    """The plugin with default arguments; None if an argument has no default."""
     args = factory.args_type() if factory.args_type is not None else None
     if args is not None and factory.validate(args, ""):
         return None
@@ -114,30 +137,3 @@ def _wakes_on(one: PluginListing) -> str:
     if EVERYTHING in one.wakes_on:
         return "everything that happens"
     return "; ".join(f"{resource}: {', '.join(actions)}" for resource, actions in one.wakes_on.items())
-
-
-app = typer.Typer(help="Plugins: those that there are, and one's own.", no_args_is_help=True)
-
-app.command("list")(plugins)
-
-
-@app.command("new")
-def new(
-    name: Annotated[str, typer.Argument(help="As a configuration will name it: FirstNode.", show_default=False)],
-    folder: Annotated[Path | None, typer.Option(help="Where to write it; by default a new folder here.")] = None,
-) -> None:
-    """Write a package with a plugin that scores nodes, its entry point, and a test that passes."""
-    problem = name_problem(name)
-    if problem:
-        note(problem)
-        raise typer.Exit(Exit.USAGE)
-    files = files_of(name)
-    root = folder or Path(files.folder)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        note(f"writing plugin {name!r}: want a new or empty folder, got {str(root)!r}")
-        raise typer.Exit(Exit.USAGE)
-    for path, text in files.texts.items():
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        say(str(target))

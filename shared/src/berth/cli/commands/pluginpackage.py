@@ -1,4 +1,4 @@
-"""The files of a new plugin's package: small enough to be read whole, and they work as they are."""
+"""The files of a new plugin's package, as templates. They work unchanged, and are short enough to be read whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ description = "The plugin $name for berth"
 requires-python = ">=3.11"
 dependencies = ["berth-core"]
 
-# What makes berth find it: the name that a configuration gives it, and where its factory is.
+# berth finds it by this entry point: its name in a configuration, and its factory.
 [project.entry-points."berth.plugins"]
 $name = "$module:FACTORY"
 
@@ -51,29 +51,29 @@ NAME = "$name"
 
 
 class ${name}Args(Args, frozen=True, kw_only=True):
-    """The arguments as a configuration's pluginConfig has them; every one has a default."""
+    """The arguments in a configuration's pluginConfig; each has a default."""
 
     label: str = "example.com/$folder"
 
 
 class $name(ScorePlugin):
-    """One instance serves one profile. What belongs to one pod's cycle goes into the CycleState."""
+    """One instance serves one profile. State of one pod's cycle belongs into the CycleState."""
 
     name: ClassVar[str] = NAME
-    # What score() looks at: here the node's own object, so that berth may keep the answer until that changes.
-    # Without this line it is asked anew for each pod: always right, only slower.
+    # What score() reads: here the node's own object, so that berth may cache the score until that changes.
+    # Without this line score() is called for each pod: always right, but slower.
     reads = Reads.NODE
 
     def __init__(self, args: ${name}Args) -> None:
         self._label = args.label
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
-        """How good the node is for the pod, 0..100. For a "no" there is FilterPlugin, which gives reasons."""
+        """The score of the node for the pod, 0..100. A FilterPlugin rejects nodes, with reasons."""
         return 100 if self._label in node.labels else 0
 
 
 def validate(args: ${name}Args, path: str) -> list[str]:
-    """Every problem of the arguments, beginning with where it is; a configuration with any is refused."""
+    """All errors in the arguments, each with its path first; a configuration with any is rejected."""
     return [] if args.label else [f"{path}.label: want the key of a label, got ''"]
 
 
@@ -117,7 +117,7 @@ def node(name: str, **labels: str) -> Node:
 
 
 def ranked(*nodes: Node) -> dict[str, int]:
-    """What the plugin gives each node, the best first."""
+    """The plugin's score of each node, the best first."""
     known = with_third_party([FACTORY])
     profiles = build_profiles(load(CONFIGURATION, known=known, preset=DEFAULT), known)
     snapshot = Snapshot()
@@ -148,7 +148,7 @@ profiles:
     multiPoint: # at every extension point that the plugin has
       enabled:
       - name: $name
-        weight: 10 # its points count ten times, beside those of the default plugins
+        weight: 10 # its scores count ten times; the default plugins score too
 """)
 
 
@@ -161,14 +161,14 @@ class PackageFiles:
 
 
 def name_problem(name: str) -> str:
-    """Why a plugin cannot have this name; empty when it can."""
+    """Why a plugin cannot have this name; empty if it can."""
     if _NAME.fullmatch(name) and not keyword.iskeyword(_words(name, "_")):
         return ""
     return f"naming the plugin {name!r}: want words with capitals and nothing between, such as FirstNode"
 
 
 def files_of(name: str) -> PackageFiles:
-    """The package of a plugin with a fitting name."""
+    """The package of a plugin with a valid name."""
     folder, module = _words(name, "-"), _words(name, "_")
     templates = {
         "pyproject.toml": PYPROJECT,

@@ -1,7 +1,4 @@
-"""Counting what passes on the bus: how many messages of each stage, by whom, with what outcome.
-
-``berth run``: the main job on the embedded default, from nothing to every pod bound, under a live table.
-"""
+"""``berth run``: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import Annotated, Final, Self
 
 import msgspec
+import typer
 from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -21,111 +19,83 @@ from rich.status import Status
 from rich.table import Table
 
 from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.livedata import decode_bandwidth
 from berth.api.messages import Decision, Outcome, Pending, Ranked, decode
-from berth.api.subjects import PodSubject
-from berth.cli.commands.top import natural
-from berth.cli.journey import OUTCOME_STYLES, Step, by_subject, candidates_of, node_of
+from berth.api.subjects import PodSubject, unescape
+from berth.bus.interface import Session
+from berth.cli.commands.config import Gates, Provider, configured
+from berth.cli.explain import Weights, candidates_table
+from berth.cli.options import run_command
 from berth.cli.pipeline.pipeline import Pipeline, PipelineOptions, pipeline
 from berth.cli.pipeline.programs import ServiceOptions
-from berth.cli.pipeline.reachable import open_bus
-from berth.cli.pipeline.traffic import first_samples, where_pods_went
-from berth.cli.reasons import Weights, best_nodes
-from berth.cli.rendering import columns, page, plain, say, short_identity, show
+from berth.cli.pipeline.servers import connect_bus
+from berth.cli.rendering import natural, new_table, open_console, plain, print_line, print_rich, short_identity
+from berth.cli.timeline import OUTCOME_STYLES, TracedMessage, candidates_of, node_of, subject_table
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.plugins.presets import DEFAULT_NAME
 from berth.process.configuration import profiles_of, read_configuration
+from berth.process.exits import Exit
 from berth.sim.nodes import make_pod
 
-
-class MessageCounts:
-    """The counts so far. Feed it every message of ``berth.>``."""
-
-    def __init__(self) -> None:
-        self.stages: Counter[str] = Counter()
-        self.scorers: Counter[str] = Counter()
-        self.outcomes: Counter[Outcome] = Counter()
-        self.nodes: Counter[str] = Counter()
-        self.bound: set[str] = set()
-        self.unreadable = 0
-
-    def hear(self, subject: str, data: bytes) -> None:
-        """Count one message; what cannot be read is counted as such."""
-        try:
-            self._count(PodSubject.parse(subject).stage, data)
-        except DecodeError:
-            self.unreadable += 1
-
-    def _count(self, stage: str, data: bytes) -> None:
-        if stage == "ranked":
-            self.scorers[decode(data, Ranked).scorer] += 1
-        elif stage == "decision":
-            self._count_decision(decode(data, Decision))
-        else:
-            decode(data, Pending)
-        self.stages[stage] += 1
-
-    def _count_decision(self, decision: Decision) -> None:
-        self.outcomes[decision.outcome] += 1
-        if decision.outcome is Outcome.BOUND and decision.uid not in self.bound:
-            self.bound.add(decision.uid)
-            self.nodes[decision.node] += 1
-
-    def spread(self) -> str:
-        """Fewest and most pods that a node got, of those that got any."""
-        return f"{min(self.nodes.values())}..{max(self.nodes.values())}" if self.nodes else "none"
-
-
 _CREATES_AT_ONCE = 16
-
 _REDRAW = timedelta(seconds=0.1)
-
 _LINE_EVERY = timedelta(seconds=1)
-
 START_DEADLINE = timedelta(seconds=60)
-"""How long the services may take to be ready; it is 2 s where nothing else happens."""
+"""How long the services may take to be ready; usually it is 2 s."""
+SAMPLES_DEADLINE: Final = timedelta(seconds=10)
+"""How long to wait for the collector's first samples: two of its polls."""
+
+Traffic = Mapping[str, float]
+"""Received bytes per second, by node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How much to do."""
+    """The size of a run."""
 
     pods: int = 1000
     nodes: int = 100
     scorers: int = 2
     verbosity: int = 0
     deadline: timedelta = timedelta(minutes=5)
-    """When to give up and say how far it came."""
+    """When to give up."""
     algorithm_provider: str | None = None
-    """Name of the preset that the profile starts from, as it was typed; NetworkTraffic comes on top."""
+    """Name of the preset that the profile starts from, as typed; NetworkTraffic is added."""
     feature_gates: str | None = None
-    """Its gates, as they were typed."""
+    """Feature gates of the preset, as typed."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Observed:
-    """What was heard on the bus: everything counted, one pod's messages kept."""
+def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
+    pods: Annotated[int, typer.Option(help="Number of pods.", min=1)] = 1000,
+    nodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 100,
+    scorers: Annotated[int, typer.Option(help="Number of scorers.", min=1, max=256)] = 2,
+    deadline: Annotated[float, typer.Option(help="Seconds after which to give up.", min=1)] = 300,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+) -> None:
+    """See it work: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
+    configured(None, algorithm_provider, feature_gates)
+    options = RunOptions(
+        pods=pods,
+        nodes=nodes,
+        scorers=scorers,
+        deadline=timedelta(seconds=deadline),
+        algorithm_provider=algorithm_provider,
+        feature_gates=feature_gates,
+    )
+    if not run_command(_run(options)):
+        raise typer.Exit(Exit.NO)
 
-    pod: str
-    tally: MessageCounts = field(default_factory=MessageCounts)
-    steps: list[Step] = field(default_factory=list)
 
-    def hear(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """Take one message of ``berth.>``."""
-        del headers
-        self.tally.hear(subject, data)
-        if subject.endswith(f".{self.pod}") and PodSubject.parse(subject).pod == self.pod:
-            self.steps.append(Step(at=time.monotonic(), subject=subject, data=data))
-
-
-async def run(options: RunOptions) -> bool:
-    """Do the main job; whether every pod was bound."""
+async def _run(options: RunOptions) -> bool:
+    """Whether every pod was bound."""
     scorers = f"{options.scorers} scorers" if options.scorers > 1 else "1 scorer"
-    show(
+    print_rich(
         f"berth: {options.nodes} simulated nodes, watcher, binder, metrics collector, {scorers}, "
         "each a process of its own, meeting on an embedded NATS server"
     )
-    what = PipelineOptions(
+    pipeline_options = PipelineOptions(
         nodes=options.nodes,
         scorers=options.scorers,
         weighs_traffic=True,
@@ -134,11 +104,11 @@ async def run(options: RunOptions) -> bool:
         verbosity=options.verbosity,
         keep_services_quiet=True,
     )
-    console = page()
+    console = open_console()
     starting = console.status("starting the NATS server and the simulated cluster")
     starting.start()
     try:
-        async with pipeline(what, lambda text: console.print(text, markup=False)) as running:
+        async with pipeline(pipeline_options, lambda text: console.print(text, markup=False)) as running:
             await _until_ready(running, starting, options.deadline)
             return await _schedule(running, starting, options)
     finally:
@@ -146,41 +116,41 @@ async def run(options: RunOptions) -> bool:
 
 
 async def _until_ready(running: Pipeline, starting: Status, deadline: timedelta) -> None:
-    """Wait until every service works, under a line that says for whom.
+    """Wait until every service is ready, with a status line that names the missing ones.
 
     Raises:
-        TemporaryError: somebody is not ready at the deadline; the last words of each of them have been shown.
+        TemporaryError: some are not ready at the deadline; the ends of their logs have been printed.
     """
     end = time.monotonic() + min(deadline, START_DEADLINE).total_seconds()
     while missing := running.not_ready():
         starting.update(f"starting {', '.join(missing)}")
         if time.monotonic() > end:
-            running.tell_last_words(missing)
+            running.report_logs(missing)
             raise TemporaryError(f"starting the services: not ready in time: {', '.join(missing)}")
         await asyncio.sleep(_REDRAW.total_seconds())
 
 
 async def _schedule(running: Pipeline, starting: Status, options: RunOptions) -> bool:
     observed = Observed(pod=_pod_name(options.pods))
-    session = await open_bus(running.nats)
+    session = await connect_bus(running.nats)
     credentials = await KubeCredentials.from_source(source_for(str(running.kubeconfig)))
     try:
         starting.update("waiting for the first samples of the nodes' traffic")
         traffic = await first_samples(session, options.nodes)
         starting.stop()
-        await session.subscribe("berth.>", observed.hear)
+        await session.subscribe("berth.>", observed.add)
         async with KubeClient(credentials) as client:
             began = time.monotonic()
             creating = asyncio.create_task(_create_pods(client, options.pods))
             await _watch(observed, options, creating)
             took = time.monotonic() - began
             await creating
-            bound = await _bound(client)
+            bound = await _bound_pods(client)
     finally:
         await session.close()
     _explain(observed, running.options)
-    say("")
-    say(where_pods_went(traffic, observed.tally.nodes))
+    print_line("")
+    print_line(traffic_summary(traffic, observed.counts.nodes))
     _summarise(observed, options, bound, took)
     return bound == options.pods
 
@@ -202,32 +172,32 @@ async def _create_pods(client: KubeClient, count: int) -> None:
     await asyncio.gather(*(create() for _ in range(_CREATES_AT_ONCE)))
 
 
-async def _bound(client: KubeClient) -> int:
-    """How many pods the API server shows on a node: what counts in the end."""
+async def _bound_pods(client: KubeClient) -> int:
+    """How many pods have a node at the API server, which is what counts."""
     answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
     return len(msgspec.json.decode(answer.body)["items"])
 
 
 async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task[None]) -> None:
-    """Show how it goes until every pod is bound or the time is over: a live table on a terminal, lines elsewhere."""
+    """Print the progress until all pods are bound or the time is over: a live table on a terminal, else lines."""
     progress = Progress(
         TextColumn("bound"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
     )
     bar = progress.add_task("bound", total=options.pods, rate="")
     began = time.monotonic()
-    console = page()
-    with Live(refresh_per_second=10, console=console) if console.is_terminal else _Lines() as shown:
-        while len(observed.tally.bound) < options.pods and time.monotonic() - began < options.deadline.total_seconds():
+    console = open_console()
+    with Live(refresh_per_second=10, console=console) if console.is_terminal else _Lines() as display:
+        while len(observed.counts.bound) < options.pods and time.monotonic() - began < options.deadline.total_seconds():
             if creating.done():
                 creating.result()
             await asyncio.sleep(_REDRAW.total_seconds())
-            _advance(progress, bar, observed.tally, began)
-            shown.update(Group(progress, _stages(observed.tally)))
-        shown.update(Group(progress, _stages(observed.tally)), refresh=True)
+            _advance(progress, bar, observed.counts, began)
+            display.update(Group(progress, _stages(observed.counts)))
+        display.update(Group(progress, _stages(observed.counts)), refresh=True)
 
 
 class _Lines:
-    """In the place of the live table when nobody looks at a terminal: a line a second."""
+    """A line a second, in place of the live table where there is no terminal."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -243,44 +213,144 @@ class _Lines:
         progress = shown.renderables[0]
         if isinstance(progress, Progress) and time.monotonic() >= self._next:
             task = progress.tasks[0]
-            say(f"bound {int(task.completed)} of {int(task.total or 0)}")
+            print_line(f"bound {int(task.completed)} of {int(task.total or 0)}")
             self._next = time.monotonic() + _LINE_EVERY.total_seconds()
 
 
-def _advance(progress: Progress, bar: TaskID, tally: MessageCounts, began: float) -> None:
-    bound = len(tally.bound)
+def _advance(progress: Progress, bar: TaskID, counts: MessageCounts, began: float) -> None:
+    bound = len(counts.bound)
     progress.update(bar, completed=bound, rate=f"{bound / (time.monotonic() - began):.0f} pods/s")
 
 
-def _stages(tally: MessageCounts) -> Table:
-    table = columns("MESSAGE", "BY", "NUMBER", "", numbers=("NUMBER",))
-    table.add_row("pending", "watcher", str(tally.stages["pending"]))
-    for scorer, number in sorted(tally.scorers.items(), key=lambda item: natural(short_identity(item[0]))):
+def _stages(counts: MessageCounts) -> Table:
+    table = new_table("MESSAGE", "BY", "NUMBER", "", numbers=("NUMBER",))
+    table.add_row("pending", "watcher", str(counts.stages["pending"]))
+    for scorer, number in sorted(counts.scorers.items(), key=lambda item: natural(short_identity(item[0]))):
         table.add_row("ranked", plain(short_identity(scorer)), str(number))
-    for outcome in sorted(tally.outcomes):
+    for outcome in sorted(counts.outcomes):
         what = plain(outcome, OUTCOME_STYLES.get(outcome, ""))
         if outcome is Outcome.BOUND:
-            what.append(f", pods per node {tally.spread()}", style="")
-        table.add_row("decision", "binder", str(tally.outcomes[outcome]), what)
+            what.append(f", pods per node {counts.spread()}", style="")
+        table.add_row("decision", "binder", str(counts.outcomes[outcome]), what)
     return table
 
 
-def _explain(observed: Observed, told: ServiceOptions) -> None:
-    show("", f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:", by_subject(observed.steps))
-    if candidates := candidates_of(observed.steps):
-        show("", best_nodes(candidates, weights=_weights(told), chosen=node_of(observed.steps)))
+def _explain(observed: Observed, options: ServiceOptions) -> None:
+    print_rich(
+        "",
+        f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:",
+        subject_table(observed.messages),
+    )
+    if candidates := candidates_of(observed.messages):
+        print_rich("", candidates_table(candidates, weights=_weights(options), chosen=node_of(observed.messages)))
 
 
-def _weights(told: ServiceOptions) -> Weights:
-    """Those of the one profile that there is."""
-    provider, gates = told.algorithm_provider or DEFAULT_NAME, told.feature_gates or ""
-    (profile,) = profiles_of(read_configuration(told.config, provider=provider, gates=gates)).values()
+def _weights(options: ServiceOptions) -> Weights:
+    """The weights of the only profile."""
+    provider, gates = options.algorithm_provider or DEFAULT_NAME, options.feature_gates or ""
+    (profile,) = profiles_of(read_configuration(options.config, provider=provider, gates=gates)).values()
     return profile.weights
 
 
 def _summarise(observed: Observed, options: RunOptions, bound: int, took: float) -> None:
-    tally = observed.tally
-    outcomes = ", ".join(f"{outcome} {tally.outcomes[outcome]}" for outcome in sorted(tally.outcomes))
-    say(f"messages: pending {tally.stages['pending']}, ranked {tally.stages['ranked']}, decisions: {outcomes}")
-    say(f"nodes: {len(tally.nodes)} of {options.nodes} used, pods per node {tally.spread()}")
-    say(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")
+    counts = observed.counts
+    outcomes = ", ".join(f"{outcome} {counts.outcomes[outcome]}" for outcome in sorted(counts.outcomes))
+    print_line(f"messages: pending {counts.stages['pending']}, ranked {counts.stages['ranked']}, decisions: {outcomes}")
+    print_line(f"nodes: {len(counts.nodes)} of {options.nodes} used, pods per node {counts.spread()}")
+    print_line(f"bound {bound}/{options.pods} in {took:.1f} s ({bound / took:.0f} pods/s)")
+
+
+class MessageCounts:
+    """Counts of the messages of ``berth.>``: by stage, by scorer, by outcome, and bound pods by node."""
+
+    def __init__(self) -> None:
+        self.stages: Counter[str] = Counter()
+        self.scorers: Counter[str] = Counter()
+        self.outcomes: Counter[Outcome] = Counter()
+        self.nodes: Counter[str] = Counter()
+        self.bound: set[str] = set()
+        self.unreadable = 0
+
+    def add(self, subject: str, data: bytes) -> None:
+        """Count one message; one that cannot be decoded is counted as unreadable."""
+        try:
+            self._count(PodSubject.parse(subject).stage, data)
+        except DecodeError:
+            self.unreadable += 1
+
+    def _count(self, stage: str, data: bytes) -> None:
+        if stage == "ranked":
+            self.scorers[decode(data, Ranked).scorer] += 1
+        elif stage == "decision":
+            self._count_decision(decode(data, Decision))
+        else:
+            decode(data, Pending)
+        self.stages[stage] += 1
+
+    def _count_decision(self, decision: Decision) -> None:
+        self.outcomes[decision.outcome] += 1
+        if decision.outcome is Outcome.BOUND and decision.uid not in self.bound:
+            self.bound.add(decision.uid)
+            self.nodes[decision.node] += 1
+
+    def spread(self) -> str:
+        """The fewest and the most pods of a node, among nodes that got any."""
+        return f"{min(self.nodes.values())}..{max(self.nodes.values())}" if self.nodes else "none"
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """The messages on the bus: all are counted, those of one pod are kept."""
+
+    pod: str
+    counts: MessageCounts = field(default_factory=MessageCounts)
+    messages: list[TracedMessage] = field(default_factory=list)
+
+    def add(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Add one message of ``berth.>``."""
+        del headers
+        self.counts.add(subject, data)
+        if subject.endswith(f".{self.pod}") and PodSubject.parse(subject).pod == self.pod:
+            self.messages.append(TracedMessage(at=time.monotonic(), subject=subject, data=data))
+
+
+async def first_samples(session: Session, nodes: int) -> Traffic:
+    """The collector's samples of that many nodes, or of as many as there are at the deadline."""
+    traffic: dict[str, float] = {}
+    try:
+        async with asyncio.timeout(SAMPLES_DEADLINE.total_seconds()), session.read_bucket("bandwidth") as reader:
+            async for batch in reader.batches():
+                for entry in batch:
+                    if entry.data is not None:
+                        _add_sample(traffic, entry.key, entry.data)
+                if len(traffic) >= nodes:
+                    break
+    except TimeoutError:
+        pass
+    return traffic
+
+
+def _add_sample(traffic: dict[str, float], key: str, data: bytes) -> None:
+    try:
+        received = decode_bandwidth(data).receive
+    except DecodeError:
+        return
+    if received is not None:
+        traffic[unescape(key.partition(".")[2])] = received
+
+
+def traffic_summary(traffic: Traffic, pods: Mapping[str, int]) -> str:
+    """One line: the quieter and the busier half of the nodes, and how many pods each got."""
+    order = sorted(traffic, key=lambda node: (traffic[node], node))
+    if not order:
+        return "traffic: no samples"
+    half = (len(order) + 1) // 2
+    quiet, busy = order[:half], order[half:]
+    return f"traffic: {_half('quieter', quiet, traffic, pods)}, {_half('busier', busy, traffic, pods)}"
+
+
+def _half(which: str, nodes: list[str], traffic: Traffic, pods: Mapping[str, int]) -> str:
+    if not nodes:
+        return f"no {which} half"
+    mean = sum(traffic[node] for node in nodes) / len(nodes)
+    return f"{which} half of the nodes ({mean / 1e6:.0f} MB/s on average) got {sum(pods.get(n, 0) for n in nodes)} pods"

@@ -14,9 +14,8 @@ from typer.core import TyperCommand
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.cli.commands.config import Gates, Provider, configured
-from berth.cli.exits import finish
-from berth.cli.lookup import Output, OutputFormat
-from berth.cli.rendering import columns, note, plain, say_json, show
+from berth.cli.options import Output, OutputFormat, run_command
+from berth.cli.rendering import new_table, note, plain, print_json, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
 from berth.simulate.engine import Simulation
@@ -109,7 +108,7 @@ def simulate(  # noqa: PLR0913 - one parameter a flag, given by name
     options = _Options(
         cluster=cluster, pods=pods or (), pending=pending, independent=independent, must_fit=must_fit, output=output
     )
-    if not finish(_simulate(configuration, options)):
+    if not run_command(_simulate(configuration, options)):
         raise typer.Exit(Exit.NO)
 
 
@@ -140,11 +139,11 @@ def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
     for report in reports:
         counts.add(report)
         if output is OutputFormat.JSON:
-            say_json(report, indent=0)
+            print_json(report, indent=0)
         else:
             rows.append(row_of(report))
     if rows:
-        show(table_of(rows), "", summary_of(counts))
+        print_rich(table_of(rows), "", summary_of(counts))
     return counts
 
 
@@ -170,7 +169,7 @@ def table_of(rows: list[ReportRow]) -> Table:
     """A line a pod; with a column for the profile if there are several."""
     several = len({row.profile for row in rows}) > 1
     headings = ("POD", *(("PROFILE",) if several else ()), "NODE", "POSSIBLE", "BECAUSE")
-    table = columns(*headings, numbers=("POSSIBLE",))
+    table = new_table(*headings, numbers=("POSSIBLE",))
     for row in rows:
         profile = (plain(row.profile),) if several else ()
         table.add_row(plain(row.pod), *profile, row.node, plain(row.possible), row.because)

@@ -12,95 +12,103 @@ import typer
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.streams import MESSAGE_ID
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
-from berth.cli.exits import finish
-from berth.cli.journey import Step, as_json, by_stage, row, with_recalled
-from berth.cli.lookup import NatsUrl, NoSuchThingError, Output, OutputFormat, PodName, asking, parse_pod
-from berth.cli.rendering import page, say_json, show
+from berth.cli.options import (
+    NatsUrl,
+    NotFoundError,
+    Output,
+    OutputFormat,
+    PodName,
+    open_session,
+    parse_pod,
+    run_command,
+)
+from berth.cli.rendering import open_console, print_json, print_rich
+from berth.cli.timeline import TracedMessage, as_json, stage_row, stage_table, with_recalled
 from berth.process.exits import Exit
 
 STREAMS: Final = {PENDING: "pending", RANKED: "ranked", DECISIONS: "decision", DEAD: "dead"}
-"""Where a pod's messages lie, and under which stage."""
+"""The streams of a pod's messages, with their stages."""
 
-Pod = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="Which pod.", show_default=False)]
-Follow = Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")]
+Pod = Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod.", show_default=False)]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Print new messages too, until Ctrl-C.")]
 
 
 def trace(pod: Pod, *, follow: Follow = False, output: Output = OutputFormat.TABLE, nats: NatsUrl = None) -> None:
-    """Show a pod's messages in order, with the times between them."""
-    finish(_trace(pod, nats, output, follow=follow), interrupted=Exit.DONE)
+    """Print a pod's messages in order, with the times between them."""
+    run_command(_trace(pod, nats, output, follow=follow), interrupted=Exit.DONE)
 
 
-async def _trace(pod: str, nats: str | None, form: OutputFormat, *, follow: bool) -> None:
+async def _trace(pod: str, nats: str | None, output: OutputFormat, *, follow: bool) -> None:
     name = parse_pod(pod)
-    async with asking(nats, name="trace") as session:
+    async with open_session(nats, name="trace") as session:
         if follow:
-            await _follow(session, name, form)
+            await _follow(session, name, output)
             return
-        steps = with_recalled([step for step, _ in await past(session, name)])
-    if not steps:
-        raise NoSuchThingError(
+        messages = with_recalled([message for message, _ in await stored_messages(session, name)])
+    if not messages:
+        raise NotFoundError(
             f"looking for pod {str(name)!r}: no message of it is on the bus (Decisions are kept for an hour)"
         )
-    if form is OutputFormat.JSON:
-        messages = [as_json(step, before) for step, before in zip(steps, (None, *steps), strict=False)]
-        say_json({"pod": str(name), "messages": messages})
+    if output is OutputFormat.JSON:
+        documents = [as_json(message, before) for message, before in zip(messages, (None, *messages), strict=False)]
+        print_json({"pod": str(name), "messages": documents})
     else:
-        show(by_stage(steps))
+        print_rich(stage_table(messages))
 
 
-async def past(session: Session, pod: PodName) -> list[tuple[Step, str]]:
-    """What the streams hold of a pod in the order of time, each with its message id."""
+async def stored_messages(session: Session, pod: PodName) -> list[tuple[TracedMessage, str]]:
+    """The messages of a pod in the streams, in the order of time, each with its message id."""
     found = [stored for stream, stage in STREAMS.items() async for stored in session.scan(stream, pod.filter(stage))]
     found.sort(key=lambda stored: stored.time)
-    return [(_step(stored), stored.headers.get(MESSAGE_ID, "")) for stored in found]
+    return [(_traced(stored), stored.headers.get(MESSAGE_ID, "")) for stored in found]
 
 
-def _step(stored: StoredMessage) -> Step:
-    return Step(at=stored.time.timestamp(), subject=stored.subject, data=stored.data)
+def _traced(stored: StoredMessage) -> TracedMessage:
+    return TracedMessage(at=stored.time.timestamp(), subject=stored.subject, data=stored.data)
 
 
-async def _follow(session: Session, pod: PodName, form: OutputFormat) -> None:
-    """The past, then what comes: heard from before the past is read, so that nothing falls between."""
-    ahead = (await session.state(DECISIONS)).now.timestamp() - time.time()
-    heard: asyncio.Queue[tuple[Step, str]] = asyncio.Queue()
+async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
+    """Print stored messages, then new ones. It subscribes before it reads the streams, so that none is missed."""
+    clock_offset = (await session.state(DECISIONS)).now.timestamp() - time.time()
+    received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 
-    def hear(subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        step = Step(at=time.time() + ahead, subject=subject, data=data)
-        heard.put_nowait((step, headers.get(MESSAGE_ID, "")))
+    def receive(subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        message = TracedMessage(at=time.time() + clock_offset, subject=subject, data=data)
+        received.put_nowait((message, headers.get(MESSAGE_ID, "")))
 
-    await session.subscribe(pod.filter("*"), hear)
-    known = await past(session, pod)
-    telling = Telling(form)
-    for step in with_recalled([step for step, _ in known]):
-        telling.tell(step)
-    seen = {(step.subject, message_id) for step, message_id in known}
+    await session.subscribe(pod.filter("*"), receive)
+    stored = await stored_messages(session, pod)
+    printer = TracePrinter(output)
+    for message in with_recalled([message for message, _ in stored]):
+        printer.print(message)
+    seen = {(message.subject, message_id) for message, message_id in stored}
     lost = asyncio.ensure_future(session.lost.wait())
     while True:
-        coming = asyncio.ensure_future(heard.get())
-        await asyncio.wait([coming, lost], return_when=asyncio.FIRST_COMPLETED)
-        if not coming.done():
-            coming.cancel()
-            await session.state(DECISIONS)  # raises what the connection was lost by
-        step, message_id = await coming
-        if (step.subject, message_id) not in seen:
-            telling.tell(step)
-        seen.add((step.subject, message_id))
+        upcoming = asyncio.ensure_future(received.get())
+        await asyncio.wait([upcoming, lost], return_when=asyncio.FIRST_COMPLETED)
+        if not upcoming.done():
+            upcoming.cancel()
+            await session.state(DECISIONS)  # raises the error of the lost connection
+        message, message_id = await upcoming
+        if (message.subject, message_id) not in seen:
+            printer.print(message)
+        seen.add((message.subject, message_id))
 
 
-class Telling:
-    """Tells messages one by one, as they come."""
+class TracePrinter:
+    """Prints messages one by one."""
 
-    def __init__(self, form: OutputFormat) -> None:
-        self._form = form
-        self._page = page()
-        self._before: Step | None = None
+    def __init__(self, output: OutputFormat) -> None:
+        self._output = output
+        self._console = open_console()
+        self._before: TracedMessage | None = None
 
-    def tell(self, step: Step) -> None:
-        """One more message: a line, or a JSON document on a line."""
-        if self._form is OutputFormat.JSON:
-            say_json(as_json(step, self._before), indent=0)
+    def print(self, message: TracedMessage) -> None:
+        """Print one message: a line, or a JSON document on a line."""
+        if self._output is OutputFormat.JSON:
+            print_json(as_json(message, self._before), indent=0)
         else:
-            at, since, stage, words = row(step, self._before)
-            line = at.append(f"  {since.plain:>11}  {stage.plain:8}  ").append_text(words)
-            self._page.print(line)
-        self._before = step
+            at, since, stage, description = stage_row(message, self._before)
+            line = at.append(f"  {since.plain:>11}  {stage.plain:8}  ").append_text(description)
+            self._console.print(line)
+        self._before = message

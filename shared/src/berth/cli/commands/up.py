@@ -6,48 +6,105 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
+from berth.cli.options import run_command
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
-from berth.cli.rendering import note, say
+from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
+from berth.cli.rendering import note, print_line
 from berth.process.exits import UsageError
 from berth.process.settings import NatsSettings
 
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="The cluster; without it one is simulated.", show_default=False)
+]
+Nats = Annotated[
+    str | None, typer.Option("--nats", help="Address of a NATS server; without it one is embedded.", show_default=False)
+]
+Config = Annotated[Path | None, typer.Option("--config", help="A KubeSchedulerConfiguration (v1).", show_default=False)]
+Verbosity = Annotated[int, typer.Option("-v", "--v", help="How much the services log, 0-10.", min=0, max=10)]
 
-async def up(options: PipelineOptions, *, ready_file: Path | None) -> None:
+
+def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
+    kubeconfig: Kubeconfig = None,
+    nats: Nats = None,
+    config: Config = None,
+    algorithm_provider: Provider = None,
+    feature_gates: Gates = None,
+    nats_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the embedded NATS; by default 4222 if it is free, else any.",
+            min=1,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
+    scorers: Annotated[int, typer.Option(help="Number of scorers.", min=1, max=256)] = 1,
+    nodes: Annotated[int, typer.Option(help="Nodes of the simulated cluster.", min=0)] = 100,
+    verbosity: Verbosity = 0,
+    leader_elect: Annotated[
+        str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
+    ] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="A file to write when all services are ready.")] = None,
+) -> None:
+    """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
+    configuration = configured_for_services(config, algorithm_provider, feature_gates)
+    for sentence in configuration.converted:
+        note(f"{config}: {sentence}")
+    options = PipelineOptions(
+        kubeconfig=kubeconfig or kubeconfig_of(configuration),
+        nats=nats,
+        nats_ports=(nats_port,) if nats_port is not None else (DEFAULT_PORT, ANY_PORT),
+        config=config,
+        algorithm_provider=algorithm_provider,
+        feature_gates=feature_gates,
+        scorers=scorers,
+        nodes=nodes,
+        verbosity=verbosity,
+        leader_elect=leader_elect,
+    )
+    run_command(_up(options, ready_file=ready_file))
+
+
+async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
     """Run the pipeline until SIGINT or SIGTERM; every process has ended when this returns."""
     stopping = asyncio.Event()
     if ready_file is not None:
-        _forget(ready_file)
+        _remove_old(ready_file)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    work = asyncio.ensure_future(_up(options, ready_file))
-    told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    work = asyncio.ensure_future(_run_pipeline(options, ready_file))
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
     if not work.done():
         note("stopping")
         work.cancel()
     await asyncio.gather(work, return_exceptions=stopping.is_set())
 
 
-async def _up(options: PipelineOptions, ready_file: Path | None) -> None:
+async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> None:
     async with pipeline(options, note) as running:
         note(f"NATS at {running.nats}, cluster of {running.kubeconfig}")
         if running.nats != NatsSettings().url:
             note(f"berth why, trace and top find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()
-        say("ready")
+        print_line("ready")
         if ready_file is not None:
             _write_whole(ready_file, "ready\n")
         await asyncio.Event().wait()
 
 
-def _forget(path: Path) -> None:
-    """What an earlier run has written is not true any more.
+def _remove_old(path: Path) -> None:
+    """Remove the ready file of an earlier run.
 
     Raises:
-        UsageError: nothing can be written there.
+        UsageError: its folder does not exist.
     """
     if not path.parent.is_dir():
         raise UsageError(f"--ready-file {str(path)!r}: there is no folder {str(path.parent)!r}")
@@ -55,7 +112,7 @@ def _forget(path: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """A reader sees all of it or nothing."""
+    """Write the file so that a reader sees all of it or nothing."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -1,8 +1,7 @@
-"""Which programs a pipeline is made of, and their command lines."""
+"""The programs of a pipeline, with their command lines: NATS, a simulated cluster, the services."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,31 @@ from typing import Final
 
 from berth.bus.server import ServerSettings, config_text, find_nats_server
 from berth.cli.pipeline.supervisor import Program
+from berth.sim.prometheus import PREFIX
+
+_NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
+"""The others use NATS only and get no credentials."""
+_TRAFFIC_CONFIGURATION: Final = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: berth
+  plugins:
+    multiPoint:
+      enabled:
+      - name: NetworkTraffic
+  pluginConfig:
+  - name: NetworkTraffic
+    args:
+      url: {url}
+      deviceName: eth0
+      timeRange: 5
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What every service of one pipeline is told alike."""
+    """The flags that all services of a pipeline get."""
 
     nats: str
     kubeconfig: Path
@@ -24,31 +43,12 @@ class ServiceOptions:
     feature_gates: str | None
     verbosity: int
     identity: str
-    """Unique for this pipeline: a service that is started again under it takes its own Lease back at once. Only whoever
-    has seen the former process end may do so."""
+    """Unique for this pipeline. A service that starts again under the same identity takes its own Lease back at once,
+    which is allowed only after its former process has ended."""
     ready: Path
-    """A folder in which each service writes that it is ready."""
+    """The folder of the services' ready files."""
     extra: tuple[str, ...] = ()
-    """Further flags, as they were given."""
-
-
-def nats_server(folder: Path, port: int, *, name: str) -> Program:
-    """The embedded NATS server; its configuration lies beside its store, which may be lost and made anew."""
-    config = folder / "nats-server.conf"
-    config.write_text(config_text(ServerSettings(store=folder / "nats", port=port, name=name)))
-    command = (str(find_nats_server()), "--config", str(config))
-    return Program(name="nats-server", command=command, log=folder / "nats.log", serves_others=True)
-
-
-def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
-    """The simulated cluster, which writes its kubeconfig into the folder."""
-    command = (
-        *(sys.executable, "-m", "berth.sim"),
-        *("--port", str(port)),
-        *("--nodes", str(nodes)),
-        *("--kubeconfig-out", str(folder / "kubeconfig")),
-    )
-    return Program(name="cluster", command=command, log=folder / "cluster.log", serves_others=True)
+    """Further flags of the services that use the API server."""
 
 
 def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
@@ -60,31 +60,48 @@ def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
         yield _service("berth_scorer", f"scorer-{number}", options)
 
 
-def ready_file(options: ServiceOptions, program: Program) -> Path:
-    """What a service writes once it works."""
-    return options.ready / program.name
-
-
-NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
-"""The others talk to NATS alone and get no credentials."""
-
-
 def _service(module: str, name: str, options: ServiceOptions) -> Program:
     command: Sequence[str] = (
         *(sys.executable, "-m", module),
         *("--nats", options.nats),
-        *(("--kubeconfig", str(options.kubeconfig)) if module in NEED_THE_API else ()),
+        *(("--kubeconfig", str(options.kubeconfig)) if module in _NEED_THE_API else ()),
         *(("--config", str(options.config)) if options.config is not None else ()),
         *(("--algorithm-provider", options.algorithm_provider) if options.algorithm_provider is not None else ()),
         *(("--feature-gates", options.feature_gates) if options.feature_gates is not None else ()),
         *("-v", str(options.verbosity)),
         *("--identity", f"{options.identity}_{name}"),
         *("--ready-file", str(options.ready / name)),
-        *(options.extra if module in NEED_THE_API else ()),
+        *(options.extra if module in _NEED_THE_API else ()),
     )
     return Program(name=name, command=command)
 
 
-def described(programs: Iterable[Program]) -> str:
-    """The command lines, for ``-v 2`` and for bug reports."""
-    return "\n".join(f"{program.name}: {json.dumps(list(program.command))}" for program in programs)
+def ready_file(options: ServiceOptions, program: Program) -> Path:
+    """The file that a service writes when it is ready."""
+    return options.ready / program.name
+
+
+def nats_server(folder: Path, port: int, *, name: str) -> Program:
+    """The embedded NATS server, with its configuration and its store in the folder."""
+    config = folder / "nats-server.conf"
+    config.write_text(config_text(ServerSettings(store=folder / "nats", port=port, name=name)))
+    command = (str(find_nats_server()), "--config", str(config))
+    return Program(name="nats-server", command=command, log=folder / "nats.log", stops_last=True)
+
+
+def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
+    """The simulated cluster, which writes its kubeconfig into the folder."""
+    command = (
+        *(sys.executable, "-m", "berth.sim"),
+        *("--port", str(port)),
+        *("--nodes", str(nodes)),
+        *("--kubeconfig-out", str(folder / "kubeconfig")),
+    )
+    return Program(name="cluster", command=command, log=folder / "cluster.log", stops_last=True)
+
+
+def write_traffic_configuration(folder: Path, cluster: str) -> Path:
+    """Configure NetworkTraffic beside the default plugins, on the Prometheus of the simulated cluster at the URL."""
+    path = folder / "berth.yaml"
+    path.write_text(_TRAFFIC_CONFIGURATION.format(url=f"{cluster}{PREFIX}"), encoding="utf-8")
+    return path

@@ -1,7 +1,7 @@
-"""Children of one foreground process: started, started again with back-off when they die, ended together.
+"""Child processes of one foreground process: started, restarted with back-off when they end, stopped together.
 
-Every child ends with its parent, also on kill -9 of it: the kernel is asked to (Linux), and berth's own services watch
-their parent besides (``BERTH_PARENT_PID``).
+Each child ends with its parent, also when the parent is killed: the kernel does it (Linux), and berth's own services
+watch their parent too (``BERTH_PARENT_PID``).
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ from types import TracebackType
 from typing import Final, Self
 
 from berth.kube.clock import Backoff
+from berth.process.exits import UsageError
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
-"""Before a restart: a child that was killed is back at once, one that cannot start does not spin."""
+"""Before a restart: short at first, so that a killed child is back soon; growing, so that no child spins."""
 SETTLED: Final = timedelta(seconds=30)
-"""A child that lived so long starts its back-off anew."""
+"""The back-off of a child that ran this long starts again."""
 GRACE: Final = timedelta(seconds=12)
-"""From SIGTERM to SIGKILL: a service promises to end within 10 s."""
+"""From SIGTERM to SIGKILL: a service ends within 10 s."""
 USAGE: Final = 2
-"""The exit code of a child that will never start: its settings are wrong."""
+"""The exit code of a child whose settings are wrong: a restart does not help."""
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20
-"""How much of its log is shown when a program has ended: enough for a traceback."""
+"""How much of its log is printed when a program has ended: enough for a traceback."""
 _PR_SET_PDEATHSIG: Final = 1
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-class ChildRefusedError(Exception):
-    """A child says that it can never run as it was told to; starting it again would not help."""
+class ChildRefusedError(UsageError):
+    """A child rejects its settings; a restart would not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a child is: its name for people, its command line, and what its environment has besides ours."""
+    """A child: its name, its command line, and what its environment has in addition to ours."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
-    """Where its output goes; ``None`` is ours."""
-    serves_others: bool = False
-    """Whether the others need it: then it ends after them, so that they can still say goodbye."""
+    """The file of its output; ``None``: ours."""
+    stops_last: bool = False
+    """Whether the others need it while they stop."""
 
 
 class Supervisor:
-    """Keeps programs running for as long as its block lasts; leaving the block ends them all.
+    """Keeps programs running while its block lasts; leaving the block stops them all.
 
-    The block ends with :class:`ChildRefusedError` (in a group) when a child can never run as it was told to.
+    The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
     """
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._group = asyncio.TaskGroup()
         self._keepers: dict[bool, list[asyncio.Task[None]]] = {False: [], True: []}
@@ -81,31 +82,31 @@ class Supervisor:
             await self._group.__aexit__(kind, error, trace)
 
     def start(self, program: Program) -> None:
-        """Keep this program running from now on."""
+        """Start the program, and restart it when it ends."""
         keeper = self._group.create_task(self._keep(program), name=program.name)
-        self._keepers[program.serves_others].append(keeper)
+        self._keepers[program.stops_last].append(keeper)
 
     def pid(self, name: str) -> int | None:
-        """The process id of a running child."""
+        """The process id of a child; ``None`` when it does not run."""
         process = self._running.get(name)
         return None if process is None else process.pid
 
     async def _keep(self, program: Program) -> None:
-        """Run the program; when it ends, say so and start it again."""
+        """Run the program again and again."""
         failures = 0
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run_once(program)
-            for line in last_words(program) if code >= 0 else ():  # who was killed had no time to say why
-                self._say(f"{program.name}: {line}")
+            for line in last_log_lines(program) if code >= 0 else ():  # a killed process did not log why
+                self._report(f"{program.name}: {line}")
             if code == USAGE:
-                raise ChildRefusedError(f"{program.name} cannot start as it was told to, see its words above")
+                raise ChildRefusedError(f"{program.name} cannot start with these settings, see its output above")
             if asyncio.get_running_loop().time() - started > SETTLED.total_seconds():
                 failures = 0
             failures += 1
             pause = BACKOFF.after(failures)
             self.restarts += 1
-            self._say(f"{program.name} ended ({_ending(code)}); starting it again in {pause:g} s")
+            self._report(f"{program.name} ended ({_ending(code)}); restarting it in {pause:g} s")
             await asyncio.sleep(pause)
 
     async def _run_once(self, program: Program) -> int:
@@ -127,7 +128,7 @@ class Supervisor:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **program.environment, "BERTH_PARENT_PID": str(parent)},
-                start_new_session=True,  # Ctrl-C is the parent's: it ends the children in its own order
+                start_new_session=True,  # Ctrl-C goes to the parent only, which stops the children in order
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
         finally:
@@ -142,7 +143,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """SIGTERM, then SIGKILL; waits until it is gone, also when this task is being cancelled."""
+    """Send SIGTERM, later SIGKILL, and wait for the end, also when this task is being cancelled."""
     if process.returncode is not None:
         return
     process.send_signal(signal.SIGTERM)
@@ -153,8 +154,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def last_words(program: Program) -> list[str]:
-    """The end of what a program has written, when that goes to a file which nobody reads otherwise."""
+def last_log_lines(program: Program) -> list[str]:
+    """The end of the program's log file; empty if it has none."""
     if program.log is None or not program.log.exists():
         return []
     with program.log.open("rb") as log:
@@ -163,7 +164,7 @@ def last_words(program: Program) -> list[str]:
 
 
 def _die_with_parent() -> None:
-    """Between fork and exec: the kernel ends this process when its parent ends, for whatever reason."""
+    """Between fork and exec: have the kernel end this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from berth.bus.interface import ConsumerState, ServiceInstance, StreamState
-from berth.cli.commands.top import NodeLine, Overview, as_json, natural, told
+from berth.cli.commands.top import NodeLine, Overview, as_json, overview_lines
+from berth.cli.rendering import natural
 from harness.worlds.printed import printed, words
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -46,7 +47,7 @@ def overview(**changes):
 
 
 def lines(rows=None, width=100, **changes):
-    return printed(*told(overview(**changes), rows=rows), width=width)
+    return printed(*overview_lines(overview(**changes), rows=rows), width=width)
 
 
 def test_a_queue_is_told_with_what_its_consumer_has_of_it_and_how_long_the_oldest_waits():

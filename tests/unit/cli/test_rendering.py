@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth.cli.lookup import parse_pod
+from berth.cli.options import parse_pod
 from berth.cli.rendering import amount_of_bytes, duration, per_second, short_attempt, short_identity
 from berth.process.exits import UsageError
 

@@ -12,10 +12,10 @@ from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Attempt
 from berth.cli.commands.top import newest, node_lines
-from berth.cli.commands.why import RankedAgain, counted, ranked_again_json, ranked_again_lines
-from berth.cli.decisions import find_pod
-from berth.cli.lookup import parse_pod
-from berth.cli.mirrored import mirror
+from berth.cli.explain import RankedNow, ranked_now_json, ranked_now_lines, rejections_of
+from berth.cli.lookup import find_pod
+from berth.cli.mirror import open_mirror
+from berth.cli.options import parse_pod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank_every_node
 from berth.framework.status import Code, Status
@@ -56,8 +56,8 @@ def again(of=None, nodes=NODES, **said):
     asked = of or pod()
     attempt = Attempt(uid=asked.uid, term=1, n=1)
     every = rank_every_node(asked, snapshot, PROFILE, attempt=attempt)
-    known = {"stands_on": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **said}
-    return RankedAgain(pod=asked, every=every, **known)
+    known = {"node": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **said}
+    return RankedNow(pod=asked, every=every, **known)
 
 
 def test_every_node_has_its_scores_or_who_refused_it():
@@ -71,7 +71,7 @@ def test_every_node_has_its_scores_or_who_refused_it():
 
 
 def test_people_read_where_it_would_go_and_a_line_for_every_node():
-    lines = printed(*ranked_again_lines(again()), width=160)
+    lines = printed(*ranked_now_lines(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
     assert (
         lines[1]
@@ -85,27 +85,27 @@ def test_people_read_where_it_would_go_and_a_line_for_every_node():
 def test_a_mirror_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
     assert (
         "the mirror is current (confirmed 27.5 s ago)"
-        in printed(*ranked_again_lines(again(view_age_seconds=27.5)), width=160)[1]
+        in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
     )
-    assert "the mirror is 47.0 s old" in printed(*ranked_again_lines(again(view_age_seconds=47.0)), width=160)[1]
+    assert "the mirror is 47.0 s old" in printed(*ranked_now_lines(again(view_age_seconds=47.0)), width=160)[1]
 
 
 def test_a_gated_pod_is_said_to_be_before_where_it_would_go():
     gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
     said = again(gated=gates)
-    assert printed(*ranked_again_lines(said), width=200)[0] == (
+    assert printed(*ranked_now_lines(said), width=200)[0] == (
         "default/web-0 is gated, nobody looks for a node (SchedulingGates: waiting for scheduling gates: [a]); without "
         "that, ranked now it would go to roomy"
     )
-    assert ranked_again_json(said)["gated"] == {
+    assert ranked_now_json(said)["gated"] == {
         "plugin": "SchedulingGates",
         "reasons": ("waiting for scheduling gates: [a]",),
     }
-    assert ranked_again_json(again())["gated"] is None
+    assert ranked_now_json(again())["gated"] is None
 
 
 def test_a_pod_that_fits_nowhere_is_told_with_counts_first():
-    lines = printed(*ranked_again_lines(again(pod(cpu="64"))), width=160)
+    lines = printed(*ranked_now_lines(again(pod(cpu="64"))), width=160)
     assert lines[0].startswith("default/web-0 is on no node; ranked now it would wait: 0/5 nodes are available:")
     assert ["3", "NodeResourcesFit", "Insufficient", "cpu", "roomy,", "smaller,", "full"] in words(lines)
 
@@ -117,17 +117,17 @@ def test_refusals_before_any_filter_are_of_every_node():
 
 
 def test_without_nodes_there_is_a_sentence():
-    assert printed(*ranked_again_lines(again(nodes=[])))[0].endswith("would wait: no nodes available to schedule pods")
+    assert printed(*ranked_now_lines(again(nodes=[])))[0].endswith("would wait: no nodes available to schedule pods")
 
 
 def test_counts_name_three_nodes_at_most():
     said = again(pod(cpu="64"), nodes=[node(f"node-{number}") for number in range(9)])
-    (rejection,) = counted(said.every.detail.node_to_status)
+    (rejection,) = rejections_of(said.every.detail.node_to_status)
     assert (rejection.nodes, len(rejection.examples)) == (9, 3)
 
 
 def test_programs_get_every_node():
-    said = msgspec.json.decode(msgspec.json.encode(ranked_again_json(again())))
+    said = msgspec.json.decode(msgspec.json.encode(ranked_now_json(again())))
     assert [one["node"] for one in said["candidates"]] == ["roomy", "smaller"]
     assert said["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
     assert {one["node"]: one["plugin"] for one in said["refused"]}["full"] == "NodeResourcesFit"
@@ -148,23 +148,23 @@ async def bus_with_mirror():
 async def test_the_mirror_is_complete_when_it_is_entered_and_goes_on_inside():
     session = await bus_with_mirror()
     await session.put("cluster", "node.broken", b"junk")
-    async with mirror(session, also=("bandwidth",)) as kept:
-        assert kept.snapshot.node_count == len(NODES)
-        assert kept.snapshot.node_of("web-0") == "roomy"
-        assert (kept.unreadable, set(kept.watermarks)) == (1, {"pod"})
-        assert {line.name: line.pods for line in node_lines(kept)}["roomy"] == 1
+    async with open_mirror(session, also=("bandwidth",)) as mirror:
+        assert mirror.snapshot.node_count == len(NODES)
+        assert mirror.snapshot.node_of("web-0") == "roomy"
+        assert (mirror.unreadable, set(mirror.watermarks)) == (1, {"pod"})
+        assert {line.name: line.pods for line in node_lines(mirror)}["roomy"] == 1
         sample = Bandwidth(receive=2.0, sampled_at=utc_time(1000))
         await session.put("bandwidth", "q1.roomy", encode_bandwidth(sample))
         async with asyncio.timeout(5):
-            while not (lines := [line for line in node_lines(kept) if line.sampled_at]):  # noqa: ASYNC110 - no event says when it was read
+            while not (lines := [line for line in node_lines(mirror) if line.sampled_at]):  # noqa: ASYNC110 - no event says when it was read
                 await asyncio.sleep(0)
         assert [(line.name, line.receive) for line in lines] == [("roomy", 2.0)]
 
 
 async def test_a_pod_is_found_where_it_is_bound():
     session = await bus_with_mirror()
-    async with mirror(session) as kept:
-        found = await find_pod(session, parse_pod("web-0"), kept.snapshot, None)
+    async with open_mirror(session) as mirror:
+        found = await find_pod(session, parse_pod("web-0"), mirror.snapshot, None)
     assert (found.pod.uid, found.where) == ("web-0", "bucket cluster")
 
 

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from berth.cli.pipeline.folders import working_folder
+from berth.cli.pipeline.pipeline import working_folder
 
 
 @pytest.fixture(autouse=True)

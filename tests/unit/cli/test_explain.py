@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection, Victim
-from berth.cli.decisions import EvictionRecord, ExplainedDecision
-from berth.cli.lookup import PodName
-from berth.cli.reasons import as_json, told
+from berth.cli.explain import decision_json, decision_lines
+from berth.cli.lookup import EvictionRecord, ExplainedDecision
+from berth.cli.options import PodName
 from harness.worlds.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -56,7 +56,7 @@ def decided(decision=BOUND, **changes):
 
 
 def lines(of, weights=WEIGHTS, width=120):
-    return printed(*told(of, weights), width=width)
+    return printed(*decision_lines(of, weights), width=width)
 
 
 def test_a_bound_pod_is_told_with_times_and_the_age_of_the_view():
@@ -129,27 +129,27 @@ ROOM = EvictionRecord(
 
 
 def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where_also_when_it_is_bound():
-    waits = replace(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b"), room_made=ROOM)
+    waits = replace(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b"), preemption=ROOM)
     shown = lines(waits, width=200)
     assert shown[0].startswith("default/web-0 waits for room that is being made on node-b: 0/10 nodes are available")
     assert shown[-1] == "room was made for it on node-b 15.0 s ago: evicted batch/job-1, batch/job-2"
-    assert lines(replace(decided(), room_made=ROOM), width=200)[-1] == shown[-1]
-    said = as_json(waits, WEIGHTS)["preemption"]
+    assert lines(replace(decided(), preemption=ROOM), width=200)[-1] == shown[-1]
+    said = decision_json(waits, WEIGHTS)["preemption"]
     assert (said["node"], [victim.name for victim in said["victims"]]) == ("node-b", ["job-1", "job-2"])
-    assert as_json(decided(), WEIGHTS)["preemption"] is None
+    assert decision_json(decided(), WEIGHTS)["preemption"] is None
 
 
 def test_a_pod_that_was_evicted_is_told_with_for_whom():
     low = decided(pod="job-1", namespace="batch", uid="v")
-    evicted = replace(low, evicted=ROOM)
+    evicted = replace(low, evicted_for=ROOM)
     assert lines(evicted)[0] == "batch/job-1 was evicted from node-b for default/web-0 15.0 s ago"
-    assert as_json(evicted, WEIGHTS)["evicted_for"] == {
+    assert decision_json(evicted, WEIGHTS)["evicted_for"] == {
         "pod": "default/web-0",
         "uid": "u",
         "node": "node-b",
         "at": ROOM.at,
     }
-    assert as_json(low, WEIGHTS)["evicted_for"] is None
+    assert decision_json(low, WEIGHTS)["evicted_for"] is None
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -177,10 +177,10 @@ def test_a_decision_of_an_older_version_without_times_is_told_all_the_same():
 
 
 def test_programs_get_scores_apart_from_their_weights_and_ages_in_seconds():
-    said = as_json(decided(), WEIGHTS)
+    said = decision_json(decided(), WEIGHTS)
     assert (said["outcome"], said["node"], said["age_seconds"]) == ("bound", "node-a", 12.0)
     assert said["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}
-    assert as_json(decided(), {})["candidates"][0]["scores"]["TaintToleration"] == {
+    assert decision_json(decided(), {})["candidates"][0]["scores"]["TaintToleration"] == {
         "points": 300,
         "weight": None,
         "score": None,

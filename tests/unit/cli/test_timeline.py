@@ -21,9 +21,18 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending
 from berth.cli.commands.run import MessageCounts
-from berth.cli.commands.trace import past
-from berth.cli.journey import Step, as_json, by_stage, by_subject, candidates_of, node_of, said, with_recalled
-from berth.cli.lookup import parse_pod
+from berth.cli.commands.trace import stored_messages
+from berth.cli.options import parse_pod
+from berth.cli.timeline import (
+    TracedMessage,
+    as_json,
+    candidates_of,
+    describe,
+    node_of,
+    stage_table,
+    subject_table,
+    with_recalled,
+)
 from harness.fakes.memory_bus import MemoryBus
 from harness.worlds.printed import printed
 
@@ -66,14 +75,14 @@ def moment(seconds):
 
 
 def step(stage, data, at):
-    return Step(at=at, subject=f"berth.{stage}.berth.default.web-0", data=data)
+    return TracedMessage(at=at, subject=f"berth.{stage}.berth.default.web-0", data=data)
 
 
 STEPS = [step("pending", PENDING, 1.0), step("ranked", RANKED, 1.002), step("decision", decision(), 1.0105)]
 
 
 def test_the_messages_are_told_in_order_with_the_time_since_the_first():
-    assert printed(by_subject(STEPS), width=160) == [
+    assert printed(subject_table(STEPS), width=160) == [
         "+    0.0 ms  berth.pending.berth.default.web-0   attempt u.1.1 waits for a node",
         (
             "+    2.0 ms  berth.ranked.berth.default.web-0    scorer-2: 98 of 100 nodes are possible, "
@@ -84,15 +93,15 @@ def test_the_messages_are_told_in_order_with_the_time_since_the_first():
 
 
 def test_a_trace_has_the_time_between_one_message_and_the_next():
-    times = [line.split()[1:4] for line in printed(by_stage(STEPS))]
+    times = [line.split()[1:4] for line in printed(stage_table(STEPS))]
     assert times[1][:2] == ["pending", "attempt"]
     assert times[2:] == [["+2.0", "ms", "ranked"], ["+8.5", "ms", "decision"]]
 
 
 def test_a_narrow_terminal_wraps_what_is_said_and_not_the_rest():
-    lines = printed(by_stage(STEPS), width=60)
+    lines = printed(stage_table(STEPS), width=60)
     assert all(len(line) <= 60 for line in lines)
-    assert len(lines) > len(printed(by_stage(STEPS), width=160))
+    assert len(lines) > len(printed(stage_table(STEPS), width=160))
 
 
 def test_a_decision_tells_of_the_messages_that_are_gone():
@@ -111,7 +120,7 @@ def test_a_decision_tells_of_the_messages_that_are_gone():
         ("ranked", 0.002, True),
         ("decision", 0.0105, False),
     ]
-    assert said(told[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
+    assert describe(told[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
 
 
 def test_a_message_that_is_there_is_not_told_a_secondmoment():
@@ -137,7 +146,7 @@ def test_the_node_is_that_of_the_last_binding():
 
 
 def test_what_cannot_be_read_is_shown_as_it_is():
-    assert said(step("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
+    assert describe(step("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,7 @@ def test_what_cannot_be_read_is_shown_as_it_is():
         (
             Reason.VOLUMES,
             "pv 'a' is b's",
-            "a volume or a claim that it was to have was changed meanwhile: pv 'a' is b's",
+            "a volume or a claim of the pod was changed meanwhile: pv 'a' is b's",
         ),
         (
             Reason.VICTIMS,
@@ -158,14 +167,14 @@ def test_what_cannot_be_read_is_shown_as_it_is():
 )
 def test_a_conflict_is_told_as_a_person_says_it(reason: Reason, message: str, sentence: str):
     data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
-    assert said(step("decision", data, 0)).plain == f"conflict: {sentence}"
+    assert describe(step("decision", data, 0)).plain == f"conflict: {sentence}"
 
 
 def test_a_preemption_is_told_with_whom_it_cost():
     victims = [Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")]
     made = decided(Outcome.PREEMPTING, preemption=Preemption(node="node-7", victims=victims), message="0/1 nodes")
     assert (
-        said(step("decision", encode(made), 0)).plain
+        describe(step("decision", encode(made), 0)).plain
         == "preempting node-7 (evicted batch/job-1, batch/job-2) 0/1 nodes"
     )
 
@@ -173,7 +182,7 @@ def test_a_preemption_is_told_with_whom_it_cost():
 @pytest.mark.parametrize("text", ["[red]x[/red]", "[/]"])
 def test_what_looks_like_markup_is_shown_as_it_is(text):
     data = encode(msgspec.structs.replace(decided(Outcome.ERROR, node=""), message=text))
-    assert printed(by_subject([step("decision", data, 0)]))[0].endswith(f"error {text}")
+    assert printed(subject_table([step("decision", data, 0)]))[0].endswith(f"error {text}")
 
 
 async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
@@ -185,19 +194,19 @@ async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
     await publish_dead_letter(session, letter)
     other = Pod(metadata=ObjectMeta(name="web-00", namespace="default", uid="v"))
     await publish_pending(session, Pending(attempt="v.1.1", profile="berth", pod=other))
-    found = [one for one, _ in await past(session, parse_pod("web-0"))]
-    assert [said(one).plain for one in found] == [
+    found = [one for one, _ in await stored_messages(session, parse_pod("web-0"))]
+    assert [describe(one).plain for one in found] == [
         "conflict",
         "attempt u.1.2 waits for a node",
-        "put aside by the scorer: broken",
+        "dead letter of the scorer: broken",
     ]
 
 
 def test_the_tally_counts_a_pod_bound_once():
-    tally = MessageCounts()
+    counts = MessageCounts()
     for data in (decision(), decision(), decision(uid="v", node="node-8"), decision(Outcome.CONFLICT, uid="w")):
-        tally.hear("berth.decision.berth.default.web-0", data)
-    tally.hear("berth.ranked.berth.default.web-0", RANKED)
-    tally.hear("berth.ranked.berth.default.web-0", b"junk")
-    assert (len(tally.bound), tally.outcomes[Outcome.BOUND], tally.outcomes[Outcome.CONFLICT]) == (2, 3, 1)
-    assert (sum(tally.scorers.values()), tally.unreadable, tally.spread()) == (1, 1, "1..1")
+        counts.add("berth.decision.berth.default.web-0", data)
+    counts.add("berth.ranked.berth.default.web-0", RANKED)
+    counts.add("berth.ranked.berth.default.web-0", b"junk")
+    assert (len(counts.bound), counts.outcomes[Outcome.BOUND], counts.outcomes[Outcome.CONFLICT]) == (2, 3, 1)
+    assert (sum(counts.scorers.values()), counts.unreadable, counts.spread()) == (1, 1, "1..1")

@@ -1,4 +1,4 @@
-"""The cluster as the buckets show it, read once to their end or kept up to date."""
+"""The cluster as the buckets of the bus hold it: read to their end, then kept up to date."""
 
 from __future__ import annotations
 
@@ -17,47 +17,50 @@ from berth.cluster.snapshot import Snapshot
 
 
 class MirrorReader:
-    """What the buckets say. ``unreadable`` counts entries that say nothing; times are NATS's."""
+    """The Snapshot and the live data, from the entries of buckets.
+
+    Attributes:
+        watermarks: by kind, the time on NATS's clock up to which the mirror is complete.
+        bandwidth: samples by node and query.
+        unreadable: how many entries could not be decoded.
+    """
 
     def __init__(self, sources: Collection[LiveSource] = ()) -> None:
         self.snapshot = Snapshot()
         self.watermarks: dict[str, datetime] = {}
-        """Up to when each kind is complete."""
         self.bandwidth: dict[str, dict[str, Bandwidth]] = {}
-        """Samples by node and question."""
         self.unreadable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
-        self._heard = LiveDataReader(self.snapshot.live, sources)
+        self._live_data = LiveDataReader(self.snapshot.live, sources)
 
     @property
     def live_buckets(self) -> tuple[str, ...]:
-        """The buckets that the sources are in."""
-        return self._heard.buckets
+        """The buckets of the sources."""
+        return self._live_data.buckets
 
-    def take(self, bucket: str, entry: Entry) -> None:
-        """Take over one entry."""
+    def apply(self, bucket: str, entry: Entry) -> None:
         try:
-            self._take(bucket, entry)
+            self._apply(bucket, entry)
         except DecodeError:
             self.unreadable += 1
 
     def oldest_watermark(self) -> datetime | None:
-        """Up to when everything is complete."""
+        """The time up to which all kinds are complete."""
         return min(self.watermarks.values(), default=None)
 
-    def _take(self, bucket: str, entry: Entry) -> None:
+    def _apply(self, bucket: str, entry: Entry) -> None:
         self.snapshot.live.observe_time(entry.time.timestamp())
         if bucket == CLUSTER:
-            news = self._mirror.apply(entry.key, entry.data)
-            if isinstance(news, KindComplete):
-                self.watermarks[news.kind] = entry.time
+            change = self._mirror.apply(entry.key, entry.data)
+            if isinstance(change, KindComplete):
+                self.watermarks[change.kind] = entry.time
             return
-        if bucket in self._heard.buckets:
-            self._heard.apply(bucket, entry.key, entry.data, entry.time)
+        if bucket in self._live_data.buckets:
+            self._live_data.apply(bucket, entry.key, entry.data, entry.time)
         if bucket == BANDWIDTH:
-            self._take_bandwidth(entry)
+            self._apply_bandwidth(entry)
 
-    def _take_bandwidth(self, entry: Entry) -> None:
+    def _apply_bandwidth(self, entry: Entry) -> None:
         query, node = parse_key(entry.key)
         samples = self.bandwidth.setdefault(node, {})
         if entry.data is None:
@@ -67,22 +70,22 @@ class MirrorReader:
 
 
 @asynccontextmanager
-async def mirror(
+async def open_mirror(
     session: Session, *, sources: Collection[LiveSource] = (), also: Collection[str] = ()
 ) -> AsyncIterator[MirrorReader]:
-    """The mirror, complete when this is entered and kept up to date inside; ``also`` are further buckets to read."""
-    kept = MirrorReader(sources)
+    """The mirror, complete on entering and kept up to date inside; ``also`` are further buckets to read."""
+    mirror = MirrorReader(sources)
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for bucket in dict.fromkeys((CLUSTER, *kept.live_buckets, *also)):
-            following = await stack.enter_async_context(session.read_bucket(bucket))
-            task = tasks.create_task(_follow(kept, bucket, following))
+        for bucket in dict.fromkeys((CLUSTER, *mirror.live_buckets, *also)):
+            reader = await stack.enter_async_context(session.read_bucket(bucket))
+            task = tasks.create_task(_follow(mirror, bucket, reader))
             stack.callback(task.cancel)
-            await following.caught_up.wait()
-        yield kept
+            await reader.caught_up.wait()
+        yield mirror
 
 
-async def _follow(kept: MirrorReader, bucket: str, following: BucketReader) -> None:
-    async for batch in following.batches():
+async def _follow(mirror: MirrorReader, bucket: str, reader: BucketReader) -> None:
+    async for batch in reader.batches():
         for entry in batch:
-            kept.take(bucket, entry)
+            mirror.apply(bucket, entry)

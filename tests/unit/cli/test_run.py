@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 
 from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.cli.pipeline.traffic import first_samples, where_pods_went, write_configuration
+from berth.cli.commands.run import first_samples, traffic_summary
+from berth.cli.pipeline.programs import write_traffic_configuration
 from berth.process.configuration import read_configuration
 from harness.fakes.memory_bus import MemoryBus
 
@@ -12,14 +13,14 @@ TRAFFIC = {"a": 1e6, "b": 40e6, "c": 3e6, "d": 20e6}
 
 def test_the_quieter_half_is_told_apart_from_the_busier():
     # a and c: (1 + 3) / 2 = 2; b and d: (40 + 20) / 2 = 30
-    assert where_pods_went(TRAFFIC, {"a": 5, "c": 4, "d": 1}) == (
+    assert traffic_summary(TRAFFIC, {"a": 5, "c": 4, "d": 1}) == (
         "traffic: quieter half of the nodes (2 MB/s on average) got 9 pods, "
         "busier half of the nodes (30 MB/s on average) got 1 pods"
     )
 
 
 def test_without_samples_it_says_so():
-    assert where_pods_went({}, {"a": 1}) == "traffic: no samples"
+    assert traffic_summary({}, {"a": 1}) == "traffic: no samples"
 
 
 async def test_the_samples_are_read_from_the_bus_and_what_cannot_be_read_is_left_out():
@@ -34,6 +35,6 @@ async def test_the_samples_are_read_from_the_bus_and_what_cannot_be_read_is_left
 
 
 def test_the_configuration_enables_the_plugin_beside_the_default_ones(tmp_path):
-    (profile,) = read_configuration(write_configuration(tmp_path, "http://127.0.0.1:1")).profiles
+    (profile,) = read_configuration(write_traffic_configuration(tmp_path, "http://127.0.0.1:1")).profiles
     assert profile.args["NetworkTraffic"].url == "http://127.0.0.1:1/prometheus"
     assert "NodeResourcesFit" in profile.args

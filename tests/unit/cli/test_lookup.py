@@ -11,8 +11,8 @@ from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision
-from berth.cli.decisions import digest_in_use, last_decision
-from berth.cli.lookup import parse_pod
+from berth.cli.lookup import config_in_use, last_decision
+from berth.cli.options import parse_pod
 from harness.fakes.memory_bus import MemoryBus
 
 
@@ -58,27 +58,27 @@ async def show(session: Session, name: str, **metadata: str) -> None:
 
 
 async def test_a_bound_pod_still_knows_whom_its_room_cost(session):
-    made = (await last_decision(session, parse_pod("vip"))).room_made
+    made = (await last_decision(session, parse_pod("vip"))).preemption
     assert made is not None
     assert [victim.name for victim in made.preemption.victims] == ["low-1", "low-2"]
 
 
 async def test_a_pod_that_has_gone_was_evicted_for_whoever_says_so(session):
     await session.purge("cluster", "pod.uid-low-1")
-    evicted = (await last_decision(session, parse_pod("low-1"))).evicted
+    evicted = (await last_decision(session, parse_pod("low-1"))).evicted_for
     assert evicted is not None
     assert (str(evicted.pod), evicted.preemption.node) == ("default/vip", "node-1")
 
 
 async def test_a_victim_that_is_still_going_was_evicted_too(session):
     await show(session, "low-2", deletion_timestamp="2026-01-01T00:00:00Z")
-    assert (await last_decision(session, parse_pod("low-2"))).evicted is not None
+    assert (await last_decision(session, parse_pod("low-2"))).evicted_for is not None
 
 
 async def test_a_pod_that_is_on_its_node_or_was_deleted_by_somebody_else_was_not_evicted(session):
-    assert (await last_decision(session, parse_pod("other"))).evicted is None
+    assert (await last_decision(session, parse_pod("other"))).evicted_for is None
     await session.purge("cluster", "pod.uid-other")
-    assert (await last_decision(session, parse_pod("other"))).evicted is None
+    assert (await last_decision(session, parse_pod("other"))).evicted_for is None
 
 
 async def test_the_configuration_in_use_is_that_of_the_profiles_last_decision(session):
@@ -86,5 +86,5 @@ async def test_the_configuration_in_use_is_that_of_the_profiles_last_decision(se
         return Pod(metadata=ObjectMeta(name="any", namespace="default"), spec=PodSpec(scheduler_name=scheduler))
 
     await publish_decision(session, msgspec.structs.replace(decision("new", Outcome.BOUND), config="c2"))
-    assert await digest_in_use(session, asking("berth")) == "c2"
-    assert await digest_in_use(session, asking("another")) == ""
+    assert await config_in_use(session, asking("berth")) == "c2"
+    assert await config_in_use(session, asking("another")) == ""

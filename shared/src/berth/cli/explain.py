@@ -1,0 +1,407 @@
+"""Why a pod is on its node, or on none: its last Decision, or a cycle that ran just now, for people and as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from berth.api.errors import DecodeError
+from berth.api.messages import Candidate, Decision, Outcome, Rejection
+from berth.api.pod import Pod
+from berth.api.subjects import Attempt
+from berth.cli.lookup import EvictionRecord, ExplainedDecision
+from berth.cli.rendering import (
+    ago,
+    clock,
+    duration,
+    indented,
+    is_current,
+    new_table,
+    plain,
+    short_identity,
+)
+from berth.cli.timeline import OUTCOME_STYLES, reason_text
+from berth.framework.cycle import EveryNode
+from berth.framework.status import SUCCESS, Status
+
+Weights = Mapping[str, int]
+"""The weight of each score plugin; empty when unknown."""
+_GATED = "gated"
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]+|[^A-Z_]+")
+_BECAME = {
+    Outcome.BOUND: "is on {node}",
+    Outcome.UNSCHEDULABLE: "waits, no node is possible",
+    Outcome.CONFLICT: "is ranked again",
+    Outcome.PREEMPTING: "waits for room that is being made on {node}",
+    Outcome.GONE: "is gone, deleted or bound by somebody else",
+    Outcome.WAITING: "waits to be bound to {node}",
+    Outcome.ERROR: "failed and is tried again",
+}
+
+
+def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[RenderableType]:
+    """The Decision for people: what, when, the best nodes, or which plugins rejected the others."""
+    decision = decided.decision
+    yield headline(decided)
+    yield indented(_when(decided))
+    if decision.evaluated:
+        yield indented(_evaluated(decision))
+    yield ""
+    if decision.candidates:
+        yield candidates_table(decision.candidates, weights=weights, chosen=decision.node)
+        yield from candidate_details(decision.candidates)
+        yield plain(_choice(decision))
+    if decision.rejections:
+        yield rejections_table(decision.rejections)
+    if decided.preemption is not None:
+        yield plain(_preemption_line(decided, decided.preemption))
+    if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
+        yield plain(f"refused by {', '.join(decision.blockers)}: tried again when something changes that may help them")
+
+
+def headline(decided: ExplainedDecision) -> Text:
+    """The state of the pod, in a sentence."""
+    decision = decided.decision
+    line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
+    return line.append(
+        _evicted(decided) or _became(decision), style=OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
+    )
+
+
+def _evicted(decided: ExplainedDecision) -> str:
+    found = decided.evicted_for
+    return (
+        ""
+        if found is None
+        else f"was evicted from {found.preemption.node} for {found.pod} {ago(found.at, decided.now)}"
+    )
+
+
+def _became(decision: Decision) -> str:
+    reason = reason_text(decision)
+    words = _BECAME[decision.outcome].format(node=decision.node)
+    return f"{words}: {reason}" if reason else words
+
+
+def _when(decided: ExplainedDecision) -> str:
+    decision = decided.decision
+    by = f"attempt {_number(decision.attempt)} by {short_identity(decision.scorer)}" if decision.scorer else ""
+    parts = [f"decided {ago(decided.at, decided.now)} at {clock(decided.at)}", *_times(decided), by]
+    return ", ".join(filter(None, parts))
+
+
+def _times(decided: ExplainedDecision) -> Iterator[str]:
+    """How long each step took; a Decision of an older version lacks the times."""
+    asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
+    if asked is not None and ranked is not None:
+        yield f"ranked {_took(asked, ranked)} after it was asked for"
+    if ranked is not None:
+        yield f"decided {_took(ranked, decided.at)} later"
+
+
+def _took(begin: datetime, end: datetime) -> str:
+    return duration(max(0.0, (end - begin).total_seconds()))
+
+
+def _number(attempt: str) -> str:
+    try:
+        return str(Attempt.parse(attempt).n)
+    except DecodeError:
+        return attempt
+
+
+def _evaluated(decision: Decision) -> str:
+    age = decision.view_age_seconds
+    view = "" if age is None else f", on {_view(age)}"
+    return f"{decision.feasible} of {decision.evaluated} nodes were possible{view}"
+
+
+def _view(age: float) -> str:
+    if is_current(age):
+        return f"a current view of the cluster (confirmed {duration(age)} before)"
+    return f"a view of the cluster {duration(age)} old"
+
+
+def _choice(decision: Decision) -> str:
+    """The runner-up of the chosen node, or why the first one was not chosen."""
+    names = [candidate.node for candidate in decision.candidates]
+    if decision.outcome is not Outcome.BOUND or decision.node not in names:
+        return ""
+    place = names.index(decision.node)
+    if place:
+        before = "the node before it" if place == 1 else f"the {place} nodes before it"
+        return f"{decision.node} was taken: {before} had changed since they were ranked"
+    return _runner_up(decision.candidates) if len(names) > 1 else f"{decision.node} was the only one possible"
+
+
+def _runner_up(candidates: Sequence[Candidate]) -> str:
+    first, second, *_ = candidates
+    if first.total == second.total:
+        equal = "as many pods: chance (a hash) decided" if first.pods == second.pods else f"{second.pods} pods"
+        return f"runner-up: {second.node} with {second.total} as well, and {equal}"
+    better = ", ".join(_advantages(first, second))
+    return f"runner-up: {second.node} with {second.total}, {first.total - second.total} less ({better})"
+
+
+def _advantages(first: Candidate, second: Candidate) -> Iterator[str]:
+    for plugin, points in first.scores.items():
+        other = second.scores.get(plugin, 0)
+        if points != other:
+            yield f"{plugin} {points} against {other}"
+
+
+def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
+    names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in record.preemption.victims)
+    return f"room was made for it on {record.preemption.node} {ago(record.at, decided.now)}: evicted {names}"
+
+
+def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
+    """The Decision for programs, with its age and with scores without their weights."""
+    decision = decided.decision
+    return {
+        "pod": f"{decision.namespace}/{decision.pod}",
+        "uid": decision.uid,
+        "outcome": decision.outcome,
+        "node": decision.node,
+        "reason": decision.reason,
+        "message": decision.message,
+        "attempt": decision.attempt,
+        "epoch": decision.epoch,
+        "profile": decision.profile,
+        "config": decision.config,
+        "scorer": decision.scorer,
+        "asked_at": decision.asked_at,
+        "ranked_at": decision.ranked_at,
+        "decided_at": decided.at,
+        "age_seconds": (decided.now - decided.at).total_seconds(),
+        "view_age_seconds": decision.view_age_seconds,
+        "evaluated": decision.evaluated,
+        "feasible": decision.feasible,
+        "candidates": [candidate_json(candidate, weights) for candidate in decision.candidates],
+        "rejections": decision.rejections,
+        "blockers": decision.blockers,
+        "preemption": None if decided.preemption is None else _preemption_json(decided.preemption),
+        "evicted_for": None if decided.evicted_for is None else _evicted_json(decided.evicted_for),
+    }
+
+
+def _preemption_json(record: EvictionRecord) -> dict[str, object]:
+    preemption = record.preemption
+    return {
+        "node": preemption.node,
+        "victims": preemption.victims,
+        "violations": preemption.violations,
+        "at": record.at,
+    }
+
+
+def _evicted_json(evicted: EvictionRecord) -> dict[str, object]:
+    return {"pod": str(evicted.pod), "uid": evicted.uid, "node": evicted.preemption.node, "at": evicted.at}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedNow:
+    """The result of a cycle that ran just now.
+
+    Attributes:
+        node: the node of the pod in the mirror; empty when it has none.
+        found_in: where the pod was read.
+        view_age_seconds: since when the mirror is confirmed; ``None`` without a watermark.
+        in_flight: how many pods are ranked and not yet bound; the cycle does not count them.
+        gated: the Status of PreEnqueue.
+        config: digest of the configuration of this cycle.
+        services_config: digest of the configuration of the services.
+    """
+
+    pod: Pod
+    node: str
+    found_in: str
+    weights: Weights
+    every: EveryNode
+    view_age_seconds: float | None
+    in_flight: int = 0
+    gated: Status = SUCCESS
+    config: str = ""
+    services_config: str = ""
+
+
+def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
+    """For people: every node with its scores, or with the plugin that rejected it."""
+    ranking, metadata = now.every.ranking, now.pod.metadata
+    yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append(_headline_now(now), style="not bold")
+    yield indented(_mirror_line(now))
+    if ranking.error:
+        yield indented(ranking.error, "red")
+        return
+    if ranking.candidates:
+        yield ""
+        yield candidates_table(ranking.candidates, weights=now.weights)
+        yield from candidate_details(ranking.candidates)
+    rejected = now.every.detail.node_to_status
+    if rejected:
+        yield from ("", rejections_table(rejections_of(rejected)), "", rejected_nodes_table(rejected))
+
+
+def _headline_now(now: RankedNow) -> str:
+    ranking = now.every.ranking
+    stands = f"is on {now.node}; " if now.node else "is on no node; "
+    if not now.gated.is_success:
+        stands = f"is gated, nobody looks for a node ({gate_text(now.gated)}); without that, "
+    if ranking.error:
+        return f"{stands}ranked now it would fail"
+    if not ranking.candidates:
+        return f"{stands}ranked now it would wait: {ranking.message}"
+    return f"{stands}ranked now it would go to {ranking.candidates[0].node}"
+
+
+def _mirror_line(now: RankedNow) -> str:
+    ranking, age = now.every.ranking, now.view_age_seconds
+    view = "the mirror has no watermark, its age is unknown" if age is None else f"the mirror is {_how_old(age)}"
+    uncounted = f", {now.in_flight} ranked pods that are not bound yet are not counted" if now.in_flight else ""
+    possible = f"{ranking.feasible} of {ranking.evaluated} nodes are possible"
+    return f"{possible}; {view}{uncounted}; the pod is from {now.found_in}"
+
+
+def _how_old(age: float) -> str:
+    return f"current (confirmed {duration(age)} ago)" if is_current(age) else f"{duration(age)} old"
+
+
+def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
+    """The rejections by plugin and reason, the most frequent first."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for node, status in rejected.items():
+        for reason in status.reasons:
+            nodes.setdefault((status.plugin, reason), []).append(node)
+    groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [
+        Rejection(plugin=plugin, reason=reason, nodes=len(names), examples=names[:3])
+        for (plugin, reason), names in groups
+    ]
+
+
+def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
+    """A line a node: the plugin that rejected it, and why."""
+    table = new_table("REJECTED", "PLUGIN", "REASON")
+    for node, status in sorted(rejected.items()):
+        table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
+    return table
+
+
+def ranked_now_json(now: RankedNow) -> dict[str, object]:
+    """The same for programs."""
+    ranking, metadata = now.every.ranking, now.pod.metadata
+    return {
+        "pod": f"{metadata.namespace}/{metadata.name}",
+        "uid": metadata.uid,
+        "node": now.node,
+        "found_in": now.found_in,
+        "view_age_seconds": now.view_age_seconds,
+        "on_the_way": now.in_flight,
+        "evaluated": ranking.evaluated,
+        "feasible": ranking.feasible,
+        "candidates": [candidate_json(candidate, now.weights) for candidate in ranking.candidates],
+        "refused": list(_refused_json(now.every.detail.node_to_status)),
+        "message": ranking.message,
+        "error": ranking.error,
+        "gated": None if now.gated.is_success else {"plugin": now.gated.plugin, "reasons": now.gated.reasons},
+        "config": now.config,
+        "services_config": now.services_config,
+    }
+
+
+def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]:
+    for node, status in sorted(rejected.items()):
+        yield {"node": node, "plugin": status.plugin, "reasons": status.reasons, "code": status.code.name}
+
+
+def gated_lines(pod: Pod, status: Status) -> Text:
+    """For people: the plugin that gates the pod, and its reasons."""
+    metadata = pod.metadata
+    name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
+    return name.append(f"is gated, nobody looks for a node: {gate_text(status)}", style="yellow not bold")
+
+
+def gate_text(status: Status) -> str:
+    """The plugin of the Status, with its reasons."""
+    return f"{status.plugin}: {', '.join(status.reasons)}"
+
+
+def gated_json(pod: Pod, status: Status) -> dict[str, object]:
+    """The same for programs."""
+    metadata = pod.metadata
+    return {
+        "pod": f"{metadata.namespace}/{metadata.name}",
+        "uid": metadata.uid,
+        "outcome": _GATED,
+        "node": "",
+        "message": ", ".join(status.reasons),
+        "blockers": [status.plugin],
+    }
+
+
+def candidates_table(candidates: Sequence[Candidate], *, weights: Weights | None = None, chosen: str = "") -> Table:
+    """A line a node: rank, name, total, each plugin's score x weight, pods; the chosen one is green."""
+    plugins = score_plugins(candidates)
+    table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), "PODS")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for place, candidate in enumerate(candidates, start=1):
+        points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
+        cells = (str(place), candidate.node, str(candidate.total), *points, str(candidate.pods))
+        table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
+    return table
+
+
+def candidate_details(candidates: Iterable[Candidate]) -> list[Text]:
+    """Explanations that plugins added to their scores, a line each."""
+    return [
+        plain(f"{candidate.node}  {plugin}: {text}")
+        for candidate in candidates
+        for plugin, text in candidate.details.items()
+    ]
+
+
+def score_plugins(candidates: Iterable[Candidate]) -> list[str]:
+    """The plugins that scored, by name."""
+    return sorted({plugin for candidate in candidates for plugin in candidate.scores})
+
+
+def _points(points: int | None, weight: int | None) -> str:
+    if points is None:
+        return "-"
+    return f"{points // weight} x {weight}" if weight else str(points)
+
+
+def _heading(plugin: str) -> str:
+    """A plugin's name on several lines: the column is as wide as its longest word."""
+    return "\n".join(_WORDS.findall(plugin)) or plugin
+
+
+def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
+    """A node with its scores for programs."""
+    return {
+        "node": candidate.node,
+        "total": candidate.total,
+        "pods": candidate.pods,
+        "scores": {name: _scored(points, weights.get(name)) for name, points in candidate.scores.items()},
+        "details": candidate.details,
+    }
+
+
+def _scored(points: int, weight: int | None) -> dict[str, int | None]:
+    return {"points": points, "weight": weight, "score": points // weight if weight else None}
+
+
+def rejections_table(rejections: Iterable[Rejection]) -> Table:
+    """How many nodes were rejected, by which plugin, why, and some of their names."""
+    table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
+    for rejection in rejections:
+        cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))
+        table.add_row(*map(plain, cells))
+    return table

@@ -1,0 +1,123 @@
+"""What commands share: the output format, the address of NATS, names of pods, and how a command ends.
+
+An error that berth raises on purpose is one line on standard error and an exit code (DESIGN 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from berth.api.errors import BerthError
+from berth.api.subjects import PREFIX, escape_dotted, escape_token
+from berth.bus.interface import BusLostError, MissingError, Session
+from berth.cli.pipeline.servers import connect_bus
+from berth.cli.rendering import note
+from berth.process.exits import Exit, UsageError, exit_for
+from berth.process.settings import NatsSettings
+
+T = TypeVar("T")
+DEFAULT_NAMESPACE = "default"
+
+
+class OutputFormat(StrEnum):
+    """The form of a command's output."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Output = Annotated[OutputFormat, typer.Option("-o", "--output", help="A table for people, or JSON for programs.")]
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help=f"The address of NATS; by default BERTH_NATS_URL, else {NatsSettings().url}.",
+        show_default=False,
+    ),
+]
+
+
+class NotFoundError(BerthError):
+    """There is no such pod or message; the command ends with 1."""
+
+
+@asynccontextmanager
+async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]:
+    """A session for a command that only reads.
+
+    Raises:
+        UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
+        BusLostError: NATS does not answer.
+        MissingError: nothing of berth is on this NATS.
+    """
+    try:
+        session = await connect_bus(nats, name=f"berth-{name}")
+    except BusLostError as exc:
+        raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
+    try:
+        if not session.bus_id:
+            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
+        yield session
+    finally:
+        await session.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodName:
+    """Namespace and name of a pod."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def filter(self, stage: str) -> str:
+        """The subjects of the pod's messages of a stage (``*``: of all), of whichever profile."""
+        return f"{PREFIX}.{stage}.*.{escape_token(self.namespace)}.{escape_dotted(self.name)}"
+
+
+def parse_pod(text: str) -> PodName:
+    """Parse ``namespace/name``, or a name alone in the namespace ``default``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    namespace, slash, name = text.rpartition("/")
+    if not name or (slash and not namespace) or "/" in namespace:
+        raise UsageError(f"reading the pod {text!r}: want NAMESPACE/POD, or POD in the namespace {DEFAULT_NAMESPACE}")
+    return PodName(namespace=namespace or DEFAULT_NAMESPACE, name=name)
+
+
+def run_command(work: Coroutine[Any, Any, T], *, interrupted: Exit = Exit.NO) -> T:
+    """Run a command to its end. ``interrupted`` is its exit code after Ctrl-C."""
+    try:
+        return asyncio.run(work)
+    except BaseExceptionGroup as group:
+        raise _as_exit(_first(group)) from group
+    except BerthError as error:
+        raise _as_exit(error) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(interrupted) from error
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _as_exit(error: BaseException) -> BaseException:
+    if not isinstance(error, BerthError):
+        return error
+    note(" ".join(str(error).split()))
+    return typer.Exit(exit_for(error))

@@ -1,0 +1,166 @@
+"""The servers of a pipeline: which ports they get, and whether they answer.
+
+An embedded NATS server takes port 4222 if it is free, since every client looks there first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+from berth.api.errors import TemporaryError
+from berth.bus.interface import Session
+from berth.bus.server import LOOPBACK
+from berth.cli.pipeline.programs import nats_server
+from berth.cli.pipeline.supervisor import Supervisor
+from berth.kube.client import KubeClient
+from berth.kube.credentials import KubeCredentials, source_for
+from berth.process.exits import UsageError
+from berth.process.sessions import nats_bus
+from berth.process.sources import SettingsError, read_settings
+
+T = TypeVar("T")
+DEFAULT_PORT: Final = 4222
+"""The port of NATS by default, also in the NATS CLI."""
+ANY_PORT: Final = 0
+_RETRY_INTERVAL: Final = timedelta(seconds=0.1)
+_HELLO_SECONDS: Final = 2.0
+_OWN_PORTS: Final = range(20_000, 32_768)
+"""Below the range from which outgoing connections take their ports."""
+
+
+async def embedded_nats(ports: tuple[int, ...], folder: Path, supervisor: Supervisor, *, within: timedelta) -> str:
+    """Start a NATS server on the first free port; its address, once this very server answers there.
+
+    Raises:
+        TemporaryError: none of the ports is free, or another server answers.
+    """
+    port, name = _first_free(ports), f"berth-{uuid.uuid4().hex}"
+    supervisor.start(nats_server(folder, port, name=name))
+    await retry(lambda: check_nats_server(port, name), within=within)
+    return f"nats://{LOOPBACK}:{port}"
+
+
+async def check_nats_server(port: int, name: str) -> None:
+    """Check the name of the server on the port: two pipelines that start at once may both find the port free.
+
+    Raises:
+        TemporaryError: no server answers yet, or another one does.
+    """
+    try:
+        async with asyncio.timeout(_HELLO_SECONDS):
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            try:
+                hello = await reader.readline()
+            finally:
+                writer.transport.abort()
+        found = json.loads(hello.partition(b" ")[2])["server_name"]
+    except (OSError, TimeoutError, ValueError, LookupError, TypeError) as exc:
+        raise TemporaryError(f"starting NATS on port {port}: it does not answer yet ({exc})") from exc
+    if found != name:
+        raise TemporaryError(f"starting NATS on port {port}: another server took it at the same moment: try again")
+
+
+async def connect_bus(url: str | None, *, name: str = "berth") -> Session:
+    """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    Raises:
+        UsageError: the address, or one of these settings, cannot be used.
+    """
+    try:
+        settings = read_settings(flags={"nats.url": url} if url else {})
+    except SettingsError as exc:
+        raise UsageError("; ".join(exc.problems)) from exc
+    return await nats_bus(settings).connect(name=name)
+
+
+async def apply_bus(url: str) -> None:
+    """Create or update the streams, buckets and consumers that berth declares."""
+    session = await connect_bus(url)
+    try:
+        await session.apply()
+    finally:
+        await session.close()
+
+
+async def check_api(kubeconfig: Path) -> None:
+    """Ask the API server of a kubeconfig for its version, which needs no further rights."""
+    credentials = await KubeCredentials.from_source(source_for(str(kubeconfig)))
+    async with KubeClient(credentials, user_agent="berth") as client:
+        await client.request("GET", "/version")
+
+
+async def check_simulated_cluster(kubeconfig: Path) -> None:
+    """The same of a simulated cluster, which writes its kubeconfig once it listens.
+
+    Raises:
+        TemporaryError: it does not listen yet.
+    """
+    if not await asyncio.to_thread(kubeconfig.exists):
+        raise TemporaryError("starting the simulated cluster: it does not listen yet")
+    await check_api(kubeconfig)
+
+
+async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
+    """Repeat a check until it passes.
+
+    Raises:
+        TemporaryError: it still fails when the time is over.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within.total_seconds()
+    while True:
+        try:
+            return await check()
+        except TemporaryError:
+            if loop.time() >= end:
+                raise
+            await asyncio.sleep(_RETRY_INTERVAL.total_seconds())
+
+
+def _first_free(ports: tuple[int, ...]) -> int:
+    for port in ports:
+        if port == ANY_PORT:
+            return free_port()
+        if is_free(port):
+            return port
+    raise TemporaryError(f"starting NATS on port {', '.join(map(str, ports))} of {LOOPBACK}: somebody listens there")
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens on this port of the loopback address."""
+    with socket.socket() as probe:
+        # Connections of a server that has just ended linger for a minute and do not matter.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address on which nothing listens."""
+    for port in range(_first_port(), _OWN_PORTS.stop):
+        with socket.socket() as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    raise TemporaryError(
+        f"finding a free TCP port on {LOOPBACK}: all of {_OWN_PORTS.start}-{_OWN_PORTS.stop - 1} are taken"
+    )
+
+
+def _first_port() -> int:
+    """A start that differs between processes, so that two that start at once do not choose the same port."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return _OWN_PORTS.start + int(probe.getsockname()[1]) % 12_000

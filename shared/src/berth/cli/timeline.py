@@ -1,0 +1,241 @@
+"""The messages of one pod in order of time: as tables for people and as JSON.
+
+A message that is gone from its stream is recalled from the pod's Decision, which repeats most of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from berth.api.errors import DecodeError
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Message,
+    Outcome,
+    Pending,
+    Ranked,
+    Reason,
+    decode,
+)
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod
+from berth.cli.rendering import clock, duration, new_table, plain, short_attempt, short_identity
+
+_LONGEST_LINE = 160
+OUTCOME_STYLES: Mapping[Outcome, str] = {
+    Outcome.BOUND: "green",
+    Outcome.UNSCHEDULABLE: "yellow",
+    Outcome.CONFLICT: "yellow",
+    Outcome.ERROR: "red",
+}
+_REASONS: Mapping[Reason, str] = {
+    Reason.STALE: "each of the best nodes got other pods after it was ranked",
+    Reason.NO_CANDIDATE: "none of the best nodes had room any more when it was to be bound",
+    Reason.CHANGED: "it was changed since it was ranked, or was gated",
+    Reason.PROPOSALS: "pods that are not bound yet are proposed for the same room",
+    Reason.VICTIMS: "the pods on that node have changed since it was ranked: others would have to be evicted, or none",
+    Reason.VOLUMES: "a volume or a claim of the pod was changed meanwhile",
+}
+"""The reasons of a conflict, in plain words."""
+_COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
+"""Reasons after which the binder's message would repeat the sentence above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedMessage:
+    """A message as it was received, or as the pod's Decision recalls it; then it has no ``data``.
+
+    ``at`` is in seconds, on the same clock for all messages of a table.
+    """
+
+    at: float
+    subject: str
+    data: bytes = b""
+    recalled: Message | None = None
+
+    @property
+    def stage(self) -> str:
+        """``pending``, ``ranked``, ``decision`` or ``dead``; empty for other subjects."""
+        return next(iter(self.subject.split(".")[1:2]), "")
+
+    def message(self) -> Message:
+        """Decode it.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        if self.recalled is not None:
+            return self.recalled
+        match self.stage:
+            case "pending":
+                return decode(self.data, Pending)
+            case "ranked":
+                return decode(self.data, Ranked)
+            case "decision":
+                return decode(self.data, Decision)
+            case "dead":
+                return decode(self.data, DeadLetter)
+            case _:
+                raise DecodeError(f"decoding {self.subject!r}: not a subject of a pod's messages")
+
+
+def with_recalled(messages: Iterable[TracedMessage]) -> list[TracedMessage]:
+    """The messages in the order of time, with those that only a Decision recalls."""
+    received = list(messages)
+    known = {(traced.stage, attempt) for traced in received if (attempt := _attempt(traced)) is not None}
+    added: dict[tuple[str, str], TracedMessage] = {}
+    for traced in received:
+        for earlier in _recalled_by(traced):
+            added.setdefault((earlier.stage, _attempt(earlier) or ""), earlier)
+    missing = [traced for key, traced in added.items() if key not in known]
+    return sorted((*received, *missing), key=lambda traced: traced.at)
+
+
+def _recalled_by(traced: TracedMessage) -> Iterator[TracedMessage]:
+    decision = _read(traced)
+    if not isinstance(decision, Decision):
+        return
+    pod = Pod(metadata=ObjectMeta(name=decision.pod, namespace=decision.namespace, uid=decision.uid))
+    if decision.asked_at is not None:
+        pending = Pending(attempt=decision.attempt, profile=decision.profile, pod=pod)
+        yield _recalled("pending", decision.asked_at, traced, pending)
+    if decision.ranked_at is not None:
+        yield _recalled("ranked", decision.ranked_at, traced, _ranked_of(decision, pod))
+
+
+def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> TracedMessage:
+    prefix, _, rest = by.subject.split(".", 2)
+    return TracedMessage(at=at.timestamp(), subject=f"{prefix}.{stage}.{rest}", recalled=message)
+
+
+def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
+    """The Ranked as far as the Decision repeats it; its rejections are those of the Decision."""
+    found = bool(decision.candidates)
+    return Ranked(
+        attempt=decision.attempt,
+        profile=decision.profile,
+        pod=pod,
+        scorer=decision.scorer,
+        evaluated=decision.evaluated,
+        feasible=decision.feasible,
+        candidates=decision.candidates,
+        error=decision.message if not found and decision.outcome is Outcome.ERROR else "",
+        message="" if found else "no node is possible",
+        view_age_seconds=decision.view_age_seconds,
+    )
+
+
+def _attempt(traced: TracedMessage) -> str | None:
+    message = _read(traced)
+    return message.attempt if isinstance(message, Pending | Ranked | Decision) else None
+
+
+def subject_table(messages: list[TracedMessage]) -> Table:
+    """A line a message: milliseconds since the first, subject, description."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for traced in messages:
+        table.add_row(plain(f"+{(traced.at - messages[0].at) * 1000:7.1f} ms"), plain(traced.subject), describe(traced))
+    return table
+
+
+def stage_table(messages: list[TracedMessage]) -> Table:
+    """A line a message: the time of day, the time since the one before, stage, description."""
+    table = new_table("TIME", "SINCE", "STAGE", "", numbers=("SINCE",))
+    for traced, before in zip(messages, (None, *messages), strict=False):
+        table.add_row(*stage_row(traced, before))
+    return table
+
+
+def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text, Text, Text, Text]:
+    """One line of :func:`stage_table`."""
+    at = plain(clock(datetime.fromtimestamp(traced.at, UTC)))
+    since = plain("" if before is None else f"+{duration(max(0.0, traced.at - before.at))}")
+    return at, since, plain(traced.stage), describe(traced)
+
+
+def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, object]:
+    """One message for programs."""
+    readable = _read(traced)
+    return {
+        "at": datetime.fromtimestamp(traced.at, UTC),
+        "since_seconds": None if before is None else round(traced.at - before.at, 6),
+        "subject": traced.subject,
+        "stage": traced.stage,
+        "said": describe(traced).plain,
+        "recalled": traced.recalled is not None,
+        "message": readable if readable is not None and traced.recalled is None else None,
+    }
+
+
+def describe(traced: TracedMessage) -> Text:
+    """A message in words."""
+    match _read(traced):
+        case Pending() as pending:
+            return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
+        case Ranked() as ranked:
+            return plain(f"{short_identity(ranked.scorer)}: {_ranking(ranked)}")
+        case Decision() as decision:
+            words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
+            if decision.node:
+                words.append(f" {decision.node}", style="")
+            if decision.preemption is not None and decision.preemption.victims:
+                victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
+                words.append(f" (evicted {victims})", style="")
+            if why := reason_text(decision):
+                words.append(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}", style="")
+            return words
+        case DeadLetter() as letter:
+            return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")
+        case _:
+            return plain(f"cannot be read: {traced.data[:_LONGEST_LINE]!r}", "red")
+
+
+def reason_text(decision: Decision) -> str:
+    """Why an attempt ended as it did: its reason in words, and its message."""
+    if decision.reason not in set(Reason):
+        return ": ".join(filter(None, (decision.reason, decision.message)))
+    reason = Reason(decision.reason)
+    message = "" if reason in _COMPLETE else decision.message
+    return ": ".join(filter(None, (_REASONS[reason], message)))
+
+
+def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
+    """The nodes of the last ranking among the messages."""
+    for traced in reversed(messages):
+        message = _read(traced)
+        if isinstance(message, Ranked) and message.candidates:
+            return message.candidates
+    return []
+
+
+def node_of(messages: list[TracedMessage]) -> str:
+    """The node that the pod was bound to; empty when it was not."""
+    for traced in reversed(messages):
+        message = _read(traced)
+        if isinstance(message, Decision) and message.outcome is Outcome.BOUND:
+            return message.node
+    return ""
+
+
+def _read(traced: TracedMessage) -> Message | None:
+    try:
+        return traced.message()
+    except DecodeError:
+        return None
+
+
+def _ranking(ranked: Ranked) -> str:
+    if ranked.error:
+        return f"failed: {ranked.error}"
+    if not ranked.candidates:
+        return ranked.message
+    first = ranked.candidates[0]
+    return f"{ranked.feasible} of {ranked.evaluated} nodes are possible, best {first.node} with {first.total}"
