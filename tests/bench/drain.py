@@ -21,9 +21,9 @@ import msgspec
 
 from bench.contenders import Contender, Running
 from bench.processes import Cost, children, costs, machine_busy_seconds
-from berth.sim.nodes import make_pod
+from berth.sim.nodes import pod_manifest
 from harness.servers.control_plane import ControlPlane
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 
 DRAIN_SECONDS = 300.0
 EVENTS_SECONDS = 30.0
@@ -92,7 +92,7 @@ class _Watched:
 _CHANGES = msgspec.json.Decoder(_Change)
 
 
-async def drain(contender: Contender, seen: Outside, plane: ControlPlane, folder: Path, pods: int) -> Drain:
+async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, folder: Path, pods: int) -> Drain:
     """Let the pods wait, start the scheduler, and see it place them."""
     namespace = seen.namespace
     made = (_waiting(f"web-{number}", namespace, contender.scheduler_name) for number in range(pods))
@@ -133,7 +133,7 @@ async def drain(contender: Contender, seen: Outside, plane: ControlPlane, folder
 
 
 def _waiting(name: str, namespace: str, scheduler: str) -> dict:
-    return make_pod(name, namespace=namespace, cpu=CPU, memory=MEMORY, scheduler=scheduler)
+    return pod_manifest(name, namespace=namespace, cpu=CPU, memory=MEMORY, scheduler=scheduler)
 
 
 def _spent_so_far(scheduler: Mapping[str, int]) -> dict[str, Cost]:
@@ -150,7 +150,7 @@ async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None],
     await eventually(reached, f"{count} pods to be bound", DRAIN_SECONDS)
 
 
-async def _watch(seen: Outside, version: str, watched: _Watched) -> None:
+async def _watch(seen: ClusterUser, version: str, watched: _Watched) -> None:
     """The API server ends a watch whose reader was late for a moment; it goes on from where it was."""
     watched.version = version
     while True:
@@ -160,7 +160,7 @@ async def _watch(seen: Outside, version: str, watched: _Watched) -> None:
         watched.resumed += 1
 
 
-async def _events_there(seen: Outside, count: int) -> float | None:
+async def _events_there(seen: ClusterUser, count: int) -> float | None:
     """When the last Event existed; None when it did not come in time."""
     deadline = time.monotonic() + EVENTS_SECONDS
     while time.monotonic() < deadline:
@@ -171,7 +171,7 @@ async def _events_there(seen: Outside, count: int) -> float | None:
     return None
 
 
-async def _count_events(seen: Outside) -> int:
+async def _count_events(seen: ClusterUser) -> int:
     return len({event["regarding"]["name"] for event in await seen.events("Scheduled")})
 
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from bench.contenders import KUBE_SCHEDULER, Berth, Contender, kube_scheduler
 from bench.drain import Drain, drain
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
-from harness.worlds.outside import outside
+from harness.worlds.cluster_user import cluster_user
 
 RESULTS = Path(__file__).parent / "results"
 UNREACHABLE = 3
@@ -65,7 +65,7 @@ async def measure(
 ) -> list[Drain]:
     """Run each of them in turn, as often as asked."""
     drains = []
-    async with outside(plane.kubeconfig_path) as cluster:
+    async with cluster_user(plane.kubeconfig_path) as cluster:
         await cluster.add_nodes(nodes)
         for number in range(rounds):
             for contender in contenders:
@@ -76,7 +76,7 @@ async def measure(
 
 
 async def _round(contender: Contender, plane: ControlPlane, pods: int) -> Drain:
-    async with outside(plane.kubeconfig_path) as seen:
+    async with cluster_user(plane.kubeconfig_path) as seen:
         with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
             return await drain(contender, seen, plane, Path(folder), pods)
 

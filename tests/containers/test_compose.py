@@ -13,7 +13,7 @@ import pytest
 from berth.sim.cluster import kubeconfig
 from harness.servers.compose import ComposeProject, inspected, require_project
 from harness.servers.docker_engine import docker
-from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 
@@ -68,7 +68,7 @@ async def unscraped_exporters(project: ComposeProject) -> int:
     return 100 - (int(result[0]["value"][1]) if result else 0)
 
 
-async def scaled_and_killed_under_load(project: ComposeProject, pods: Outside) -> None:
+async def scaled_and_killed_under_load(project: ComposeProject, pods: ClusterUser) -> None:
     """Create pods all the while: four scorers in the place of two, then three and a killed one."""
     creating = asyncio.create_task(pods.add_pods(MORE_PODS, "more"))
     await compose(project, "up", "--wait", "--no-build", "--no-recreate", "--scale", "scorer=4")
@@ -81,7 +81,7 @@ async def scaled_and_killed_under_load(project: ComposeProject, pods: Outside) -
 
 
 async def test_it_comes_up_schedules_scales_under_load_survives_a_kill_and_goes_without_a_trace(up, cluster_file):
-    async with outside(cluster_file) as pods:
+    async with cluster_user(cluster_file) as pods:
         await pods.add_nodes(20, cpu="32", memory="128Gi")
         await pods.all_bound(await pods.add_pods(PODS, "first"), SECONDS)
 
@@ -111,7 +111,7 @@ async def test_a_second_up_changes_nothing_and_what_starts_again_goes_on(up, clu
     _each_password_is_for_one_alone(up)
     await compose(up, "restart", "simulated-cluster", "nats")
     await compose(up, "up", "--wait", "--no-build")
-    async with outside(cluster_file) as pods:
+    async with cluster_user(cluster_file) as pods:
         await pods.add_nodes(5)
         await pods.all_bound(await pods.add_pods(20), SECONDS)
 

@@ -12,7 +12,7 @@ import pytest
 from berth.sim.cluster import SimulatedCluster, kubeconfig
 from harness.servers.compose import ComposeProject, require_project
 from harness.servers.docker_engine import DockerError
-from harness.worlds.outside import Outside, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user
 
 pytestmark = pytest.mark.timeout(1500)  # the image may have to be built first
 
@@ -42,8 +42,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[SimulatedCluster]:
 
 
 @pytest.fixture
-async def pods(cluster: SimulatedCluster) -> AsyncIterator[Outside]:
-    async with outside(cluster.kubeconfig_path) as seen:
+async def pods(cluster: SimulatedCluster) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(cluster.kubeconfig_path) as seen:
         await seen.add_nodes(5)
         yield seen
 

@@ -10,11 +10,11 @@ import pytest
 
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
-from berth.sim.nodes import make_pod
+from berth.sim.nodes import pod_manifest
 from harness.plugins.left_out import require
 from harness.servers.containers import deprecations_of_testcontainers, started
 from harness.servers.docker_engine import compose_image
-from harness.worlds.outside import eventually, node_of
+from harness.worlds.cluster_user import eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(900)]  # the image may have to be pulled first
@@ -52,7 +52,7 @@ async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
 async def test_pods_that_name_berth_get_a_node_of_k3s(berth: BerthUp, client: KubeClient):
     async def create(name: str) -> bool:
         """False until the namespace has its account, which a controller makes."""
-        pod = make_pod(name, cpu="10m", memory="8Mi")
+        pod = pod_manifest(name, cpu="10m", memory="8Mi")
         return (await client.request("POST", PODS, body=msgspec.json.encode(pod))).succeeded
 
     async def all_placed() -> bool:

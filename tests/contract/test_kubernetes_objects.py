@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.worlds.kubernetes_api import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi, pod
+from harness.worlds.kubernetes_api import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubernetesApi, minimal_pod
 
 
 async def test_created_pod_gets_identity_and_defaults(kubernetes_api: KubernetesApi):
@@ -22,7 +22,7 @@ async def test_created_pod_gets_identity_and_defaults(kubernetes_api: Kubernetes
 
 
 async def test_pod_without_scheduler_name_is_for_the_default_scheduler(kubernetes_api: KubernetesApi):
-    body = pod("web")
+    body = minimal_pod("web")
     del body["spec"]["schedulerName"]
     assert (await kubernetes_api.post(kubernetes_api.pods, body)).body["spec"]["schedulerName"] == "default-scheduler"
 
@@ -70,7 +70,7 @@ async def test_gated_pod_says_so_in_its_condition(kubernetes_api: KubernetesApi)
 
 
 async def test_generate_name_gives_names_of_their_own(kubernetes_api: KubernetesApi):
-    body = pod("")
+    body = minimal_pod("")
     body["metadata"] = {"generateName": "web-"}
     names = {(await kubernetes_api.post(kubernetes_api.pods, body)).body["metadata"]["name"] for _ in range(3)}
     assert len(names) == 3
@@ -87,12 +87,15 @@ async def test_status_of_a_new_node_is_kept(kubernetes_api: KubernetesApi):
 
 
 REFUSED_CREATES = [
-    pytest.param(pod("web") | {"metadata": {}}, 422, "Invalid", id="no name"),
-    pytest.param(pod("Not_A_Name"), 422, "Invalid", id="bad name"),
-    pytest.param(pod("web") | {"spec": {}}, 422, "Invalid", id="no containers"),
-    pytest.param(pod("web") | {"kind": "Node"}, 400, "BadRequest", id="other kind"),
+    pytest.param(minimal_pod("web") | {"metadata": {}}, 422, "Invalid", id="no name"),
+    pytest.param(minimal_pod("Not_A_Name"), 422, "Invalid", id="bad name"),
+    pytest.param(minimal_pod("web") | {"spec": {}}, 422, "Invalid", id="no containers"),
+    pytest.param(minimal_pod("web") | {"kind": "Node"}, 400, "BadRequest", id="other kind"),
     pytest.param(
-        pod("web") | {"metadata": {"name": "web", "namespace": "other"}}, 400, "BadRequest", id="other namespace"
+        minimal_pod("web") | {"metadata": {"name": "web", "namespace": "other"}},
+        400,
+        "BadRequest",
+        id="other namespace",
     ),
 ]
 
@@ -113,7 +116,7 @@ async def test_create_of_a_name_that_is_taken_is_a_conflict(kubernetes_api: Kube
 
 
 async def test_create_with_a_resource_version_is_refused(kubernetes_api: KubernetesApi):
-    body = pod("web")
+    body = minimal_pod("web")
     body["metadata"]["resourceVersion"] = "4"
     refused = await kubernetes_api.post(kubernetes_api.pods, body)
     assert (refused.code, refused.body["message"]) == (
@@ -123,7 +126,7 @@ async def test_create_with_a_resource_version_is_refused(kubernetes_api: Kuberne
 
 
 async def test_create_in_an_unknown_namespace_is_not_found(kubernetes_api: KubernetesApi):
-    refused = await kubernetes_api.post("/api/v1/namespaces/nowhere/pods", pod("web"))
+    refused = await kubernetes_api.post("/api/v1/namespaces/nowhere/pods", minimal_pod("web"))
     assert (refused.code, refused.body["message"]) == (404, 'namespaces "nowhere" not found')
 
 
@@ -178,7 +181,7 @@ async def test_put_with_an_old_resource_version_is_a_conflict(kubernetes_api: Ku
 
 async def test_put_of_another_name_is_refused(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
-    assert (await kubernetes_api.put(f"{kubernetes_api.pods}/web", pod("other"))).code == 400
+    assert (await kubernetes_api.put(f"{kubernetes_api.pods}/web", minimal_pod("other"))).code == 400
 
 
 async def test_put_of_another_uid_is_a_conflict(kubernetes_api: KubernetesApi):

@@ -9,7 +9,7 @@ import pytest
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from harness.servers.control_plane import ControlPlane
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
@@ -21,7 +21,7 @@ NODES = 10
 
 
 async def test_the_node_with_the_scored_label_gets_no_pod_while_others_have_room(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
     flags = ("--kubeconfig", kubeconfig, "--leader-elect=false", "--config", config, "-v", 4)
@@ -45,7 +45,7 @@ def explained_nodes(said: str, plugin: str) -> set[str]:
 
 
 async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_do_not(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-filter-label.yaml"
     with berth_up("--kubeconfig", kubeconfig, f"--config={config}", "--v=4", folder=tmp_path) as berth:
@@ -69,7 +69,7 @@ async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_
 
 
 async def test_with_a_prometheus_that_does_not_answer_pods_are_placed_and_the_decision_says_so(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "network-traffic.yaml"
     with berth_up("--kubeconfig", kubeconfig, "--config", config, folder=tmp_path) as berth:
@@ -92,7 +92,7 @@ async def said_of(nats: str, plugin: str) -> list[str]:
 
 
 async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
     flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratch")
@@ -108,7 +108,7 @@ async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
     ("scorers", "allowed"), [pytest.param(1, 1, id="1 scorer"), pytest.param(2, 2, id="2 scorers")]
 )
 async def test_pods_of_each_tenant_spread_evenly_also_after_one_tenants_are_made_anew(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path, scorers: int, allowed: int
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, scorers: int, allowed: int
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
     flags = ("--kubeconfig", kubeconfig, "--config", config, "--algorithm-provider", "FromScratchMultiTenant")
@@ -135,12 +135,12 @@ async def test_pods_of_each_tenant_spread_evenly_also_after_one_tenants_are_made
         await cluster_outside.all_bound(["nobodys"])
 
 
-def tenants_pod(seen: Outside, name: str, tenant: str) -> dict:
+def tenants_pod(seen: ClusterUser, name: str, tenant: str) -> dict:
     labels = {"tenant": tenant} if tenant else {}
     return seen.pod(name, labels=labels, scheduler="my-custom-scheduler", cpu="10m", memory="16Mi")
 
 
-async def all_of(seen: Outside, count: int) -> dict[str, str]:
+async def all_of(seen: ClusterUser, count: int) -> dict[str, str]:
     """Wait until so many pods have nodes; return the nodes."""
 
     async def placed() -> dict[str, str] | None:

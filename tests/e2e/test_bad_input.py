@@ -12,10 +12,10 @@ from pathlib import Path
 import nats
 import pytest
 
-from berth.sim.nodes import make_node
+from berth.sim.nodes import node_manifest
 from harness.servers.child_processes import free_ports
 from harness.servers.control_plane import ControlPlane, kubeconfig
-from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
@@ -36,12 +36,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory):
 
 
 @asynccontextmanager
-async def looking_at(berth: BerthUp) -> AsyncIterator[Outside]:
-    async with outside(berth.kubeconfig) as seen:
+async def looking_at(berth: BerthUp) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(berth.kubeconfig) as seen:
         yield seen
 
 
-def anywhere(seen: Outside, name: str, **form: object) -> dict:
+def anywhere(seen: ClusterUser, name: str, **form: object) -> dict:
     """Return a pod that any node of the simulated cluster may take."""
     return seen.pod(name, spec={"nodeSelector": {}}, **form)
 
@@ -63,7 +63,7 @@ async def test_pod_with_an_unreadable_quantity_is_told_so_and_others_are_bound(s
 
 async def test_node_without_a_status_takes_no_pod_until_it_has_one(simulated: BerthUp):
     async with looking_at(simulated) as seen:
-        blank = make_node("blank")
+        blank = node_manifest("blank")
         status = blank.pop("status")
         await seen.create([blank])
         wants_blank = {"nodeSelector": {"kubernetes.io/hostname": "blank"}}
@@ -77,7 +77,7 @@ async def test_node_without_a_status_takes_no_pod_until_it_has_one(simulated: Be
 
 async def test_node_with_an_unreadable_quantity_takes_no_pod_and_others_do(simulated: BerthUp):
     async with looking_at(simulated) as seen:
-        await seen.create([make_node("odd", cpu="plenty")])
+        await seen.create([node_manifest("odd", cpu="plenty")])
         names = [f"web-{number}" for number in range(10)]
         await seen.create(anywhere(seen, name) for name in names)
         placed = await seen.all_bound(names)
@@ -190,7 +190,7 @@ def test_nats_that_is_not_there_is_told_in_one_sentence(tmp_path: Path):
 
 @pytest.mark.requires("kubebuilder_assets")
 async def test_second_pipeline_on_a_cluster_says_so_and_takes_over_when_the_first_ends(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig = own_control_plane.kubeconfig_path
     (tmp_path / "first").mkdir()

@@ -14,13 +14,13 @@ from berth.api.messages import Decision, Outcome, decode
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import make_nodes
+from berth.sim.nodes import node_manifests
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.queries import traffic_of
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import prometheus_server
-from harness.worlds.outside import outside
+from harness.worlds.cluster_user import cluster_user
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
@@ -44,7 +44,7 @@ profiles:
 
 
 async def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_share(tmp_path, monkeypatch):
-    nodes = make_nodes(NODES, cpu="64", memory="256Gi", pods=1000)
+    nodes = node_manifests(NODES, cpu="64", memory="256Gi", pods=1000)
     names = [node["metadata"]["name"] for node in nodes]
     port = free_ports(1)[0]
     rates = {name: 9 * MEGA if name == names[0] else 10 * MEGA for name in names}  # one is a little quieter
@@ -67,7 +67,7 @@ async def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_sha
         berth = stack.enter_context(berth_up(*arguments, folder=tmp_path))
         await asyncio.to_thread(berth.wait_until_ready)
         await until_sampled(berth.nats, NODES)
-        seen = await stack.enter_async_context(outside(cluster.kubeconfig_path))
+        seen = await stack.enter_async_context(cluster_user(cluster.kubeconfig_path))
         pods = [f"web-{number}" for number in range(PODS)]
         await seen.create(seen.pod(name, cpu="10m", memory="16Mi", spec={"nodeSelector": {}}) for name in pods)
         placed = Counter((await seen.all_bound(pods, seconds=60)).values())

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from harness.servers.child_processes import free_ports
-from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
@@ -33,9 +33,9 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
 
 
 @pytest.fixture
-async def seen(simulated: BerthUp) -> AsyncIterator[Outside]:
+async def seen(simulated: BerthUp) -> AsyncIterator[ClusterUser]:
     """Its cluster from outside."""
-    async with outside(simulated.kubeconfig) as cluster:
+    async with cluster_user(simulated.kubeconfig) as cluster:
         yield cluster
 
 
@@ -62,21 +62,21 @@ def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-async def add(cluster: Outside, name: str, cpu: str = "100m") -> str:
+async def add(cluster: ClusterUser, name: str, cpu: str = "100m") -> str:
     """Create a pod that any node may take; returns it as it is typed."""
     answer = await cluster.api.post(cluster.api.pods, cluster.pod(name, cpu=cpu, spec={"nodeSelector": {}}))
     assert answer.code == 201
     return f"{cluster.namespace}/{name}"
 
 
-async def refused(cluster: Outside, name: str) -> str:
+async def refused(cluster: ClusterUser, name: str) -> str:
     """Create a pod that fits nowhere, and wait until it has been told so."""
     pod = await add(cluster, name, cpu="1000")
     await eventually(lambda: cluster.condition(name), "a condition")
     return pod
 
 
-async def test_why_tells_the_best_nodes_with_every_plugins_score_and_weight(simulated: BerthUp, seen: Outside):
+async def test_why_tells_the_best_nodes_with_every_plugins_score_and_weight(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "web")
     node = (await seen.all_bound(["web"]))["web"]
     text = told(berth("why", pod, nats=simulated.nats))
@@ -94,7 +94,7 @@ async def test_why_tells_the_best_nodes_with_every_plugins_score_and_weight(simu
     assert said["view_age_seconds"] >= 0
 
 
-async def test_why_tells_of_a_waiting_pod_who_refused_how_many_nodes(simulated: BerthUp, seen: Outside):
+async def test_why_tells_of_a_waiting_pod_who_refused_how_many_nodes(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "large")
     text = told(berth("why", pod, nats=simulated.nats))
     assert text.startswith(f"{pod} waits, no node is possible: 0/{NODES} nodes are available: {NODES} Insufficient cpu")
@@ -104,7 +104,7 @@ async def test_why_tells_of_a_waiting_pod_who_refused_how_many_nodes(simulated: 
     assert said["rejections"][0]["nodes"] == NODES
 
 
-async def test_why_now_ranks_a_bound_pod_on_every_node_without_a_cluster_to_ask(simulated: BerthUp, seen: Outside):
+async def test_why_now_ranks_a_bound_pod_on_every_node_without_a_cluster_to_ask(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "again")
     node = (await seen.all_bound(["again"]))["again"]
 
@@ -118,7 +118,9 @@ async def test_why_now_ranks_a_bound_pod_on_every_node_without_a_cluster_to_ask(
     assert (said["node"], len(said["candidates"]), said["refused"]) == (node, NODES, [])
 
 
-async def test_why_now_reads_a_sleeping_pod_from_the_cluster_and_tells_every_node(simulated: BerthUp, seen: Outside):
+async def test_why_now_reads_a_sleeping_pod_from_the_cluster_and_tells_every_node(
+    simulated: BerthUp, seen: ClusterUser
+):
     pod = await refused(seen, "huge")
     cluster = ("--kubeconfig", simulated.kubeconfig)
     text = told(berth("why", pod, "--now", *cluster, nats=simulated.nats))
@@ -131,7 +133,7 @@ async def test_why_now_reads_a_sleeping_pod_from_the_cluster_and_tells_every_nod
     assert "name the cluster with --kubeconfig" in alone.stderr
 
 
-async def test_why_now_under_another_configuration_than_the_services_says_so(simulated: BerthUp, seen: Outside):
+async def test_why_now_under_another_configuration_than_the_services_says_so(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "elsewhere")
     cluster = ("--kubeconfig", simulated.kubeconfig)
     assert berth("why", pod, "--now", *cluster, nats=simulated.nats).stderr == ""
@@ -142,7 +144,7 @@ async def test_why_now_under_another_configuration_than_the_services_says_so(sim
     assert line.endswith("name theirs with --config, --algorithm-provider and --feature-gates")
 
 
-async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: BerthUp, seen: Outside):
+async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: BerthUp, seen: ClusterUser):
     gates = {"schedulingGates": [{"name": "example.com/quota"}], "nodeSelector": {}}
     await seen.create([seen.pod("gated", spec=gates)])
     pod, cluster = f"{seen.namespace}/gated", ("--kubeconfig", simulated.kubeconfig)
@@ -160,7 +162,7 @@ async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: B
     assert "Is it gated? Then name the cluster with --kubeconfig" in alone.stderr
 
 
-async def test_why_says_whom_a_pods_room_cost_and_for_whom_a_pod_had_to_go(simulated: BerthUp, seen: Outside):
+async def test_why_says_whom_a_pods_room_cost_and_for_whom_a_pod_had_to_go(simulated: BerthUp, seen: ClusterUser):
     (node,) = await seen.add_nodes(1, cpu="1")
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
     await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
@@ -171,7 +173,7 @@ async def test_why_says_whom_a_pods_room_cost_and_for_whom_a_pod_had_to_go(simul
     assert told(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
 
 
-async def test_trace_tells_the_whole_way_of_a_pod_that_is_bound_already(simulated: BerthUp, seen: Outside):
+async def test_trace_tells_the_whole_way_of_a_pod_that_is_bound_already(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "traced")
     node = (await seen.all_bound(["traced"]))["traced"]
     lines = rows(told(berth("trace", pod, nats=simulated.nats)))
@@ -184,7 +186,7 @@ async def test_trace_tells_the_whole_way_of_a_pod_that_is_bound_already(simulate
     assert all(message["since_seconds"] >= 0 for message in said["messages"][1:])
 
 
-async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, seen: Outside, tmp_path: Path):
+async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, seen: ClusterUser, tmp_path: Path):
     output = tmp_path / "trace"
     pod = f"{seen.namespace}/coming"
     command = [sys.executable, "-m", "berth.cli", "trace", pod, "-f", "-o", "json", "--nats", simulated.nats]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from harness.worlds.audit import successful_bindings
-from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, eventually, node_of
 from harness.worlds.pipeline import BerthUp
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
@@ -14,7 +14,7 @@ A_WHILE_SECONDS = 2.0
 """What a pipeline would have taken hold of by then, it leaves alone: several times the way of a pod."""
 
 
-async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: BerthUp, cluster_outside: Outside):
+async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(5)
     pods = await cluster_outside.add_pods(20)
     placed = await cluster_outside.all_bound(pods)
@@ -34,7 +34,7 @@ async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: Be
 
 
 async def test_pod_that_fits_nowhere_is_told_why_and_bound_when_a_node_comes(
-    pipeline: BerthUp, cluster_outside: Outside
+    pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     await cluster_outside.add_nodes(3, cpu="1")
     await cluster_outside.add_pods(1, "large", cpu="2")
@@ -54,7 +54,7 @@ async def test_pod_that_fits_nowhere_is_told_why_and_bound_when_a_node_comes(
     assert await cluster_outside.all_bound(["large-0"]) == {"large-0": roomy}
 
 
-async def test_pod_of_another_scheduler_is_left_alone(pipeline: BerthUp, cluster_outside: Outside):
+async def test_pod_of_another_scheduler_is_left_alone(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2)
     await cluster_outside.add_pods(3, "theirs", scheduler="default-scheduler")
     await cluster_outside.all_bound(await cluster_outside.add_pods(10, "ours"))
@@ -64,7 +64,7 @@ async def test_pod_of_another_scheduler_is_left_alone(pipeline: BerthUp, cluster
     assert [pod["status"].get("conditions") for pod in theirs] == [None, None, None]
 
 
-async def test_room_that_somebody_else_has_taken_is_counted(pipeline: BerthUp, cluster_outside: Outside):
+async def test_room_that_somebody_else_has_taken_is_counted(pipeline: BerthUp, cluster_outside: ClusterUser):
     free, taken = await cluster_outside.add_nodes(2, cpu="2")
     await cluster_outside.add_pods(1, "theirs", cpu="2", scheduler="somebody-else")
     assert (await cluster_outside.bind("theirs-0", taken)).code == 201
@@ -80,7 +80,7 @@ async def test_room_that_somebody_else_has_taken_is_counted(pipeline: BerthUp, c
     assert list(placed.values()) == [free, free]
 
 
-async def test_gated_pod_enters_when_its_gates_are_gone(pipeline: BerthUp, cluster_outside: Outside):
+async def test_gated_pod_enters_when_its_gates_are_gone(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(1)
     await cluster_outside.add_pods(1, "gated", spec={"schedulingGates": [{"name": "example.com/quota"}]})
     await cluster_outside.all_bound(await cluster_outside.add_pods(3, "free"))
@@ -91,7 +91,7 @@ async def test_gated_pod_enters_when_its_gates_are_gone(pipeline: BerthUp, clust
     await cluster_outside.all_bound(["gated-0"])
 
 
-async def test_pod_deleted_while_it_waits_is_in_nobodys_way(pipeline: BerthUp, cluster_outside: Outside):
+async def test_pod_deleted_while_it_waits_is_in_nobodys_way(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2, cpu="1")
     await cluster_outside.add_pods(5, "doomed", cpu="2")
     await eventually(lambda: cluster_outside.condition("doomed-0"), "the pods to be refused")
@@ -101,7 +101,7 @@ async def test_pod_deleted_while_it_waits_is_in_nobodys_way(pipeline: BerthUp, c
     assert placed.keys() == {f"web-{number}" for number in range(10)}
 
 
-async def test_namesake_of_a_deleted_pod_is_bound_too(pipeline: BerthUp, cluster_outside: Outside):
+async def test_namesake_of_a_deleted_pod_is_bound_too(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2)
     before = await successful_bindings(cluster_outside)
     for _ in range(3):
@@ -110,7 +110,7 @@ async def test_namesake_of_a_deleted_pod_is_bound_too(pipeline: BerthUp, cluster
     assert await successful_bindings(cluster_outside) - before == 3
 
 
-async def test_node_selector_taint_and_cordon_are_respected(pipeline: BerthUp, cluster_outside: Outside):
+async def test_node_selector_taint_and_cordon_are_respected(pipeline: BerthUp, cluster_outside: ClusterUser):
     taint = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
     (tainted,) = await cluster_outside.add_nodes(1, taints=[taint])
     (cordoned,) = await cluster_outside.add_nodes(1, unschedulable=True)
@@ -130,7 +130,7 @@ async def test_node_selector_taint_and_cordon_are_respected(pipeline: BerthUp, c
     assert cordoned not in placed.values()
 
 
-async def test_node_that_goes_gets_no_more_pods(pipeline: BerthUp, cluster_outside: Outside):
+async def test_node_that_goes_gets_no_more_pods(pipeline: BerthUp, cluster_outside: ClusterUser):
     kept, going = await cluster_outside.add_nodes(2)
     await cluster_outside.all_bound(await cluster_outside.add_pods(4, "early"))
     assert (await cluster_outside.api.delete(f"/api/v1/nodes/{going}")).code == 200
@@ -138,7 +138,7 @@ async def test_node_that_goes_gets_no_more_pods(pipeline: BerthUp, cluster_outsi
     assert {placed[f"late-{number}"] for number in range(6)} == {kept}
 
 
-async def test_pod_of_a_deep_name_and_a_long_one_are_bound(pipeline: BerthUp, cluster_outside: Outside):
+async def test_pod_of_a_deep_name_and_a_long_one_are_bound(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(1)
     names = ["web.0.a-b.c", "x" * 253, f"{'y' * 60}.{'z' * 60}"]
     await cluster_outside.create(cluster_outside.pod(name) for name in names)

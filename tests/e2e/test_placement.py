@@ -7,7 +7,7 @@ import pytest
 
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.audit import audit, successful_bindings
-from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, eventually, node_of
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
@@ -31,7 +31,7 @@ def scorers(
         yield berth
 
 
-async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp, cluster_outside: Outside):
+async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(NODES)
     before = await successful_bindings(cluster_outside)
     async with audit(cluster_outside) as seen:
@@ -41,7 +41,9 @@ async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp,
     assert await successful_bindings(cluster_outside) - before == PODS
 
 
-async def test_a_full_cluster_is_filled_to_the_last_place_and_no_further(scorers: BerthUp, cluster_outside: Outside):
+async def test_a_full_cluster_is_filled_to_the_last_place_and_no_further(
+    scorers: BerthUp, cluster_outside: ClusterUser
+):
     await cluster_outside.add_nodes(20, cpu="1")
     async with audit(cluster_outside) as seen:
         await cluster_outside.add_pods(75, cpu="300m")  # 3 of them on a node, so 60 have room
@@ -50,7 +52,7 @@ async def test_a_full_cluster_is_filled_to_the_last_place_and_no_further(scorers
     assert set(seen.pods_per_node().values()) == {3}
 
 
-async def refused(seen: Outside, count: int) -> None:
+async def refused(seen: ClusterUser, count: int) -> None:
     """Wait until all pods but so many are bound, and those have been told why not."""
 
     async def settled() -> bool:
@@ -61,7 +63,7 @@ async def refused(seen: Outside, count: int) -> None:
 
 
 async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_counted(
-    scorers: BerthUp, cluster_outside: Outside
+    scorers: BerthUp, cluster_outside: ClusterUser
 ):
     nodes = await cluster_outside.add_nodes(40, cpu="1")
     theirs = await cluster_outside.add_pods(THEIRS, "theirs", cpu="1", scheduler="somebody-else")
@@ -78,7 +80,7 @@ async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_co
     assert {placed[f"later-{number}"] for number in range(20)} & set(taken.values()) == set()
 
 
-async def bind_as_somebody_else(seen: Outside, wanted: dict[str, str]) -> None:
+async def bind_as_somebody_else(seen: ClusterUser, wanted: dict[str, str]) -> None:
     """Bind without asking whether there is room."""
     for name, node in wanted.items():
         answer = await seen.bind(name, node)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.worlds.outside import eventually, outside
+from harness.worlds.cluster_user import cluster_user, eventually
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
@@ -65,7 +65,7 @@ async def test_a_plugin_that_raises_hangs_or_exceeds_fails_that_pod_with_its_nam
     with berth_up("--nodes", 4, "--config", configuration, folder=tmp_path) as berth:
         berth.wait_until_ready()
         scorer = berth.pids["scorer-1"]
-        async with outside(berth.kubeconfig) as seen:
+        async with cluster_user(berth.kubeconfig) as seen:
             anywhere = {"spec": {"nodeSelector": {}}}
             await seen.create(seen.pod(how, labels={"how": how}, **anywhere) for how in SENTENCES)
             for how, sentence in SENTENCES.items():

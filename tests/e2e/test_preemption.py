@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, eventually, node_of
 from harness.worlds.pipeline import BerthUp
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
@@ -15,25 +15,25 @@ AT_ONCE = {"terminationGracePeriodSeconds": 0}
 """There is no kubelet to end pods: those without grace are gone when they are deleted."""
 
 
-async def full(seen: Outside, nodes: int, each: int, **spec: object) -> dict[str, str]:
+async def full(seen: ClusterUser, nodes: int, each: int, **spec: object) -> dict[str, str]:
     """Nodes with room for so many pods each, all of it taken by unimportant ones; returns where each is."""
     await seen.add_nodes(nodes, cpu=str(each))
     names = await seen.add_pods(nodes * each, "low", cpu="1", spec={**AT_ONCE, **spec})
     return await seen.all_bound(names)
 
 
-async def add_important(seen: Outside, *, cpu: str = "1", **members: str) -> str:
+async def add_important(seen: ClusterUser, *, cpu: str = "1", **members: str) -> str:
     """A pod that is more important than all others; ``members`` of its priority class."""
     priority = await seen.add_priority_class("vip", 100_000, **members)
     (made,) = await seen.add_pods(1, "vip", cpu=cpu, priority_class=priority)
     return made
 
 
-async def pod_of(seen: Outside, name: str) -> dict:
+async def pod_of(seen: ClusterUser, name: str) -> dict:
     return (await seen.pods()).get(name, {})
 
 
-async def nominated(seen: Outside, name: str) -> str:
+async def nominated(seen: ClusterUser, name: str) -> str:
     """The node that is kept for the pod, once there is one."""
 
     async def node() -> str:
@@ -43,7 +43,7 @@ async def nominated(seen: Outside, name: str) -> str:
 
 
 async def test_less_important_pods_go_and_the_important_one_gets_their_room(
-    pipeline: BerthUp, cluster_outside: Outside
+    pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     before = await full(cluster_outside, nodes=3, each=2)
     vip = await add_important(cluster_outside, cpu="2")
@@ -56,13 +56,13 @@ async def test_less_important_pods_go_and_the_important_one_gets_their_room(
     assert {event["note"] for event in events} == {f"Preempted by pod {uid} on node {node}"}
 
 
-async def events_of(seen: Outside, reason: str, count: int) -> list[dict] | None:
+async def events_of(seen: ClusterUser, reason: str, count: int) -> list[dict] | None:
     found = await seen.events(reason)
     return found if len(found) >= count else None
 
 
 async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_so(
-    pipeline: BerthUp, cluster_outside: Outside
+    pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     before = await full(cluster_outside, nodes=2, each=1, terminationGracePeriodSeconds=3600)
     vip = await add_important(cluster_outside)
@@ -85,7 +85,7 @@ async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_
     assert (await cluster_outside.all_bound([vip]))[vip] == node
 
 
-async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, cluster_outside: Outside):
+async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=1, each=2, terminationGracePeriodSeconds=3600)
     vip = await add_important(cluster_outside, cpu="2")
     await nominated(cluster_outside, vip)
@@ -98,7 +98,9 @@ async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, clus
     assert node_of(await pod_of(cluster_outside, "other-0")) == ""
 
 
-async def test_a_disruption_budget_is_kept_to_where_another_node_serves(pipeline: BerthUp, cluster_outside: Outside):
+async def test_a_disruption_budget_is_kept_to_where_another_node_serves(
+    pipeline: BerthUp, cluster_outside: ClusterUser
+):
     await forbid_disruptions(cluster_outside, app="protected")
     await cluster_outside.add_nodes(3, cpu="1")
     protected = await cluster_outside.add_pods(2, "kept", cpu="1", labels={"app": "protected"}, spec=AT_ONCE)
@@ -107,7 +109,7 @@ async def test_a_disruption_budget_is_kept_to_where_another_node_serves(pipeline
     assert (await cluster_outside.all_bound([vip])).keys() == {*protected, vip}
 
 
-async def forbid_disruptions(seen: Outside, **labels: str) -> None:
+async def forbid_disruptions(seen: ClusterUser, **labels: str) -> None:
     """A budget that allows none: nobody here counts healthy pods, so it stays at that."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": labels}}
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "none"}, "spec": spec}
@@ -115,7 +117,7 @@ async def forbid_disruptions(seen: Outside, **labels: str) -> None:
     assert (await seen.api.post(path, budget)).code == 201
 
 
-async def test_a_pod_whose_policy_is_never_waits_and_says_why(pipeline: BerthUp, cluster_outside: Outside):
+async def test_a_pod_whose_policy_is_never_waits_and_says_why(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=2, each=1)
     vip = await add_important(cluster_outside, preemptionPolicy="Never")
     condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")
@@ -126,7 +128,7 @@ async def test_a_pod_whose_policy_is_never_waits_and_says_why(pipeline: BerthUp,
     assert await cluster_outside.placed() == before
 
 
-async def test_several_important_pods_get_a_node_each(pipeline: BerthUp, cluster_outside: Outside):
+async def test_several_important_pods_get_a_node_each(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=6, each=1)
     priority = await cluster_outside.add_priority_class("vip", 100_000)
     vips = await cluster_outside.add_pods(4, "vip", cpu="1", priority_class=priority)

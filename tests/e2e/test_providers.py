@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.servers.control_plane import ControlPlane
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
@@ -23,7 +23,7 @@ DEPRECATED = "--algorithm-provider: DEPRECATED: the scheduling algorithm provide
     ],
 )
 async def test_a_provider_places_pods_by_its_name(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path, provider: str, expected: list[int]
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, provider: str, expected: list[int]
 ):
     flags = ("--kubeconfig", own_control_plane.kubeconfig_path, "--algorithm-provider", provider)
     with berth_up(*flags, folder=tmp_path) as berth:
@@ -36,7 +36,7 @@ async def test_a_provider_places_pods_by_its_name(
 
 
 async def test_disks_of_a_cloud_are_counted_and_the_message_says_so(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     flags = ("--kubeconfig", own_control_plane.kubeconfig_path, "--algorithm-provider=DefaultProvider")
     with berth_up(*flags, folder=tmp_path) as berth:
@@ -54,7 +54,7 @@ async def test_disks_of_a_cloud_are_counted_and_the_message_says_so(
 
 
 async def test_without_even_pods_spread_constraints_mean_nothing(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     provider = ("--algorithm-provider", "ClusterAutoscalerProvider", "--feature-gates", "EvenPodsSpread=false")
     with berth_up("--kubeconfig", own_control_plane.kubeconfig_path, *provider, folder=tmp_path) as berth:

@@ -14,8 +14,8 @@ from harness.servers.child_processes import spawn, stop
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import nats_server
 from harness.worlds.accounts import grant, kubeconfig_of, token_of
+from harness.worlds.cluster_user import ClusterUser, eventually, trust_of
 from harness.worlds.kubernetes_api import Answer, bare_api
-from harness.worlds.outside import Outside, eventually, trust_of
 from harness.worlds.pipeline import berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
@@ -57,7 +57,7 @@ def words(folder: Path) -> str:
 
 
 @asynccontextmanager
-async def accounts_of_their_own(plane: ControlPlane, seen: Outside, folder: Path) -> AsyncIterator[None]:
+async def accounts_of_their_own(plane: ControlPlane, seen: ClusterUser, folder: Path) -> AsyncIterator[None]:
     """A program for each service, watcher and binder with an account each."""
     kubeconfigs = {name: await kubeconfig_of(plane, seen.api, f"berth-{name}") for name in ("watcher", "binder")}
     with nats_server() as nats, services(nats.address, kubeconfigs, folder):
@@ -66,7 +66,7 @@ async def accounts_of_their_own(plane: ControlPlane, seen: Outside, folder: Path
 
 
 @asynccontextmanager
-async def one_account_for_all(plane: ControlPlane, seen: Outside, folder: Path) -> AsyncIterator[None]:
+async def one_account_for_all(plane: ControlPlane, seen: ClusterUser, folder: Path) -> AsyncIterator[None]:
     """`berth up`."""
     with berth_up("--kubeconfig", await kubeconfig_of(plane, seen.api, "berth"), folder=folder) as berth:
         berth.wait_until_ready()
@@ -75,7 +75,7 @@ async def one_account_for_all(plane: ControlPlane, seen: Outside, folder: Path) 
 
 @pytest.mark.parametrize("started", [accounts_of_their_own, one_account_for_all])
 async def test_everything_that_berth_does_is_allowed(
-    started, own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    started, own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     await grant(cluster_outside.api)
     async with started(own_control_plane, cluster_outside, tmp_path):
@@ -88,7 +88,7 @@ async def test_everything_that_berth_does_is_allowed(
     assert "forbidden" not in words(tmp_path)
 
 
-async def pods_are_bound_and_evicted(seen: Outside) -> None:
+async def pods_are_bound_and_evicted(seen: ClusterUser) -> None:
     await seen.add_nodes(1, cpu="1")
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1", spec={"terminationGracePeriodSeconds": 0}))
     vip = await seen.add_priority_class("vip", 100_000)
@@ -99,7 +99,7 @@ async def pods_are_bound_and_evicted(seen: Outside) -> None:
     await seen.delete_pod("vip-0")
 
 
-async def volumes_are_found_and_asked_for(seen: Outside) -> None:
+async def volumes_are_found_and_asked_for(seen: ClusterUser) -> None:
     """A volume that is there is kept for a claim; for another claim one is to be made. Nobody here does more."""
     (node,) = seen.nodes
     claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"
@@ -127,7 +127,7 @@ async def volumes_are_found_and_asked_for(seen: Outside) -> None:
     await eventually(is_asked_for, "a volume to be asked for")
 
 
-async def add_volume(seen: Outside, name: str) -> str:
+async def add_volume(seen: ClusterUser, name: str) -> str:
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
     volume = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": name}}
     await made(seen, "/api/v1/persistentvolumes", volume)
@@ -136,7 +136,7 @@ async def add_volume(seen: Outside, name: str) -> str:
     return name
 
 
-async def made(seen: Outside, path: str, body: dict) -> None:
+async def made(seen: ClusterUser, path: str, body: dict) -> None:
     answer = await seen.api.post(path, body)
     assert answer.code == 201, answer.body
 
@@ -159,7 +159,7 @@ ONE_THING_MORE = [
 
 @pytest.mark.parametrize(("account", "method", "path"), ONE_THING_MORE)
 async def test_one_thing_more_is_refused(
-    own_control_plane: ControlPlane, cluster_outside: Outside, account: str, method: str, path: str
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, account: str, method: str, path: str
 ):
     await grant(cluster_outside.api)
     token = await token_of(cluster_outside.api, account)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.servers.control_plane import ControlPlane
-from harness.worlds.outside import Outside, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
@@ -22,7 +22,7 @@ async def test_says_ready_on_a_line_of_its_own_and_in_a_file_when_it_schedules(t
         assert berth.printed.splitlines() == ["ready"]
         assert berth.ready_file.read_text() == "ready\n"
         assert berth.pids.keys() == CHILDREN
-        async with outside(berth.kubeconfig) as seen:
+        async with cluster_user(berth.kubeconfig) as seen:
             leases = (await seen.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")).body["items"]
             assert {lease["metadata"]["name"]: bool(lease["spec"]["holderIdentity"]) for lease in leases} == {
                 "berth-binder": True,
@@ -87,7 +87,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.requires("kubebuilder_assets")
 async def test_pods_that_waited_for_a_scheduler_get_the_room_by_priority(
-    own_control_plane: ControlPlane, cluster_outside: Outside, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     urgent = await cluster_outside.add_priority_class("urgent", 1_000)
     await cluster_outside.add_nodes(1, pods=5)

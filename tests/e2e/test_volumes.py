@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, eventually, node_of
 from harness.worlds.pipeline import BerthUp
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
@@ -19,7 +19,7 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 class Storage:
     """A class of volumes of the test's own, and who makes them."""
 
-    def __init__(self, seen: Outside) -> None:
+    def __init__(self, seen: ClusterUser) -> None:
         self.seen = seen
         self.api = seen.api
         self.name = f"slow-{seen.namespace}"
@@ -90,7 +90,7 @@ async def controllers(storage: Storage) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def storage(pipeline: BerthUp, cluster_outside: Outside) -> Storage:
+def storage(pipeline: BerthUp, cluster_outside: ClusterUser) -> Storage:
     return Storage(cluster_outside)
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.audit import Audit, audit, successful_bindings
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
@@ -46,7 +46,7 @@ def victim(
 
 
 @asynccontextmanager
-async def run_of_pods(seen: Outside) -> AsyncIterator[Audit]:
+async def run_of_pods(seen: ClusterUser) -> AsyncIterator[Audit]:
     """Pods are being created and bound while the block runs; after it every one is bound, once, where there is room."""
     await seen.add_nodes(PODS // PER_NODE + 1, cpu="1")
     before = await successful_bindings(seen)
@@ -70,7 +70,7 @@ async def bound(found: Audit, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_SERVICES[:3])
-async def test_run_survives_the_kill_of(name: str, victim: BerthUp, cluster_outside: Outside):
+async def test_run_survives_the_kill_of(name: str, victim: BerthUp, cluster_outside: ClusterUser):
     async with run_of_pods(cluster_outside):
         killed = {name: victim.kill(name)}
     await back(victim, killed)
@@ -86,7 +86,7 @@ async def back(victim: BerthUp, killed: dict[str, int]) -> None:
     await eventually(all_back, f"{', '.join(killed)} to be back")
 
 
-async def test_run_survives_a_second_kill_before_the_first_is_mended(victim: BerthUp, cluster_outside: Outside):
+async def test_run_survives_a_second_kill_before_the_first_is_mended(victim: BerthUp, cluster_outside: ClusterUser):
     async with run_of_pods(cluster_outside):
         killed = {"binder": victim.kill("binder")}
         await back(victim, killed)
@@ -98,7 +98,7 @@ async def test_run_survives_a_second_kill_before_the_first_is_mended(victim: Ber
     "end", [pytest.param(NatsServer.kill, id="kept"), pytest.param(NatsServer.lose_store, id="lost")]
 )
 async def test_run_survives_the_kill_of_nats_with_its_store(
-    end: Callable[[NatsServer], None], victim: BerthUp, bus: NatsServer, cluster_outside: Outside
+    end: Callable[[NatsServer], None], victim: BerthUp, bus: NatsServer, cluster_outside: ClusterUser
 ):
     before = victim.pids
     async with run_of_pods(cluster_outside):
@@ -108,7 +108,7 @@ async def test_run_survives_the_kill_of_nats_with_its_store(
 
 
 async def test_run_survives_the_kill_of_everything_with_the_loss_of_the_store(
-    victim: BerthUp, bus: NatsServer, cluster_outside: Outside
+    victim: BerthUp, bus: NatsServer, cluster_outside: ClusterUser
 ):
     async with run_of_pods(cluster_outside):
         killed = {name: victim.kill(name) for name in ALL_SERVICES}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.servers.control_plane import ControlPlane
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
@@ -29,7 +29,9 @@ def victim(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("grace", [0, 3600], ids=["gone at once", "with grace"])
-async def test_important_pods_get_their_room_and_no_more_is_made(grace: int, victim: BerthUp, cluster_outside: Outside):
+async def test_important_pods_get_their_room_and_no_more_is_made(
+    grace: int, victim: BerthUp, cluster_outside: ClusterUser
+):
     await cluster_outside.add_nodes(NODES, cpu="1")
     spec = {"terminationGracePeriodSeconds": grace}
     low = await cluster_outside.add_pods(NODES, "low", cpu="1", spec=spec)
@@ -45,20 +47,20 @@ async def test_important_pods_get_their_room_and_no_more_is_made(grace: int, vic
     assert len(await left(cluster_outside, low)) == NODES - ROUNDS
 
 
-async def left(seen: Outside, names: list[str]) -> list[str]:
+async def left(seen: ClusterUser, names: list[str]) -> list[str]:
     """Those that nobody has asked to go."""
     pods = await seen.pods()
     return [name for name in names if name in pods and "deletionTimestamp" not in pods[name]["metadata"]]
 
 
-async def evicted(seen: Outside, names: list[str], count: int) -> None:
+async def evicted(seen: ClusterUser, names: list[str], count: int) -> None:
     async def so_many() -> bool:
         return len(names) - len(await left(seen, names)) >= count
 
     await eventually(so_many, f"eviction {count}", RECOVERED_SECONDS)
 
 
-async def end_those_that_go(seen: Outside, names: list[str], count: int) -> None:
+async def end_those_that_go(seen: ClusterUser, names: list[str], count: int) -> None:
     """As kubelets do: pods that have been deleted end."""
     staying = await left(seen, names)
     assert len(staying) == len(names) - count

@@ -46,14 +46,14 @@ def kind_of(thing: PluginObject) -> str:
     return _NAMES[type(thing)]
 
 
-def known(snapshot: Snapshot, *things: PluginObject) -> None:
+def add_objects(snapshot: Snapshot, *things: PluginObject) -> None:
     """The Snapshot hears of objects."""
     for thing in things:
         kind, metadata = PLUGIN_KINDS[kind_of(thing)], thing.metadata
         snapshot.objects(type(thing)).set(kind.key_of(uid=metadata.uid, name=metadata.name), thing)
 
 
-def named(name: str, **more: Any) -> ObjectMeta:
+def metadata_of(name: str, **more: Any) -> ObjectMeta:
     """Metadata of something in the namespace default."""
     return ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **more)
 
@@ -84,7 +84,7 @@ def a_claim(
     given = {**(annotations or {}), **({BIND_COMPLETED: "yes"} if volume else {})}
     whole = {"access_modes": ["ReadWriteOnce"], "storage_class_name": "slow", **spec}
     return PersistentVolumeClaim(
-        metadata=named(name, resource_version=str(version), annotations=given or None),
+        metadata=metadata_of(name, resource_version=str(version), annotations=given or None),
         spec=PersistentVolumeClaimSpec(
             volume_name=volume, resources=ClaimResources(requests={"storage": size}), **whole
         ),
@@ -113,14 +113,14 @@ def reached_by(*expressions: SelectorRequirement) -> VolumeNodeAffinity:
     return VolumeNodeAffinity(required=NodeSelector(node_selector_terms=[term]))
 
 
-def using(name: str = "web", *claims: str, **spec: Any) -> Pod:
+def pod_with_claims(name: str = "web", *claims: str, **spec: Any) -> Pod:
     """A pod with these claims, or with the claim data."""
     sources = [ClaimSource(claim_name=claim) for claim in claims or ("data",)]
     volumes = [Volume(name=f"v{at}", persistent_volume_claim=source) for at, source in enumerate(sources)]
     return a_pod(name, volumes=volumes, **spec)
 
 
-def with_scratch(name: str = "web") -> Pod:
+def pod_with_ephemeral_claim(name: str = "web") -> Pod:
     """A pod with a claim of its own, ``<pod>-scratch``."""
     return a_pod(name, volumes=[Volume(name="scratch", ephemeral=EphemeralSource())])
 
@@ -146,10 +146,10 @@ def a_driver(*, reports: bool = True) -> CSIDriver:
     return CSIDriver(metadata=ObjectMeta(name=DRIVER), spec=CSIDriverSpec(storage_capacity=reports))
 
 
-def room(size: str | None, zone: str, largest: str | None = None) -> CSIStorageCapacity:
+def storage_capacity_of(size: str | None, zone: str, largest: str | None = None) -> CSIStorageCapacity:
     """So much room of the class slow for the nodes of a zone."""
     return CSIStorageCapacity(
-        metadata=named(f"room-{zone}"),
+        metadata=metadata_of(f"room-{zone}"),
         storage_class_name="slow",
         node_topology=LabelSelector(match_labels={ZONE: zone}),
         capacity=size,

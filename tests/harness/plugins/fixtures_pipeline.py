@@ -8,7 +8,7 @@ import pytest
 
 from harness.plugins.left_out import require
 from harness.servers.control_plane import ControlPlane, assets_folder, control_plane
-from harness.worlds.outside import Outside, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
 
 
@@ -33,7 +33,7 @@ def pipeline(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-async def cluster_outside(own_control_plane: ControlPlane) -> AsyncIterator[Outside]:
+async def cluster_outside(own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
     """The file's cluster as others see it; nodes and pods made through it are gone when the test is."""
-    async with outside(own_control_plane.kubeconfig_path) as seen:
+    async with cluster_user(own_control_plane.kubeconfig_path) as seen:
         yield seen

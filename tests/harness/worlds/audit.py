@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from harness.worlds.outside import Outside, eventually, node_of
+from harness.worlds.cluster_user import ClusterUser, eventually, node_of
 
 _SUFFIX = {"": 1.0, "m": 0.001, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _BINDINGS = re.compile(
@@ -85,7 +85,7 @@ def amount(text: str) -> float:
     return float(number) * _SUFFIX[text[len(number) :]]
 
 
-async def nodes_of(seen: Outside) -> dict[str, dict[str, float]]:
+async def nodes_of(seen: ClusterUser) -> dict[str, dict[str, float]]:
     """What every node of the cluster offers."""
     listed = (await seen.api.get("/api/v1/nodes")).body["items"]
     return {item["metadata"]["name"]: _offers(item) for item in listed}
@@ -97,7 +97,7 @@ def _offers(node: dict) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def audit(seen: Outside) -> AsyncIterator[Audit]:
+async def audit(seen: ClusterUser) -> AsyncIterator[Audit]:
     """Watch every pod of the cluster while the block runs; at its end everything up to then has been taken."""
     listed = (await seen.api.get("/api/v1/pods")).body
     found = Audit(allocatable=await nodes_of(seen))
@@ -113,7 +113,7 @@ async def audit(seen: Outside) -> AsyncIterator[Audit]:
             await watching
 
 
-async def _caught_up(seen: Outside, found: Audit, watching: asyncio.Task[None]) -> None:
+async def _caught_up(seen: ClusterUser, found: Audit, watching: asyncio.Task[None]) -> None:
     """Every placement that a list shows has come through the watch too."""
     items = (await seen.api.get("/api/v1/pods")).body["items"]
     wanted = {item["metadata"]["uid"] for item in items if node_of(item)}
@@ -126,7 +126,7 @@ async def _caught_up(seen: Outside, found: Audit, watching: asyncio.Task[None]) 
     await eventually(there, "the audit's watch to show every pod")
 
 
-async def _watch(seen: Outside, version: str, found: Audit) -> None:
+async def _watch(seen: ClusterUser, version: str, found: Audit) -> None:
     while True:
         async with seen.changes("/api/v1/pods", version) as lines:
             async for line in lines:
@@ -137,7 +137,7 @@ async def _watch(seen: Outside, version: str, found: Audit) -> None:
                     found.take(event["type"], event["object"])
 
 
-async def successful_bindings(seen: Outside) -> int:
+async def successful_bindings(seen: ClusterUser) -> int:
     """How many Bindings the real API server has answered with 201 since it started, by its own count."""
     async with seen.api._session.get("/metrics") as response:
         text = await response.text()

@@ -1,6 +1,7 @@
 """The binder's core on a bench: nodes and pods in a cache, RANKED in, effects out, a clock that tests move."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -8,9 +9,8 @@ from typing import Any
 import msgspec
 
 from berth.api.messages import Candidate, Decision, Ranked
-from berth.api.meta import ObjectMeta
 from berth.api.node import Node
-from berth.api.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from berth.api.pod import Pod, PodStatus
 from berth.api.subjects import Attempt, Epoch, Term, Uid
 from berth.kube.clock import Backoff
 from berth.kube.watch import Deleted, ReflectorEvent, Upserted
@@ -33,35 +33,20 @@ from berth_binder.events import (
     TimerFired,
 )
 from berth_binder.settings import CoreSettings
+from harness.builders.objects import a_node, a_pod
 
 PROFILE = "berth"
 
 
-def make_node(name: str, *, cpu: str = "4", version: int = 1, pods: str = "110", **spec: Any) -> Node:
-    """A node with these allocatable resources."""
-    return msgspec.convert(
-        {
-            "metadata": {"name": name, "uid": f"node-{name}", "resourceVersion": str(version)},
-            "spec": spec,
-            "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": pods}},
-        },
-        Node,
-    )
+def make_node(name: str, *, version: int = 1, **given: Any) -> Node:
+    return a_node(name, version=version, **given)
 
 
-def make_pod(name: str, *, cpu: str = "1", version: int = 10, uid: str = "", node: str = "", **parts: Any) -> Pod:
-    """A pod of our profile that asks for so much; ``parts`` replace parts of its metadata, spec or status."""
-    metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "resource_version": str(version)}
-    spec = {"scheduler_name": PROFILE, "node_name": node, "containers": [_container(cpu)]}
-    return Pod(
-        metadata=ObjectMeta(**metadata, **parts.get("metadata", {})),
-        spec=PodSpec(**spec, **parts.get("spec", {})),
-        status=PodStatus(**parts.get("status", {})),
-    )
-
-
-def _container(cpu: str) -> Container:
-    return Container(name="main", resources=ResourceRequirements(requests={"cpu": cpu}))
+def make_pod(
+    name: str, *, version: int = 10, cpu: str = "1", spec: Mapping[str, Any] | None = None, **given: Any
+) -> Pod:
+    """A pod at this resourceVersion; ``given`` as in ``a_pod``."""
+    return a_pod(name, version=version, cpu=cpu, **given, **(spec or {}))
 
 
 def at_version(pod: Pod, version: int) -> Pod:

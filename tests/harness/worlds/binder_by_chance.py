@@ -38,7 +38,7 @@ SETTINGS = CoreSettings(max_in_flight=4, best=3, backoff=BACKOFF)
 
 
 @dataclass
-class World:
+class RandomBinderWorld:
     """An API server with pods, a watch that lags, requests under way, and a bus that repeats itself."""
 
     chance: random.Random

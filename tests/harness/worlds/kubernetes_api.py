@@ -124,7 +124,7 @@ class KubernetesApi:
 
     async def add_pod(self, name: str, *, labels: dict | None = None, **spec: object) -> Answer:
         """Create a pod that waits for the scheduler `berth`."""
-        return await self.post(self.pods, pod(name, labels=labels, **spec))
+        return await self.post(self.pods, minimal_pod(name, labels=labels, **spec))
 
     async def add_node(self, labels: dict | None = None) -> str:
         """Create a node of which no other test knows; return its name."""
@@ -144,7 +144,7 @@ class KubernetesApi:
         return await self.post(f"{self.pods}/{name}/binding", binding)
 
 
-def pod(name: str, *, labels: dict | None = None, **spec: object) -> dict:
+def minimal_pod(name: str, *, labels: dict | None = None, **spec: object) -> dict:
     """Return a pod of one container."""
     container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "100m"}}}
     metadata = {"name": name, **({"labels": labels} if labels else {})}

@@ -17,11 +17,11 @@ from pathlib import Path
 import aiohttp
 
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import make_nodes
+from berth.sim.nodes import node_manifests
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import PrometheusServer, prometheus_server
-from harness.worlds.outside import Outside, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user
 from harness.worlds.pipeline import BerthUp, berth_up
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ class Monitored:
 
     berth: BerthUp
     prometheus: PrometheusServer
-    seen: Outside
+    seen: ClusterUser
     exporters: list[Exporter]
     session: aiohttp.ClientSession
 
@@ -75,7 +75,7 @@ class Monitored:
 @asynccontextmanager
 async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
     """Two scorers, four nodes with an exporter each; alerts fire after two seconds in the place of minutes."""
-    nodes = make_nodes(NODES, cpu="4", memory="16Gi", pods=500)
+    nodes = node_manifests(NODES, cpu="4", memory="16Gi", pods=500)
     port = free_ports(1)[0]
     exporters = [
         Exporter(address=f"127.0.0.{number}", port=port, rate=1e6 * number, nodename=node["metadata"]["name"])
@@ -97,7 +97,7 @@ async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
         yield Monitored(
             berth=berth,
             prometheus=server,
-            seen=await stack.enter_async_context(outside(cluster.kubeconfig_path)),
+            seen=await stack.enter_async_context(cluster_user(cluster.kubeconfig_path)),
             exporters=exporters,
             session=await stack.enter_async_context(aiohttp.ClientSession()),
         )

@@ -16,7 +16,7 @@ from berth.bus.session import NatsBus, NatsSession
 from berth.sim.cluster import SimulatedCluster
 from harness.servers.bus_users import CONFIGURATION, SERVICES, USERS, Services, bus_of_users, services, settings_of
 from harness.servers.nats_server import NatsServer
-from harness.worlds.outside import Outside, eventually, outside
+from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
 pytestmark = pytest.mark.requires("nats-server")
 
@@ -139,8 +139,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[SimulatedCluster]:
 
 
 @pytest.fixture
-async def pods(cluster: SimulatedCluster) -> AsyncIterator[Outside]:
-    async with outside(cluster.kubeconfig_path) as seen:
+async def pods(cluster: SimulatedCluster) -> AsyncIterator[ClusterUser]:
+    async with cluster_user(cluster.kubeconfig_path) as seen:
         await seen.add_nodes(5)
         yield seen
 
@@ -171,7 +171,7 @@ async def bandwidths(running: Services) -> int:
 
 @pytest.mark.timeout(180)
 async def test_each_service_does_all_its_work_with_its_own_user_also_after_kills_and_the_loss_of_the_store(
-    running: Services, pods: Outside
+    running: Services, pods: ClusterUser
 ):
     await pods.all_bound(await pods.add_pods(20, "first"), SECONDS)
     await eventually(lambda: bandwidths(running), "the bandwidth of the nodes", SECONDS)

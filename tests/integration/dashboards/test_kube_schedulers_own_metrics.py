@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from berth.process.metrics import METRICS
 from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import ControlPlane, assets_folder
-from harness.worlds.outside import Outside, eventually
+from harness.worlds.cluster_user import ClusterUser, eventually
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets"), pytest.mark.timeout(120)]
 
@@ -84,7 +84,7 @@ def program() -> Path:
     return folder / "kube-scheduler"
 
 
-async def busy(seen: Outside) -> None:
+async def busy(seen: ClusterUser) -> None:
     """Nodes and pods of every fate."""
     await seen.add_nodes(3)
     await seen.add_pods(1, "large", cpu="64", scheduler="default-scheduler")
@@ -97,7 +97,7 @@ def base(name: str) -> str:
 
 
 async def test_they_have_its_kinds_its_labels_and_its_buckets(
-    own_control_plane: ControlPlane, cluster_outside: Outside, program: Path, tmp_path: Path
+    own_control_plane: ControlPlane, cluster_outside: ClusterUser, program: Path, tmp_path: Path
 ):
     with kube_scheduler(own_control_plane, program, tmp_path) as real:
         await busy(cluster_outside)

@@ -18,8 +18,8 @@ import yaml
 
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
+from harness.worlds.cluster_user import eventually
 from harness.worlds.monitored_pipeline import RULES, SERVICES, Monitored, monitored_pipeline
-from harness.worlds.outside import eventually
 
 pytestmark = [
     pytest.mark.requires("nats-server", "prometheus"),

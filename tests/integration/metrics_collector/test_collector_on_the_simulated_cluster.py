@@ -8,7 +8,7 @@ import pytest
 
 from berth.api.livedata import BandwidthQuery
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import make_nodes, make_pod
+from berth.sim.nodes import node_manifests, pod_manifest
 from berth.sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
 from berth_metrics_collector.queries import inventory_of, traffic_of
@@ -20,7 +20,7 @@ def query_at(url: str, *devices: str) -> BandwidthQuery:
 
 
 async def test_every_question_is_answered_for_every_node():
-    async with SimulatedCluster(nodes=make_nodes(3)) as cluster:
+    async with SimulatedCluster(nodes=node_manifests(3)) as cluster:
         server = Prometheus(cluster.prometheus_url)
         for query in (query_at(server.url), query_at(server.url, "eth.*", "en.*")):
             for forms in (traffic_of(query), inventory_of(query)):
@@ -32,7 +32,7 @@ async def test_every_question_is_answered_for_every_node():
 
 
 async def test_a_question_that_is_not_berths_is_refused_with_a_sentence():
-    async with SimulatedCluster(nodes=make_nodes(1)) as cluster:
+    async with SimulatedCluster(nodes=node_manifests(1)) as cluster:
         server = Prometheus(cluster.prometheus_url)
         with pytest.raises(PrometheusError, match="own questions only") as caught:
             await server.query("up")
@@ -41,8 +41,8 @@ async def test_a_question_that_is_not_berths_is_refused_with_a_sentence():
 
 
 async def test_made_up_traffic_reaches_the_bucket_and_grows_with_the_pods():
-    nodes = make_nodes(2)
-    crowd = [make_pod(f"p{number}", node="node-0") for number in range(40)]
+    nodes = node_manifests(2)
+    crowd = [pod_manifest(f"p{number}", node="node-0") for number in range(40)]
     crowded = SimulatedCluster(nodes=nodes, objects=[{**pod, "kind": "Pod"} for pod in crowd])
     async with SimulatedCluster(nodes=nodes) as empty, crowded:
         found = {}

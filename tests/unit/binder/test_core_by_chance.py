@@ -5,14 +5,14 @@ import random
 import pytest
 
 from berth_binder.events import PostBinding
-from harness.worlds.binder_by_chance import NODES, ROOM, SETTINGS, World
+from harness.worlds.binder_by_chance import NODES, ROOM, SETTINGS, RandomBinderWorld
 
 PODS_MADE = 24
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_every_pod_has_one_node_and_every_message_an_end(seed):
-    world = World(chance=random.Random(seed))
+    world = RandomBinderWorld(chance=random.Random(seed))
     for number in range(PODS_MADE):
         world.create(f"p{number}")
     for _ in range(600):

@@ -8,7 +8,7 @@ import pytest
 from berth.api.messages import Preemption, Victim
 from berth.api.pod import Pod, priority_of
 from harness.worlds.binder_bench import ranked
-from harness.worlds.binder_by_chance import NODES, ROOM, World
+from harness.worlds.binder_by_chance import NODES, ROOM, RandomBinderWorld
 
 IMPORTANT = 100
 UNIMPORTANT, IMPORTANT_ONES = 20, 5
@@ -16,7 +16,7 @@ UNIMPORTANT, IMPORTANT_ONES = 20, 5
 
 
 @dataclass
-class Preempting(World):
+class Preempting(RandomBinderWorld):
     """Some pods are important: scorers propose for them what they believe to help, often wrongly."""
 
     def priority_of(self, name: str) -> int:

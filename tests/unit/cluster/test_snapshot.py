@@ -10,7 +10,7 @@ from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
 from berth.api.workloads import Namespace
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_node_is_read_in_millicores_and_bytes(snapshot):
 
 
 def test_a_placed_pod_takes_room_until_it_is_removed(snapshot):
-    pod = asking(cpu="1", memory="1Gi")
+    pod = pod_requesting(cpu="1", memory="1Gi")
     snapshot.place(pod, "n0")
     assert (used(snapshot), snapshot.node_of(pod.uid), snapshot.pods_on("n0")) == ((1, 1000, 1024**3), "n0", 1)
     snapshot.remove_pod(pod.uid)
@@ -41,27 +41,27 @@ def test_a_placed_pod_takes_room_until_it_is_removed(snapshot):
 
 def test_placing_a_pod_again_counts_once(snapshot):
     for _ in range(3):
-        snapshot.place(asking(cpu="1"), "n0")
+        snapshot.place(pod_requesting(cpu="1"), "n0")
     assert used(snapshot)[:2] == (1, 1000)
 
 
 def test_placing_a_pod_again_changes_no_row(snapshot):
-    snapshot.place(asking(cpu="1"), "n0")
+    snapshot.place(pod_requesting(cpu="1"), "n0")
     version = snapshot.version
-    snapshot.place(msgspec.structs.replace(asking(cpu="1")), "n0")
+    snapshot.place(msgspec.structs.replace(pod_requesting(cpu="1")), "n0")
     assert snapshot.version == version
 
 
 def test_a_pod_leaves_its_earlier_place_first(snapshot):
     snapshot.set_node(a_node("n1"))
-    snapshot.place(asking(cpu="1"), "n0")
-    snapshot.place(asking(cpu="1"), "n1")
+    snapshot.place(pod_requesting(cpu="1"), "n0")
+    snapshot.place(pod_requesting(cpu="1"), "n1")
     assert (used(snapshot)[:2], used(snapshot, "n1")[:2]) == ((0, 0), (1, 1000))
 
 
 def test_a_pod_that_shrank_in_place_counts_with_what_it_asks_for_now(snapshot):
-    snapshot.place(asking(cpu="2"), "n0")
-    snapshot.place(asking(cpu="1"), "n0")
+    snapshot.place(pod_requesting(cpu="2"), "n0")
+    snapshot.place(pod_requesting(cpu="1"), "n0")
     assert used(snapshot)[:2] == (1, 1000)
 
 
@@ -75,7 +75,7 @@ def test_removing_what_is_unknown_does_nothing(snapshot):
 
 def test_a_pod_may_be_known_before_its_node():
     snapshot = Snapshot()
-    snapshot.place(asking(cpu="1"), "later")
+    snapshot.place(pod_requesting(cpu="1"), "later")
     assert (snapshot.has_node("later"), snapshot.node_names(), node_info(snapshot, "later")) == (False, [], None)
     assert snapshot.pods_on("later") == 1
     snapshot.set_node(a_node("later"))
@@ -83,7 +83,7 @@ def test_a_pod_may_be_known_before_its_node():
 
 
 def test_a_row_is_given_away_once_node_and_pods_are_gone(snapshot):
-    snapshot.place(asking("left"), "n0")
+    snapshot.place(pod_requesting("left"), "n0")
     snapshot.remove_node("n0")
     assert snapshot.pods_on("n0") == 1
     snapshot.set_node(a_node("n1"))
@@ -112,7 +112,7 @@ def test_all_rows_are_seen_without_a_copy(snapshot):
 def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
     odd_node = Node(metadata=ObjectMeta(name="odd"), status=NodeStatus(allocatable={"cpu": "abc", "memory": "1Gi"}))
     snapshot.set_node(odd_node)
-    snapshot.place(asking("odd", cpu="1", memory="-?"), "odd")
+    snapshot.place(pod_requesting("odd", cpu="1", memory="-?"), "odd")
     assert used(snapshot, "odd") == (1, 1000, 0)
     assert list(snapshot.problems) == [
         "node odd: status.allocatable.cpu: want a quantity such as 500m or 2Gi, got 'abc'; counted as 0",
@@ -124,14 +124,14 @@ def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
 
 
 def test_a_supposition_is_nothing_to_be_told_of(snapshot):
-    with snapshot.supposing(placed=[(asking("odd", cpu="x"), "n0")]):
+    with snapshot.supposing(placed=[(pod_requesting("odd", cpu="x"), "n0")]):
         assert snapshot.pods_on("n0") == 1
     assert list(snapshot.problems) == []
 
 
 def test_oddities_are_bounded(snapshot):
     for i in range(1000):
-        snapshot.place(asking(str(i), cpu="x"), "n0")
+        snapshot.place(pod_requesting(str(i), cpu="x"), "n0")
     assert len(snapshot.problems) == 256
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_only_got_a_new_version_changed_nothing(snapshot):
 def test_changed_rows_are_told_by_what_changed(snapshot):
     snapshot.set_node(a_node("n1"))
     version = snapshot.version
-    snapshot.place(asking(), "n0")
+    snapshot.place(pod_requesting(), "n0")
     snapshot.set_node(a_node("n1", unschedulable=True))
     changed = snapshot.changed_since(version)
     assert (changed.nodes, changed.pods) == ({1}, {0})
@@ -157,7 +157,7 @@ def test_equal_specs_share_a_class_whatever_name_labels_volumes_and_node(snapsho
     one = a_pod("one", labels={"a": "1"}, containers=[a_container(cpu="1")], volumes=[token])
     other = a_pod("other", containers=[a_container(cpu="1")])
     assert snapshot.class_of(one) is snapshot.class_of(other)
-    assert snapshot.class_of(one) is not snapshot.class_of(asking(cpu="2"))
+    assert snapshot.class_of(one) is not snapshot.class_of(pod_requesting(cpu="2"))
     snapshot.place(one, "n0")
     bound = a_pod("bound", containers=[a_container(cpu="1")], node_name="n0")
     snapshot.place(bound, "n0")
@@ -166,7 +166,7 @@ def test_equal_specs_share_a_class_whatever_name_labels_volumes_and_node(snapsho
 
 def test_a_class_that_nobody_has_any_more_is_forgotten(snapshot):
     for i in range(1000):
-        snapshot.place(asking("same", cpu=f"{i}m"), "n0")
+        snapshot.place(pod_requesting("same", cpu=f"{i}m"), "n0")
     assert len(snapshot._classes) == 1
 
 
@@ -194,7 +194,7 @@ def test_pods_with_affinities_are_counted_with_their_terms(snapshot):
 
 
 def test_a_nominated_pod_takes_no_room(snapshot):
-    snapshot.nominate(asking(cpu="1"), "n0")
+    snapshot.nominate(pod_requesting(cpu="1"), "n0")
     assert (used(snapshot), snapshot.pods_on("n0")) == ((0, 0, 0), 0)
     assert [(n.pod.uid, n.node) for n in snapshot.nominations()] == [("uid-web", "n0")]
     snapshot.end_nomination("uid-web")

@@ -20,7 +20,7 @@ from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodsMatching, PodsWithTerm
 from berth.plugins.networktraffic.traffic import TrafficEstimates
-from harness.builders.objects import a_node, asking
+from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
 pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
@@ -210,7 +210,7 @@ def label(snapshot: Snapshot, key: str, row: int) -> str | None:
 
 def test_amounts_beyond_exact_floats_leave_no_trace():
     """2**60 + 1 is no float64: adding and taking off one by one would leave a rest."""
-    snapshot, small, huge = Snapshot(), asking("small", memory="1"), asking("huge", memory=str(2**60))
+    snapshot, small, huge = Snapshot(), pod_requesting("small", memory="1"), pod_requesting("huge", memory=str(2**60))
     snapshot.set_node(a_node("n0"))
     snapshot.place(small, "n0")
     snapshot.place(huge, "n0")
@@ -221,7 +221,7 @@ def test_amounts_beyond_exact_floats_leave_no_trace():
 
 def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
     """A proposal becomes a bound pod: the same pod on the same node, and what an average lacks of it shrinks."""
-    snapshot, pod = Snapshot(), asking("web")
+    snapshot, pod = Snapshot(), pod_requesting("web")
     snapshot.set_node(a_node("n0"))
     sampled_at = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
     snapshot.live.set_bandwidth("q", "n0", Bandwidth(receive=1.0, sampled_at=sampled_at))
@@ -236,7 +236,7 @@ def test_a_namespace_that_goes_takes_its_labels_out_of_every_count():
     snapshot, by_namespace = Snapshot(), KINDS[2]
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="default", labels={"tier": "1"})))
     snapshot.set_node(a_node("n0"))
-    snapshot.place(asking("web"), "n0")
+    snapshot.place(pod_requesting("web"), "n0")
     assert snapshot.groups.count_pods(by_namespace).counts[0] == 1
     snapshot.remove_namespace("default")
     assert snapshot.groups.count_pods(by_namespace).counts[0] == 0

@@ -20,7 +20,7 @@ from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
 from berth.plugins.registry import BUILT_IN
 from berth.process.configuration import profiles_of, read_configuration
-from harness.builders.objects import ROOM, a_node, a_pod, asking, first_attempt
+from harness.builders.objects import ROOM, a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 from harness.builders.random_clusters import QUERY, Event, events, histories, placing, pods, replayed, snapshots, times
 from harness.builders.random_objects import NODE_NAMES
@@ -104,10 +104,10 @@ def test_only_nodes_that_changed_are_asked_about_again():
     for i in range(4):
         snapshot.set_node(a_node(f"n{i}"))
     for number in range(3):
-        rank(asking(f"p{number}"), snapshot, profile, attempt=first_attempt(asking()))
+        rank(pod_requesting(f"p{number}"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     snapshot.set_node(a_node("n2", labels={"disk": "ssd"}))
-    snapshot.place(asking("placed"), "n3")
-    rank(asking("last"), snapshot, profile, attempt=first_attempt(asking()))
+    snapshot.place(pod_requesting("placed"), "n3")
+    rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.asked == ["n0", "n1", "n2", "n3", "n2"]
 
 
@@ -117,7 +117,7 @@ def test_a_plugin_that_reads_more_than_its_row_is_asked_every_time():
     profile = profile_of(plugin)
     snapshot.set_node(a_node("n0"))
     for number in range(3):
-        rank(asking(f"p{number}"), snapshot, profile, attempt=first_attempt(asking()))
+        rank(pod_requesting(f"p{number}"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.asked == ["n0"] * 3
 
 
@@ -127,7 +127,7 @@ def test_the_number_of_remembered_classes_is_bounded(monkeypatch: pytest.MonkeyP
     snapshot.set_node(a_node("n0"))
     memory = EquivalenceCache.of(snapshot, profile)
     for milli in range(1, 40):
-        rank(asking(cpu=f"{milli}m"), snapshot, profile, attempt=first_attempt(asking()))
+        rank(pod_requesting(cpu=f"{milli}m"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert len(memory) == memory.bound < 39
 
 
@@ -135,11 +135,11 @@ def test_a_log_that_does_not_reach_back_makes_everything_new():
     plugin, snapshot = Counting(), Snapshot()
     profile = profile_of(plugin)
     snapshot.set_node(a_node("n0"))
-    rank(asking("first"), snapshot, profile, attempt=first_attempt(asking()))
+    rank(pod_requesting("first"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     for number in range(9000):
-        snapshot.place(asking(str(number)), "n0")
+        snapshot.place(pod_requesting(str(number)), "n0")
     assert snapshot.changed_since(1) is None
-    rank(asking("last"), snapshot, profile, attempt=first_attempt(asking()))
+    rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.asked == ["n0"] * 2
 
 

@@ -30,7 +30,7 @@ from berth.framework.interface import (
 )
 from berth.framework.state import StateKey
 from berth.framework.status import SKIP, SUCCESS, Code, Status, Verdicts
-from harness.builders.objects import a_node, a_pod, asking, first_attempt
+from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 
 
@@ -60,8 +60,8 @@ def nodes_of(ranking) -> list[str]:
 
 def test_the_emptier_node_comes_first_with_every_plugins_points():
     snapshot = cluster(a_node("busy"), a_node("idle"))
-    snapshot.place(asking("other", cpu="2", memory="4Gi"), "busy")
-    ranking = ranked(asking(cpu="1", memory="2Gi"), snapshot)
+    snapshot.place(pod_requesting("other", cpu="2", memory="4Gi"), "busy")
+    ranking = ranked(pod_requesting(cpu="1", memory="2Gi"), snapshot)
     same = {"TaintToleration": 300, "NodeResourcesBalancedAllocation": 75, "ImageLocality": 0}
     assert ranking.candidates == (
         # cpu (4000-1000)*100/4000 = 75, memory (8-2)*100/8 = 75; no taints: 100 x 3; as balanced as before: 50 + 50/2
@@ -74,31 +74,31 @@ def test_the_emptier_node_comes_first_with_every_plugins_points():
 
 def test_a_single_feasible_node_is_not_scored():
     snapshot = cluster(a_node("small", cpu="1"), a_node("large"))
-    ranking = ranked(asking(cpu="2"), snapshot)
+    ranking = ranked(pod_requesting(cpu="2"), snapshot)
     assert ranking.candidates == (Candidate(node="large", total=0, scores={}, pods=0),)
 
 
 def test_without_score_plugins_every_node_gets_one_point():
-    ranking = ranked(asking(), cluster(a_node("n0"), a_node("n1")), Refusing())
+    ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Refusing())
     assert [candidate.total for candidate in ranking.candidates] == [1, 1]
 
 
 def test_at_most_the_best_are_named():
     # cpu i * 100 / (i + 1) = 0, 50, 66, 75, 80, 83
     snapshot = cluster(*(a_node(f"n{i}", cpu=str(i + 1)) for i in range(6)))
-    ranking = ranked(asking(cpu="1"), snapshot, best=3)
+    ranking = ranked(pod_requesting(cpu="1"), snapshot, best=3)
     assert (nodes_of(ranking), ranking.feasible) == (["n5", "n4", "n3"], 6)
 
 
 def test_a_placed_pod_does_not_stand_in_its_own_way():
-    snapshot, pod = cluster(a_node("n0", cpu="1")), asking(cpu="1")
+    snapshot, pod = cluster(a_node("n0", cpu="1")), pod_requesting(cpu="1")
     snapshot.place(pod, "n0")
     assert nodes_of(ranked(pod, snapshot)) == ["n0"]
     assert snapshot.node_of(pod.uid) == "n0"
 
 
 def test_a_placed_pod_does_not_count_itself_among_the_pods_of_its_node():
-    snapshot, pod = cluster(a_node("n0"), a_node("n1")), asking()
+    snapshot, pod = cluster(a_node("n0"), a_node("n1")), pod_requesting()
     snapshot.place(pod, "n0")
     assert {candidate.node: candidate.pods for candidate in ranked(pod, snapshot).candidates} == {"n0": 0, "n1": 0}
 
@@ -110,8 +110,8 @@ def test_of_equal_nodes_the_one_with_fewer_pods_comes_first():
     snapshot = cluster(*(a_node(f"n{i}", cpu="1000", memory="1000000Ki", pods="1000") for i in range(30)))
     for i in range(30):
         if i != 17:
-            snapshot.place(asking(f"tiny-{i}", cpu="1m", memory="1Ki"), f"n{i}")
-    assert nodes_of(ranked(asking(cpu="1m", memory="1Ki"), snapshot))[0] == "n17"
+            snapshot.place(pod_requesting(f"tiny-{i}", cpu="1m", memory="1Ki"), f"n{i}")
+    assert nodes_of(ranked(pod_requesting(cpu="1m", memory="1Ki"), snapshot))[0] == "n17"
 
 
 def test_where_more_pods_are_better_their_number_does_not_decide_ties():
@@ -142,7 +142,7 @@ def test_another_attempt_breaks_ties_differently():
 
 
 def test_a_cluster_without_nodes_says_so():
-    ranking = ranked(asking(), Snapshot())
+    ranking = ranked(pod_requesting(), Snapshot())
     assert (ranking.message, ranking.evaluated, ranking.candidates) == ("no nodes available to schedule pods", 0, ())
 
 
@@ -153,7 +153,7 @@ def test_reasons_are_counted_and_sorted_as_kube_scheduler_does():
         a_node("t1", taints=tainted),
         *(a_node(f"full{i}", cpu="1", memory="1Gi") for i in range(10)),
     )
-    ranking = ranked(asking(cpu="2", memory="2Gi"), snapshot)
+    ranking = ranked(pod_requesting(cpu="2", memory="2Gi"), snapshot)
     assert said(ranking) == (
         "0/12 nodes are available: 10 Insufficient cpu, 10 Insufficient memory, 2 node(s) had untolerated taint(s)."
     )
@@ -185,19 +185,20 @@ def test_reasons_are_counted_and_sorted_as_kube_scheduler_does():
 
 def test_a_node_that_would_fit_when_empty_can_be_helped_by_eviction():
     snapshot = cluster(a_node("n0"))
-    snapshot.place(asking("other", cpu="3"), "n0")
-    assert [r.resolvable for r in ranked(asking(cpu="2"), snapshot).rejections] == [True]
+    snapshot.place(pod_requesting("other", cpu="3"), "n0")
+    assert [r.resolvable for r in ranked(pod_requesting(cpu="2"), snapshot).rejections] == [True]
 
 
 def test_the_first_filter_that_refuses_a_node_gives_its_reason():
     snapshot = cluster(a_node("n0", unschedulable=True, taints=[Taint(key="k", effect="NoSchedule")], cpu="0"))
-    assert said(ranked(asking(cpu="1"), snapshot)) == "0/1 nodes are available: 1 node(s) were unschedulable."
+    assert said(ranked(pod_requesting(cpu="1"), snapshot)) == "0/1 nodes are available: 1 node(s) were unschedulable."
 
 
 def test_a_node_without_status_refuses_in_the_ordinary_words():
     node = msgspec.convert({"metadata": {"name": "bare"}}, type(a_node("n")))
     assert (
-        said(ranked(asking(cpu="1"), cluster(node))) == "0/1 nodes are available: 1 Insufficient cpu, 1 Too many pods."
+        said(ranked(pod_requesting(cpu="1"), cluster(node)))
+        == "0/1 nodes are available: 1 Insufficient cpu, 1 Too many pods."
     )
 
 
@@ -218,11 +219,11 @@ def test_a_pre_filter_that_rejects_speaks_for_all_nodes():
 
 
 def test_a_quantity_that_cannot_be_read_is_named_with_its_path():
-    ranking = ranked(asking(cpu="abc"), cluster(a_node("n0")))
+    ranking = ranked(pod_requesting(cpu="abc"), cluster(a_node("n0")))
     assert ranking.error == (
         "parsing spec.containers[0].resources.requests.cpu: want a quantity such as 500m or 2Gi, got 'abc'"
     )
-    assert check(asking(cpu="abc"), "n0", cluster(a_node("n0")), default_profile()).code is Code.ERROR
+    assert check(pod_requesting(cpu="abc"), "n0", cluster(a_node("n0")), default_profile()).code is Code.ERROR
 
 
 # One node
@@ -230,20 +231,22 @@ def test_a_quantity_that_cannot_be_read_is_named_with_its_path():
 
 def test_check_gives_the_first_refusal_by_the_plugins_name():
     snapshot = cluster(a_node("n0", cpu="1"))
-    assert check(asking(cpu="2"), "n0", snapshot, default_profile()) == Status(
+    assert check(pod_requesting(cpu="2"), "n0", snapshot, default_profile()) == Status(
         Code.UNSCHEDULABLE_AND_UNRESOLVABLE, ("Insufficient cpu",), "NodeResourcesFit"
     )
 
 
 def test_check_refuses_a_node_that_is_not_there():
-    assert check(asking(), "gone", Snapshot(), default_profile()) == Status.unresolvable("node 'gone' not found")
+    assert check(pod_requesting(), "gone", Snapshot(), default_profile()) == Status.unresolvable(
+        "node 'gone' not found"
+    )
 
 
 def test_check_does_not_count_the_pod_against_itself():
-    snapshot, pod = cluster(a_node("n0", cpu="1", pods="1")), asking(cpu="1")
+    snapshot, pod = cluster(a_node("n0", cpu="1", pods="1")), pod_requesting(cpu="1")
     snapshot.place(pod, "n0")
     assert check(pod, "n0", snapshot, default_profile()).is_success
-    assert not check(asking("another", cpu="1"), "n0", snapshot, default_profile()).is_success
+    assert not check(pod_requesting("another", cpu="1"), "n0", snapshot, default_profile()).is_success
     assert snapshot.pods_on("n0") == 1
 
 
@@ -266,29 +269,29 @@ def test_check_refuses_nodes_that_the_pod_does_not_name():
 def test_room_of_a_nominated_pod(priority, free):
     snapshot = cluster(a_node("n0", cpu="1"))
     snapshot.nominate(with_priority("nominated", priority, cpu="1"), "n0")
-    pod = asking(cpu="1")
+    pod = pod_requesting(cpu="1")
     assert (nodes_of(ranked(pod, snapshot)) == ["n0"]) is free
     assert check(pod, "n0", snapshot, default_profile()).is_success is free
     assert (snapshot.pods_on("n0"), node_info(snapshot, "n0").requested("cpu")) == (0, 0)
 
 
 def test_room_of_a_nominated_pod_is_its_own():
-    snapshot, pod = cluster(a_node("n0", cpu="1")), asking(cpu="1")
+    snapshot, pod = cluster(a_node("n0", cpu="1")), pod_requesting(cpu="1")
     snapshot.nominate(pod, "n0")
     assert nodes_of(ranked(pod, snapshot)) == ["n0"]
 
 
 def test_a_nominated_pod_that_is_placed_counts_only_where_it_is():
-    snapshot, nominated = cluster(a_node("n0", cpu="1"), a_node("n1")), asking("nominated", cpu="1")
+    snapshot, nominated = cluster(a_node("n0", cpu="1"), a_node("n1")), pod_requesting("nominated", cpu="1")
     snapshot.nominate(nominated, "n0")
     snapshot.place(nominated, "n1")
-    assert check(asking(cpu="1"), "n0", snapshot, default_profile()).is_success
+    assert check(pod_requesting(cpu="1"), "n0", snapshot, default_profile()).is_success
 
 
 def test_room_of_a_nominated_pod_is_said_in_the_words_of_the_filter():
     snapshot = cluster(a_node("n0", cpu="1"))
-    snapshot.nominate(asking("nominated", cpu="1"), "n0")
-    assert said(ranked(asking(cpu="1"), snapshot)) == "0/1 nodes are available: 1 Insufficient cpu."
+    snapshot.nominate(pod_requesting("nominated", cpu="1"), "n0")
+    assert said(ranked(pod_requesting(cpu="1"), snapshot)) == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 class CountingNeighbours(PreFilterExtensions, FilterPlugin):
@@ -320,10 +323,10 @@ class Added(list):
 
 def test_plugins_are_told_of_nominated_pods_on_a_state_of_their_own():
     snapshot = cluster(a_node("n0"), a_node("n1"))
-    snapshot.nominate(asking("nominated"), "n0")
+    snapshot.nominate(pod_requesting("nominated"), "n0")
     profile = profile_of(CountingNeighbours())
-    assert check(asking(), "n0", snapshot, profile).reasons == ("added [('nominated', 'n0', 1)]",)
-    assert nodes_of(rank(asking(), snapshot, profile, attempt=first_attempt(asking()))) == ["n1"]
+    assert check(pod_requesting(), "n0", snapshot, profile).reasons == ("added [('nominated', 'n0', 1)]",)
+    assert nodes_of(rank(pod_requesting(), snapshot, profile, attempt=first_attempt(pod_requesting()))) == ["n1"]
 
 
 # Nothing feasible
@@ -349,13 +352,13 @@ class MakingRoom(PostFilterPlugin):
 
 
 def test_post_filter_speaks_after_the_filters_and_nominates():
-    ranking = ranked(asking(), cluster(a_node("n0"), a_node("n1")), Refusing("n0", "n1"), MakingRoom())
+    ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Refusing("n0", "n1"), MakingRoom())
     assert said(ranking) == "0/2 nodes are available: 2 not here. room on ['n0', 'n1'] despite not here"
     assert ranking.nomination == Nomination("n0", ("victim",))
 
 
 def test_post_filter_is_not_asked_when_a_node_is_feasible():
-    ranking = ranked(asking(), cluster(a_node("n0"), a_node("n1")), Refusing("n0"), MakingRoom())
+    ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Refusing("n0"), MakingRoom())
     assert (nodes_of(ranking), ranking.nomination) == (["n1"], None)
 
 
@@ -386,7 +389,7 @@ class Skipping(PreFilterExtensions, FilterPlugin, PreScorePlugin, ScorePlugin):
 
 
 def test_skip_leaves_filter_and_score_out():
-    ranking = ranked(asking(), cluster(a_node("n0"), a_node("n1")), Skipping())
+    ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Skipping())
     assert [candidate.scores for candidate in ranking.candidates] == [{}, {}]
 
 
@@ -494,13 +497,13 @@ BOOM = ValueError("boom")
     ],
 )
 def test_a_plugin_that_misbehaves_fails_the_pod_by_name(plugin, error):
-    ranking = ranked(asking(), cluster(a_node("n0"), a_node("n1")), plugin)
+    ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), plugin)
     assert (ranking.error, ranking.candidates) == (error, ())
 
 
 def test_a_post_filter_that_raises_fails_the_pod_by_name():
     plugin = broken("post_filter", BOOM, PostFilterPlugin)
-    assert ranked(asking(), cluster(a_node("n0")), Refusing("n0"), plugin).error == (
+    assert ranked(pod_requesting(), cluster(a_node("n0")), Refusing("n0"), plugin).error == (
         'running PostFilter plugin "Broken": ValueError: boom'
     )
 
@@ -508,11 +511,11 @@ def test_a_post_filter_that_raises_fails_the_pod_by_name():
 @pytest.mark.parametrize("way_out", [asyncio.CancelledError(), KeyboardInterrupt()])
 def test_what_ends_the_process_is_not_held_back(way_out):
     with pytest.raises(type(way_out)):
-        ranked(asking(), cluster(a_node("n0")), broken("filter", way_out, FilterPlugin))
+        ranked(pod_requesting(), cluster(a_node("n0")), broken("filter", way_out, FilterPlugin))
 
 
 def test_a_plugin_that_raises_in_a_check_is_an_error_by_name():
-    status = check(asking(), "n0", cluster(a_node("n0")), profile_of(broken("filter", BOOM, FilterPlugin)))
+    status = check(pod_requesting(), "n0", cluster(a_node("n0")), profile_of(broken("filter", BOOM, FilterPlugin)))
     assert status == Status.error('running Filter plugin "Broken": ValueError: boom')
 
 
@@ -524,11 +527,11 @@ def asking_for_nodes(*names: str, **requests: str) -> Pod:
 def with_terms(terms: list[NodeSelectorTerm], **requests: str) -> Pod:
     required = NodeSelector(node_selector_terms=terms)
     affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
-    return changed_spec(asking(**requests), affinity=affinity)
+    return changed_spec(pod_requesting(**requests), affinity=affinity)
 
 
 def with_priority(name: str, priority: int, **requests: str) -> Pod:
-    return changed_spec(asking(name, **requests), priority=priority)
+    return changed_spec(pod_requesting(name, **requests), priority=priority)
 
 
 def changed_spec(pod: Pod, **fields: object) -> Pod:

@@ -14,7 +14,7 @@ from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
-from harness.builders.objects import a_node, a_pod, asking
+from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 
 MORNING, NOON = datetime(2026, 1, 1, 6, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -148,10 +148,10 @@ def test_events_that_may_help(blockers, event, helps):
 
 def test_a_hint_looks_closer_at_what_happened():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, lambda pod, old, new: new.metadata.name == "right")))
-    assert may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("right"))
-    assert not may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("wrong"))
+    assert may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("right"))
+    assert not may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("wrong"))
 
 
 def test_a_hint_that_fails_counts_as_yes():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, _broken_hint)))
-    assert may_help(profile, ["Waiting"], NODE_ADDED, asking(), None, a_node("n"))
+    assert may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("n"))

@@ -10,7 +10,7 @@ from berth.framework.profile import build_profiles
 from berth.framework.search import NodeSearch, nodes_to_find
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.builders.objects import a_node, asking, first_attempt
+from harness.builders.objects import a_node, first_attempt, pod_requesting
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -72,7 +72,7 @@ def test_of_200_nodes_half_is_scored_for_one_pod_and_the_other_half_for_the_next
         snapshot.set_node(a_node(f"n{n:03}"))
     rankings = [
         rank(pod, snapshot, profiles[name], attempt=first_attempt(pod), best=200)
-        for name, pod in (("a", asking("one")), ("b", asking("two")), ("a", asking("three")))
+        for name, pod in (("a", pod_requesting("one")), ("b", pod_requesting("two")), ("a", pod_requesting("three")))
     ]
     halves = [{candidate.node for candidate in ranking.candidates} for ranking in rankings]
     assert [(ranking.feasible, ranking.evaluated) for ranking in rankings] == [(100, 100)] * 3
@@ -88,7 +88,7 @@ def test_a_pod_that_no_node_takes_is_told_of_every_node():
     snapshot = Snapshot()
     for n in range(300):
         snapshot.set_node(a_node(f"n{n}"))
-    pod = asking(cpu="100")
+    pod = pod_requesting(cpu="100")
     ranking = rank(pod, snapshot, profile, attempt=first_attempt(pod))
     assert ranking.evaluated == 300
     assert ranking.message.startswith("0/300 nodes are available: 300 Insufficient cpu")

@@ -9,7 +9,7 @@ from berth.framework.cycle import rank
 from berth.framework.interface import FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
 from berth.framework.plugincalls import Duration, Timing
 from berth.framework.status import SUCCESS, Code, Status
-from harness.builders.objects import a_node, asking, first_attempt
+from harness.builders.objects import a_node, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 
 
@@ -27,7 +27,7 @@ def cluster(*names: str) -> Snapshot:
 
 def timed(*plugins, nodes=("a", "b"), cpu="1"):
     """A cycle whose plugins are timed."""
-    profile, timing, pod = profile_of(*plugins) if plugins else default_profile(), a_timing(), asking(cpu=cpu)
+    profile, timing, pod = profile_of(*plugins) if plugins else default_profile(), a_timing(), pod_requesting(cpu=cpu)
     profile.time_plugins(timing)
     ranking = rank(pod, cluster(*nodes), profile, attempt=first_attempt(pod), timing=timing)
     return ranking, timing
@@ -96,7 +96,7 @@ def test_an_error_of_a_plugin_is_its_points_too():
 
 
 def test_plugins_are_timed_only_as_long_as_somebody_asks():
-    profile, timing, pod = default_profile(), a_timing(), asking(cpu="1")
+    profile, timing, pod = default_profile(), a_timing(), pod_requesting(cpu="1")
     profile.time_plugins(timing)
     profile.time_plugins(None)
     rank(pod, cluster("a", "b"), profile, attempt=first_attempt(pod), timing=timing)

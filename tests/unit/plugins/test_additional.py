@@ -19,7 +19,7 @@ from berth.plugins.additional.nodeready import NodeReady
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from harness.builders.objects import a_node, a_pod, asking, first_attempt
+from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import profile_of
 
 
@@ -147,8 +147,8 @@ def test_free_capacity_adds_free_millicores_and_megabytes():
     snapshot = cluster(
         a_node("a", cpu="4", memory="8G"), a_node("b", cpu="8", memory="2G"), a_node("c", cpu="4", memory="8G")
     )
-    snapshot.place(asking("there", cpu="500m", memory="1G"), "a")
-    pod = asking(cpu="1", memory="1G")
+    snapshot.place(pod_requesting("there", cpu="500m", memory="1G"), "a")
+    pod = pod_requesting(cpu="1", memory="1G")
     # a: 4000 - 500 - 1000 + (8,000 - 1,000 - 1,000) = 2500 + 6000 = 8500
     # b: 8000 - 1000 + (2,000 - 1,000)               = 7000 + 1000 = 8000
     # c: 4000 - 1000 + (8,000 - 1,000)               = 3000 + 7000 = 10000

@@ -11,7 +11,7 @@ from berth.plugins.noderesources.balancedallocation import (
     validate,
 )
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight
-from harness.builders.objects import a_node, asking
+from harness.builders.objects import a_node, pod_requesting
 
 GPU = "example.com/gpu"
 NODE = a_node("n", cpu="4", memory="8000", **{GPU: "4"})
@@ -35,17 +35,23 @@ def scored(pod, *placed, node=NODE, args=CPU_AND_MEMORY):
     ("pod", "placed", "points"),
     [
         # cpu 1/4, memory 2000/8000: spread 0 with and without the pod; 50 + (50 + 100 - 100) / 2
-        pytest.param(asking(cpu="1", memory="2000"), [], 75, id="balance as before"),
+        pytest.param(pod_requesting(cpu="1", memory="2000"), [], 75, id="balance as before"),
         # before: 2/4 and 4000/8000, 100; with it 3/4 and 4000/8000: |.75 - .5| / 2 = .125, 87; (50 - 13) / 2 = 18
-        pytest.param(asking(cpu="1"), [asking("a", cpu="2", memory="4000")], 68, id="a worse balance"),
+        pytest.param(pod_requesting(cpu="1"), [pod_requesting("a", cpu="2", memory="4000")], 68, id="a worse balance"),
         # before: 3/4 and 4000/8000, 87; with it 3/4 and 6000/8000, 100; (50 + 13) / 2 = 31
-        pytest.param(asking(memory="2000"), [asking("a", cpu="3", memory="4000")], 81, id="a better balance"),
+        pytest.param(
+            pod_requesting(memory="2000"), [pod_requesting("a", cpu="3", memory="4000")], 81, id="a better balance"
+        ),
         # before 100; with it 4/4 and 0: |1 - 0| / 2, balance 50; (50 - 50) / 2 = 0
-        pytest.param(asking(cpu="4"), [], 50, id="the worst"),
+        pytest.param(pod_requesting(cpu="4"), [], 50, id="the worst"),
         # 8/4 counts as 1, as 4/4 does: before 50, with it 50
-        pytest.param(asking(cpu="4"), [asking("a", cpu="4")], 75, id="more than the node has counts as all of it"),
-        pytest.param(asking(), [asking("a", cpu="4")], None, id="a pod that asks for nothing is not scored"),
-        pytest.param(asking(**{GPU: "1"}), [], None, id="nor one that asks for something else"),
+        pytest.param(
+            pod_requesting(cpu="4"), [pod_requesting("a", cpu="4")], 75, id="more than the node has counts as all of it"
+        ),
+        pytest.param(
+            pod_requesting(), [pod_requesting("a", cpu="4")], None, id="a pod that asks for nothing is not scored"
+        ),
+        pytest.param(pod_requesting(**{GPU: "1"}), [], None, id="nor one that asks for something else"),
     ],
 )
 def test_scores_follow_the_change_of_balance(pod, placed, points):
@@ -54,16 +60,16 @@ def test_scores_follow_the_change_of_balance(pod, placed, points):
 
 def test_more_than_two_resources_are_balanced_by_their_standard_deviation():
     # fractions .5, 0, .25: mean .25, deviation sqrt(.125 / 3) = .204, balance 79; (50 + 79 - 100) / 2 = 14
-    assert scored(asking(cpu="2", **{GPU: "1"}), args=WITH_GPU) == 64
+    assert scored(pod_requesting(cpu="2", **{GPU: "1"}), args=WITH_GPU) == 64
 
 
 def test_an_extended_resource_counts_only_for_pods_that_request_it():
     # cpu and memory alone: |.5 - 0| / 2 = .25, balance 75; (50 + 75 - 100) / 2 = 12
-    assert scored(asking(cpu="2"), asking("a", **{GPU: "4"}), args=WITH_GPU) == 62
+    assert scored(pod_requesting(cpu="2"), pod_requesting("a", **{GPU: "4"}), args=WITH_GPU) == 62
 
 
 def test_a_resource_that_the_node_lacks_is_left_out():
-    assert scored(asking(cpu="2"), node=a_node("n", cpu="4", memory="0")) == 75
+    assert scored(pod_requesting(cpu="2"), node=a_node("n", cpu="4", memory="0")) == 75
 
 
 def test_arguments_take_each_resource_once_and_no_weights():

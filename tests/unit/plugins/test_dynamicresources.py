@@ -7,7 +7,7 @@ from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
-from harness.builders.volumes import using
+from harness.builders.volumes import pod_with_claims
 
 
 def said_of(pod):
@@ -33,7 +33,10 @@ def test_no_event_requeues_it():
 
 
 def test_after_another_pre_filter_rejected_the_message_is_kube_schedulers():
-    assert said_of(using()).message == '0/1 nodes are available: persistentvolumeclaim "data" not found. not found'
+    assert (
+        said_of(pod_with_claims()).message
+        == '0/1 nodes are available: persistentvolumeclaim "data" not found. not found'
+    )
 
 
 def test_a_pod_without_claims_is_placed():

@@ -20,7 +20,7 @@ from berth.framework.profile import POINT_TYPES, REFUSING
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 
 NOTHING_HELPS = ("DynamicResources",)
@@ -213,11 +213,18 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
         pytest.param("NodePorts", taking(80), NODE, Action.ADD, None, a_node("n"), True, id="a node for any port"),
         pytest.param("NodePorts", taking(80), NODE, LABEL, zoned("a"), zoned("b"), False, id="a label of a node"),
         pytest.param(
-            "NodeResourcesFit", asking(cpu="2"), POD, Action.DELETE, bound(), None, True, id="a pod of a node goes"
+            "NodeResourcesFit",
+            pod_requesting(cpu="2"),
+            POD,
+            Action.DELETE,
+            bound(),
+            None,
+            True,
+            id="a pod of a node goes",
         ),
         pytest.param(
             "NodeResourcesFit",
-            asking(cpu="2"),
+            pod_requesting(cpu="2"),
             POD,
             Action.DELETE,
             a_pod("waiting"),
@@ -227,7 +234,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
         ),
         pytest.param(
             "NodeResourcesFit",
-            asking(cpu="2"),
+            pod_requesting(cpu="2"),
             NODE,
             Action.ADD,
             None,
@@ -237,7 +244,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
         ),
         pytest.param(
             "NodeResourcesFit",
-            asking(cpu="2"),
+            pod_requesting(cpu="2"),
             NODE,
             Action.ADD,
             None,
@@ -247,7 +254,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
         ),
         pytest.param(
             "NodeResourcesFit",
-            asking(cpu="2"),
+            pod_requesting(cpu="2"),
             NODE,
             LABEL,
             zoned("a"),
@@ -447,6 +454,6 @@ def test_an_event_that_helps_one_of_several_plugins_requeues():
     profile = profile_of(made("TaintToleration"), made("NodeResourcesFit"))
     added = ClusterEvent(NODE, Action.ADD)
     both = ["TaintToleration", "NodeResourcesFit"]
-    assert may_help(profile, both, added, asking(cpu="2"), None, TAINTED)
-    assert not may_help(profile, ["TaintToleration"], added, asking(cpu="2"), None, TAINTED)
-    assert not may_help(profile, both, ClusterEvent(POD, Action.ADD), asking(cpu="2"), None, bound())
+    assert may_help(profile, both, added, pod_requesting(cpu="2"), None, TAINTED)
+    assert not may_help(profile, ["TaintToleration"], added, pod_requesting(cpu="2"), None, TAINTED)
+    assert not may_help(profile, both, ClusterEvent(POD, Action.ADD), pod_requesting(cpu="2"), None, bound())

@@ -16,7 +16,7 @@ from berth.plugins.noderesources.scoringstrategy import (
     Shape,
     ShapePoint,
 )
-from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 
 GPU = "example.com/gpu"
 
@@ -35,30 +35,32 @@ def filtered(pod: Pod, node, *placed: Pod, args: NodeResourcesFitArgs | None = N
 @pytest.mark.parametrize(
     ("pod", "node", "reasons", "code"),
     [
-        pytest.param(asking(cpu="4"), a_node("n"), (), Code.SUCCESS, id="just fits"),
+        pytest.param(pod_requesting(cpu="4"), a_node("n"), (), Code.SUCCESS, id="just fits"),
         pytest.param(
-            asking(cpu="4001m"),
+            pod_requesting(cpu="4001m"),
             a_node("n"),
             ("Insufficient cpu",),
             Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
             id="more than there is",
         ),
         pytest.param(
-            asking(cpu="9", memory="9Gi", **{"ephemeral-storage": "1Ti"}),
+            pod_requesting(cpu="9", memory="9Gi", **{"ephemeral-storage": "1Ti"}),
             a_node("n", pods="0"),
             ("Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient ephemeral-storage"),
             Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
             id="every reason",
         ),
-        pytest.param(asking(), a_node("n", pods="0"), ("Too many pods",), Code.UNSCHEDULABLE, id="no pod at all"),
         pytest.param(
-            asking(**{GPU: "1"}),
+            pod_requesting(), a_node("n", pods="0"), ("Too many pods",), Code.UNSCHEDULABLE, id="no pod at all"
+        ),
+        pytest.param(
+            pod_requesting(**{GPU: "1"}),
             a_node("n"),
             (f"Insufficient {GPU}",),
             Code.UNSCHEDULABLE_AND_UNRESOLVABLE,
             id="no gpu",
         ),
-        pytest.param(asking(**{GPU: "0"}), a_node("n"), (), Code.SUCCESS, id="none of what is not there"),
+        pytest.param(pod_requesting(**{GPU: "0"}), a_node("n"), (), Code.SUCCESS, id="none of what is not there"),
     ],
 )
 def test_requests_must_fit(pod, node, reasons, code):
@@ -67,23 +69,25 @@ def test_requests_must_fit(pod, node, reasons, code):
 
 
 def test_requests_of_other_pods_are_not_free_but_resolvable():
-    status = filtered(asking(cpu="2"), a_node("n"), asking("other", cpu="3"))
+    status = filtered(pod_requesting(cpu="2"), a_node("n"), pod_requesting("other", cpu="3"))
     assert (status.reasons, status.code) == (("Insufficient cpu",), Code.UNSCHEDULABLE)
 
 
 def test_a_pod_without_requests_fits_an_overcommitted_node():
-    assert filtered(asking(), a_node("n", cpu="1"), asking("other", cpu="3")).is_success
+    assert filtered(pod_requesting(), a_node("n", cpu="1"), pod_requesting("other", cpu="3")).is_success
 
 
 def test_pods_are_counted():
-    status = filtered(asking(), a_node("n", pods="1"), asking("other"))
+    status = filtered(pod_requesting(), a_node("n", pods="1"), pod_requesting("other"))
     assert (status.reasons, status.code) == (("Too many pods",), Code.UNSCHEDULABLE)
 
 
 @pytest.mark.parametrize("count", [9, 20, 60, 61, 90])
 def test_many_extended_resources_each_have_their_reason(count):
     resources = {f"example.com/r{i:02}": "1" for i in range(count)}
-    assert filtered(asking(**resources), a_node("n")).reasons == tuple(f"Insufficient {name}" for name in resources)
+    assert filtered(pod_requesting(**resources), a_node("n")).reasons == tuple(
+        f"Insufficient {name}" for name in resources
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_many_extended_resources_each_have_their_reason(count):
     [NodeResourcesFitArgs(ignored_resources=[GPU]), NodeResourcesFitArgs(ignored_resource_groups=["example.com"])],
 )
 def test_ignored_resources_need_not_be_free(args):
-    assert filtered(asking(**{GPU: "1"}), a_node("n"), args=args).is_success
+    assert filtered(pod_requesting(**{GPU: "1"}), a_node("n"), args=args).is_success
 
 
 def scored(pod: Pod, strategy: ScoringStrategy, node, *placed: Pod) -> int:
@@ -109,7 +113,7 @@ RATIO = ScoringStrategy(
         shape=[ShapePoint(utilization=0, score=0), ShapePoint(utilization=100, score=10)]
     ),
 )
-THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="10000"))
+THREE_QUARTERS = (pod_requesting(cpu="3", memory="5000"), a_node("n", cpu="4", memory="10000"))
 
 
 @pytest.mark.parametrize(
@@ -122,20 +126,22 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         # the same 62.5, half up
         pytest.param(RATIO, *THREE_QUARTERS, 63, id="RequestedToCapacityRatio"),
         # cpu asked beyond what there is: 0; memory 50; mean 25
-        pytest.param(LEAST, asking(cpu="9", memory="5000"), THREE_QUARTERS[1], 25, id="least, over"),
+        pytest.param(LEAST, pod_requesting(cpu="9", memory="5000"), THREE_QUARTERS[1], 25, id="least, over"),
         # cpu counts as full: 100; memory 50
-        pytest.param(MOST, asking(cpu="9", memory="5000"), THREE_QUARTERS[1], 75, id="most, over"),
+        pytest.param(MOST, pod_requesting(cpu="9", memory="5000"), THREE_QUARTERS[1], 75, id="most, over"),
         # nothing named: cpu 100m of 4000m: 97; memory 200Mi of 400Mi: 50; mean 73.5, down
-        pytest.param(LEAST, asking(), a_node("n", memory="400Mi"), 73, id="defaults where nothing is named"),
+        pytest.param(LEAST, pod_requesting(), a_node("n", memory="400Mi"), 73, id="defaults where nothing is named"),
         # a node without cpu: memory 50 alone
-        pytest.param(LEAST, asking(memory="5000"), a_node("n", cpu="0", memory="10000"), 50, id="a resource of 0"),
-        pytest.param(LEAST, asking(), a_node("n", cpu="0", memory="0"), 0, id="nothing at all"),
+        pytest.param(
+            LEAST, pod_requesting(memory="5000"), a_node("n", cpu="0", memory="10000"), 50, id="a resource of 0"
+        ),
+        pytest.param(LEAST, pod_requesting(), a_node("n", cpu="0", memory="0"), 0, id="nothing at all"),
         # cpu 25 x 3, gpu (4-1)*100/4 = 75 x 1; (75 + 75) / 4 = 37.5, down
         pytest.param(
             ScoringStrategy(
                 type="LeastAllocated", resources=[ResourceWeight(name="cpu", weight=3), ResourceWeight(name=GPU)]
             ),
-            asking(cpu="3", **{GPU: "1"}),
+            pod_requesting(cpu="3", **{GPU: "1"}),
             a_node("n", **{GPU: "4"}),
             37,
             id="weights and extended resources",
@@ -143,7 +149,7 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         # the pod asks for no gpu: cpu 25 alone
         pytest.param(
             ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="cpu"), ResourceWeight(name=GPU)]),
-            asking(cpu="3"),
+            pod_requesting(cpu="3"),
             a_node("n", **{GPU: "4"}),
             25,
             id="an extended resource that is not asked for",
@@ -151,7 +157,7 @@ THREE_QUARTERS = (asking(cpu="3", memory="5000"), a_node("n", cpu="4", memory="1
         # ephemeral storage counts as it is asked for: (100-25)*100/100 = 75
         pytest.param(
             ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="ephemeral-storage")]),
-            asking(**{"ephemeral-storage": "25Gi"}),
+            pod_requesting(**{"ephemeral-storage": "25Gi"}),
             a_node("n"),
             75,
             id="ephemeral storage",
@@ -185,7 +191,7 @@ def helped(pod: Pod, resource: Resource, action: Action, old: object, new: objec
     return any(hint.hint is None or hint.hint(pod, old, new) for hint in hints)
 
 
-WAITING = asking(cpu="2")
+WAITING = pod_requesting(cpu="2")
 BOUND = a_pod("other", containers=[a_container(cpu="1")], node_name="n0")
 SMALLER = a_pod("other", containers=[a_container(cpu="500m")], node_name="n0")
 LESS_MEMORY = (
@@ -198,12 +204,18 @@ LESS_MEMORY = (
     ("action", "old", "new", "expected"),
     [
         pytest.param(Action.DELETE, BOUND, None, True, id="a pod on a node goes"),
-        pytest.param(Action.DELETE, asking("other", cpu="1"), None, False, id="a pod without a node goes"),
+        pytest.param(Action.DELETE, pod_requesting("other", cpu="1"), None, False, id="a pod without a node goes"),
         pytest.param(Action.UPDATE_POD_SCALE_DOWN, BOUND, SMALLER, True, id="a pod needs less of what is wanted"),
         pytest.param(Action.UPDATE_POD_SCALE_DOWN, *LESS_MEMORY, False, id="a pod needs less of something else"),
-        pytest.param(Action.UPDATE_POD_SCALE_DOWN, WAITING, asking(cpu="1"), True, id="the pod itself needs less"),
         pytest.param(
-            Action.UPDATE_POD_SCALE_DOWN, asking("x", cpu="2"), asking("x", cpu="1"), False, id="one without a node"
+            Action.UPDATE_POD_SCALE_DOWN, WAITING, pod_requesting(cpu="1"), True, id="the pod itself needs less"
+        ),
+        pytest.param(
+            Action.UPDATE_POD_SCALE_DOWN,
+            pod_requesting("x", cpu="2"),
+            pod_requesting("x", cpu="1"),
+            False,
+            id="one without a node",
         ),
         pytest.param(Action.UPDATE_POD_LABEL, BOUND, BOUND, False, id="labels do not matter"),
     ],

@@ -20,10 +20,10 @@ from harness.builders.volumes import (
     a_class,
     a_csi_node,
     a_volume,
+    add_objects,
     attached,
-    known,
-    using,
-    with_scratch,
+    pod_with_claims,
+    pod_with_ephemeral_claim,
 )
 
 EBS = "ebs.csi.aws.com"
@@ -36,7 +36,7 @@ def of_driver(name: str, driver: str = DRIVER, handle: str = ""):
 def cluster(*things, pods=()) -> Snapshot:
     snapshot = Snapshot()
     snapshot.set_node(a_node("n0"))
-    known(snapshot, *things)
+    add_objects(snapshot, *things)
     for pod in pods:
         snapshot.place(pod, "n0")
     return snapshot
@@ -59,35 +59,36 @@ def bound(*names: str):
 
 def test_new_and_present_volumes_must_fit():
     limit = a_csi_node(disks_example_com=2)
-    snapshot = cluster(limit, *bound("a", "b", "c"), pods=[using("o", "a")])
-    assert answer(using("web", "b"), snapshot) == SUCCESS  # 1 + 1 = 2
-    assert answer(using("web", "b", "c"), snapshot) == MAX_VOLUME_COUNT_EXCEEDED  # 1 + 2 = 3
+    snapshot = cluster(limit, *bound("a", "b", "c"), pods=[pod_with_claims("o", "a")])
+    assert answer(pod_with_claims("web", "b"), snapshot) == SUCCESS  # 1 + 1 = 2
+    assert answer(pod_with_claims("web", "b", "c"), snapshot) == MAX_VOLUME_COUNT_EXCEEDED  # 1 + 2 = 3
 
 
 def test_a_present_volume_is_counted_once():
-    snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), pods=[using("o", "a")])
-    assert answer(using("web", "a"), snapshot) == SUCCESS
+    snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), pods=[pod_with_claims("o", "a")])
+    assert answer(pod_with_claims("web", "a"), snapshot) == SUCCESS
 
 
 def test_a_node_without_a_limit_has_none():
     claims = bound("a", "b")
-    assert answer(using("web", "a", "b"), cluster(*claims)) == SUCCESS
-    assert answer(using("web", "a", "b"), cluster(a_csi_node(other=0), *claims)) == SUCCESS
+    assert answer(pod_with_claims("web", "a", "b"), cluster(*claims)) == SUCCESS
+    assert answer(pod_with_claims("web", "a", "b"), cluster(a_csi_node(other=0), *claims)) == SUCCESS
 
 
 def test_attached_volumes_count_without_a_pod():
     limit = a_csi_node(disks_example_com=1)
     assert (
-        answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0"))) == MAX_VOLUME_COUNT_EXCEEDED
+        answer(pod_with_claims("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n0")))
+        == MAX_VOLUME_COUNT_EXCEEDED
     )
-    assert answer(using("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n9"))) == SUCCESS
+    assert answer(pod_with_claims("web", "a"), cluster(limit, *bound("a", "b"), attached("v-b", "n9"))) == SUCCESS
 
 
 def test_a_deleted_attachment_no_longer_counts():
     snapshot, plugin, pod = (
         cluster(a_csi_node(disks_example_com=1), *bound("a", "b")),
         NodeVolumeLimits(),
-        using("web", "a"),
+        pod_with_claims("web", "a"),
     )
     statuses = []
     for change in (attached("v-b", "n0"), attached("v-b", "n9")):
@@ -98,9 +99,9 @@ def test_a_deleted_attachment_no_longer_counts():
 
 def test_an_unprovisioned_volume_counts_for_the_driver_of_its_class():
     full = a_csi_node(disks_example_com=0)
-    assert answer(using(), cluster(full, a_class(), a_claim())) == MAX_VOLUME_COUNT_EXCEEDED
-    assert answer(using(), cluster(full, a_class("other.example.com"), a_claim())) == SUCCESS
-    assert answer(using(), cluster(full, a_claim())) == SUCCESS
+    assert answer(pod_with_claims(), cluster(full, a_class(), a_claim())) == MAX_VOLUME_COUNT_EXCEEDED
+    assert answer(pod_with_claims(), cluster(full, a_class("other.example.com"), a_claim())) == SUCCESS
+    assert answer(pod_with_claims(), cluster(full, a_claim())) == SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -123,11 +124,11 @@ def test_a_disk_is_one_whether_a_pod_names_it_or_claims_it():
     disk = a_volume("v-a", aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://zone/vol-1"))
     inline = a_pod("o", volumes=[Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="vol-1"))])
     snapshot = cluster(a_csi_node(ebs_csi_aws_com=1), a_claim("a", volume="v-a"), disk, pods=[inline])
-    assert answer(using("web", "a"), snapshot) == SUCCESS
+    assert answer(pod_with_claims("web", "a"), snapshot) == SUCCESS
 
 
 def test_a_claim_that_is_missing_is_named():
-    status = answer(using(), cluster(a_csi_node(disks_example_com=1)))
+    status = answer(pod_with_claims(), cluster(a_csi_node(disks_example_com=1)))
     assert status.reasons == ('looking up PVC default/data: persistentvolumeclaim "data" not found',)
 
 
@@ -140,7 +141,7 @@ def test_an_untranslatable_disk_is_an_error():
 def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
     odd = a_pod("o", volumes=[Volume(aws_elastic_block_store=AWSElasticBlockStore(volume_id="aws://z/odd"))])
     snapshot = cluster(a_csi_node(disks_example_com=1), *bound("a"), attached("v-a", "n9"), pods=[odd])
-    assert answer(using("web", "a"), snapshot) == SUCCESS
+    assert answer(pod_with_claims("web", "a"), snapshot) == SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -150,10 +151,17 @@ def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
         pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=1), a_csi_node(d=2), True, id="it allows more"),
         pytest.param(Resource.CSI_NODE, Action.UPDATE, a_csi_node(d=2), a_csi_node(d=1), False, id="it allows less"),
         pytest.param(
-            Resource.POD, Action.DELETE, using("o", "x", node_name="n0"), None, True, id="a pod with volumes goes"
+            Resource.POD,
+            Action.DELETE,
+            pod_with_claims("o", "x", node_name="n0"),
+            None,
+            True,
+            id="a pod with volumes goes",
         ),
         pytest.param(Resource.POD, Action.DELETE, a_pod("o", node_name="n0"), None, False, id="one without goes"),
-        pytest.param(Resource.POD, Action.DELETE, with_scratch("o"), None, False, id="one that was nowhere goes"),
+        pytest.param(
+            Resource.POD, Action.DELETE, pod_with_ephemeral_claim("o"), None, False, id="one that was nowhere goes"
+        ),
         pytest.param(
             Resource.VOLUME_ATTACHMENT, Action.DELETE, attached("v", "n0"), None, True, id="a volume is let go"
         ),
@@ -162,4 +170,4 @@ def test_an_untranslatable_disk_of_a_placed_pod_does_not_count():
 )
 def test_only_events_that_may_free_a_volume_requeue_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
-    assert may_help(default_profile(), {"NodeVolumeLimits"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"NodeVolumeLimits"}, event, pod_with_claims(), old, new) is helps

@@ -23,12 +23,12 @@ from harness.builders.volumes import (
     a_csi_node,
     a_driver,
     a_volume,
-    known,
+    add_objects,
     owned,
+    pod_with_claims,
+    pod_with_ephemeral_claim,
     reached_by,
-    room,
-    using,
-    with_scratch,
+    storage_capacity_of,
 )
 
 BY_HAND = a_class("kubernetes.io/no-provisioner")
@@ -43,7 +43,7 @@ def cluster(*things) -> Snapshot:
     snapshot = Snapshot()
     for name, zone in {"n0": "a", "n1": "b", "n2": "b"}.items():
         snapshot.set_node(a_node(name, labels={HOSTNAME: name, ZONE: zone}))
-    known(snapshot, *things)
+    add_objects(snapshot, *things)
     return snapshot
 
 
@@ -62,8 +62,8 @@ def refusal(pod, *things) -> str:
 
 
 def test_a_bound_claim_restricts_the_pod_to_the_nodes_of_its_volume():
-    assert feasible(using(), a_claim(volume="disk"), a_volume("disk", "n1", "n2")) == ["n1", "n2"]
-    assert refusal(using(), a_claim(volume="disk"), a_volume("disk", "n9")) == f"3 {OUT_OF_REACH}."
+    assert feasible(pod_with_claims(), a_claim(volume="disk"), a_volume("disk", "n1", "n2")) == ["n1", "n2"]
+    assert refusal(pod_with_claims(), a_claim(volume="disk"), a_volume("disk", "n9")) == f"3 {OUT_OF_REACH}."
 
 
 def test_terms_on_node_names_match_every_node():
@@ -71,7 +71,7 @@ def test_terms_on_node_names_match_every_node():
     volume = a_volume("disk", "n0")
     term = msgspec.structs.replace(volume.spec.node_affinity.required.node_selector_terms[0], match_fields=[by_name])
     volume.spec.node_affinity.required.node_selector_terms[0] = term
-    assert feasible(using(), a_claim(volume="disk"), volume) == ["n0"]
+    assert feasible(pod_with_claims(), a_claim(volume="disk"), volume) == ["n0"]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_terms_on_node_names_match_every_node():
     ],
 )
 def test_an_unusable_claim_rejects_the_pod_everywhere(things, reason):
-    assert refusal(using(), *things) == f"{reason}. not found"
+    assert refusal(pod_with_claims(), *things) == f"{reason}. not found"
 
 
 def test_the_claim_of_an_ephemeral_volume_must_be_owned_by_the_pod():
-    pod = with_scratch()
+    pod = pod_with_ephemeral_claim()
     waits = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "web-scratch"'
     assert refusal(pod) == f"{waits}. not found"
     claim = a_claim("web-scratch", volume="disk")
@@ -121,8 +121,8 @@ def test_the_claim_of_an_ephemeral_volume_must_be_owned_by_the_pod():
 
 
 def test_a_delayed_claim_needs_a_node_with_a_free_volume():
-    assert feasible(using(), BY_HAND, a_claim(), a_volume("disk", "n1")) == ["n1"]
-    assert refusal(using(), BY_HAND, a_claim()) == f"3 {NONE_TO_BIND}."
+    assert feasible(pod_with_claims(), BY_HAND, a_claim(), a_volume("disk", "n1")) == ["n1"]
+    assert refusal(pod_with_claims(), BY_HAND, a_claim()) == f"3 {NONE_TO_BIND}."
 
 
 @pytest.mark.parametrize(
@@ -145,44 +145,52 @@ def test_a_delayed_claim_needs_a_node_with_a_free_volume():
     ],
 )
 def test_an_unsuitable_volume_is_not_taken(volume):
-    assert feasible(using(), BY_HAND, a_claim(), volume) == []
+    assert feasible(pod_with_claims(), BY_HAND, a_claim(), volume) == []
 
 
 def test_a_selector_of_the_claim_chooses_among_volumes():
     fast = LabelSelector(match_labels={"kind": "fast"})
     volumes = [a_volume("a", "n0", labels={"kind": "slow"}), a_volume("b", "n1", labels={"kind": "fast"})]
-    assert feasible(using(), BY_HAND, a_claim(selector=fast), *volumes) == ["n1"]
+    assert feasible(pod_with_claims(), BY_HAND, a_claim(selector=fast), *volumes) == ["n1"]
 
 
 def test_a_prebound_volume_is_taken_or_none():
     reference = ClaimReference(namespace="default", name="data")
     volumes = [a_volume("free"), a_volume("kept", "n2", size="4Gi", claim_ref=reference)]
-    assert feasible(using(), BY_HAND, a_claim(), *volumes) == ["n2"]
+    assert feasible(pod_with_claims(), BY_HAND, a_claim(), *volumes) == ["n2"]
 
 
 def test_two_claims_of_a_pod_need_two_volumes():
     claims = [a_claim("small", size="1Gi"), a_claim("large", size="3Gi")]
     small, large = a_volume("small", "n0", "n1", size="2Gi"), a_volume("large", "n1", size="4Gi")
-    pod = using("web", "large", "small")
+    pod = pod_with_claims("web", "large", "small")
     assert feasible(pod, BY_HAND, *claims, small, large) == ["n1"]
     assert feasible(pod, BY_HAND, *claims, large) == []
 
 
 def test_a_volume_is_provisioned_in_the_topology_of_the_class():
-    assert feasible(using(), a_class(zones=["b"]), a_claim()) == ["n1", "n2"]
-    assert feasible(using(), a_class(), a_claim()) == ["n0", "n1", "n2"]
+    assert feasible(pod_with_claims(), a_class(zones=["b"]), a_claim()) == ["n1", "n2"]
+    assert feasible(pod_with_claims(), a_class(), a_claim()) == ["n0", "n1", "n2"]
 
 
 def test_a_claim_with_a_selected_node_stays_there():
-    assert feasible(using(), a_class(), a_claim(annotations={SELECTED_NODE: "n1"})) == ["n1"]
+    assert feasible(pod_with_claims(), a_class(), a_claim(annotations={SELECTED_NODE: "n1"})) == ["n1"]
 
 
 def test_published_capacity_limits_provisioning():
     things = [a_class(), a_claim(size="2Gi"), a_driver()]
-    assert feasible(using(), *things, room("1Gi", "a"), room("5Gi", "b")) == ["n1", "n2"]
-    assert feasible(using(), *things, room("9Gi", "a", largest="1Gi"), room("1Gi", "b", largest="2Gi")) == ["n1", "n2"]
-    assert refusal(using(), *things, room(None, "a")) == f"3 {NO_SPACE}."
-    assert feasible(using(), a_class(), a_claim(size="2Gi"), a_driver(reports=False)) == ["n0", "n1", "n2"]
+    assert feasible(pod_with_claims(), *things, storage_capacity_of("1Gi", "a"), storage_capacity_of("5Gi", "b")) == [
+        "n1",
+        "n2",
+    ]
+    assert feasible(
+        pod_with_claims(),
+        *things,
+        storage_capacity_of("9Gi", "a", largest="1Gi"),
+        storage_capacity_of("1Gi", "b", largest="2Gi"),
+    ) == ["n1", "n2"]
+    assert refusal(pod_with_claims(), *things, storage_capacity_of(None, "a")) == f"3 {NO_SPACE}."
+    assert feasible(pod_with_claims(), a_class(), a_claim(size="2Gi"), a_driver(reports=False)) == ["n0", "n1", "n2"]
 
 
 def test_a_migrated_volume_matches_the_drivers_own_label():
@@ -190,8 +198,8 @@ def test_a_migrated_volume_matches_the_drivers_own_label():
     disk = a_volume("disk", aws_elastic_block_store=AWSElasticBlockStore(volume_id="vol-1"))
     disk = msgspec.structs.replace(disk, spec=msgspec.structs.replace(disk.spec, node_affinity=reached_by(zone)))
     took_over = a_csi_node("n0", {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"})
-    assert feasible(using(), a_claim(volume="disk"), disk) == ["n0"]
-    assert feasible(using(), a_claim(volume="disk"), disk, took_over) == []
+    assert feasible(pod_with_claims(), a_claim(volume="disk"), disk) == ["n0"]
+    assert feasible(pod_with_claims(), a_claim(volume="disk"), disk, took_over) == []
 
 
 def test_a_pod_without_volumes_is_skipped():
@@ -217,10 +225,20 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
         pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class(zones=["a"]), True, id="other topologies"),
         pytest.param(Resource.STORAGE_CLASS, UPDATE, a_class(), a_class("other"), False, id="else of a class"),
         pytest.param(
-            Resource.CSI_STORAGE_CAPACITY, UPDATE, room("1Gi", "a"), room("2Gi", "a"), True, id="more capacity"
+            Resource.CSI_STORAGE_CAPACITY,
+            UPDATE,
+            storage_capacity_of("1Gi", "a"),
+            storage_capacity_of("2Gi", "a"),
+            True,
+            id="more capacity",
         ),
         pytest.param(
-            Resource.CSI_STORAGE_CAPACITY, UPDATE, room("2Gi", "a"), room("1Gi", "a"), False, id="less capacity"
+            Resource.CSI_STORAGE_CAPACITY,
+            UPDATE,
+            storage_capacity_of("2Gi", "a"),
+            storage_capacity_of("1Gi", "a"),
+            False,
+            id="less capacity",
         ),
         pytest.param(Resource.CSI_NODE, UPDATE, a_csi_node(), a_csi_node(d=3), False, id="more places on a node"),
         pytest.param(
@@ -231,12 +249,12 @@ CLAIM, VOLUME = Resource.PERSISTENT_VOLUME_CLAIM, Resource.PERSISTENT_VOLUME
             True,
             id="a driver takes over",
         ),
-        pytest.param(Resource.POD, Action.DELETE, using("other"), None, False, id="a pod goes"),
+        pytest.param(Resource.POD, Action.DELETE, pod_with_claims("other"), None, False, id="a pod goes"),
     ],
 )
 def test_only_events_that_may_bind_the_claim_requeue_the_pod(resource, action, old, new, helps):
     event = ClusterEvent(resource, action)
-    assert may_help(default_profile(), {"VolumeBinding"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"VolumeBinding"}, event, pod_with_claims(), old, new) is helps
 
 
 def test_an_assumed_volume_holds_until_it_changes():
@@ -244,10 +262,10 @@ def test_an_assumed_volume_holds_until_it_changes():
     volumes = snapshot.objects(PersistentVolume)
     assumed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
     volumes.suppose("disk", assumed)
-    known(snapshot, a_volume("disk", version=2))  # the same, newer
+    add_objects(snapshot, a_volume("disk", version=2))  # the same, newer
     assert volumes.named("disk").spec.claim_ref is not None
     assert volumes.real("disk").spec.claim_ref is None
-    known(snapshot, a_volume("disk", size="3Gi"))
+    add_objects(snapshot, a_volume("disk", size="3Gi"))
     assert volumes.named("disk").spec.claim_ref is None
 
 

@@ -15,7 +15,7 @@ from berth.framework.state import CycleState
 from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
-from harness.builders.volumes import a_claim, a_volume, known, using
+from harness.builders.volumes import a_claim, a_volume, add_objects, pod_with_claims
 
 
 def with_disk(name: str, **source):
@@ -74,15 +74,15 @@ def exclusive(*used_by):
     snapshot = Snapshot()
     for name in ("n0", "n1"):
         snapshot.set_node(a_node(name))
-    known(snapshot, a_claim(volume="disk", access_modes=["ReadWriteOncePod"]), a_volume("disk"))
+    add_objects(snapshot, a_claim(volume="disk", access_modes=["ReadWriteOncePod"]), a_volume("disk"))
     for pod in used_by:
         snapshot.place(pod, "n0")
     return snapshot
 
 
 def test_a_read_write_once_pod_claim_rejects_a_second_pod_everywhere():
-    snapshot = exclusive(using("first"))
-    second = using("second")
+    snapshot = exclusive(pod_with_claims("first"))
+    second = pod_with_claims("second")
     assert [check(second, n, snapshot, default_profile()).reasons for n in ("n0", "n1")] == [
         READ_WRITE_ONCE_POD_CONFLICT.reasons
     ] * 2
@@ -91,23 +91,23 @@ def test_a_read_write_once_pod_claim_rejects_a_second_pod_everywhere():
 
 
 def test_a_pod_does_not_conflict_with_itself():
-    assert check(using("first"), "n1", exclusive(using("first")), default_profile()).is_success
+    assert check(pod_with_claims("first"), "n1", exclusive(pod_with_claims("first")), default_profile()).is_success
 
 
 def test_a_claim_of_the_same_name_in_another_namespace_is_another_claim():
-    other = using("first")
+    other = pod_with_claims("first")
     other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, namespace="elsewhere"))
-    assert check(using("second"), "n0", exclusive(other), default_profile()).is_success
+    assert check(pod_with_claims("second"), "n0", exclusive(other), default_profile()).is_success
 
 
 def test_removing_the_only_user_frees_the_claim_and_adding_one_takes_it():
-    snapshot, pod, plugin = exclusive(using("first")), using("second"), VolumeRestrictions()
+    snapshot, pod, plugin = exclusive(pod_with_claims("first")), pod_with_claims("second"), VolumeRestrictions()
     state, node = CycleState(snapshot.class_of(pod)), node_info(snapshot, "n0")
     assert plugin.pre_filter(state, pod, snapshot).status.is_success
     changed = state.clone()
-    plugin.remove_pod(changed, pod, using("first"), node)
+    plugin.remove_pod(changed, pod, pod_with_claims("first"), node)
     assert plugin.filter(changed, pod, node).is_success
-    plugin.add_pod(changed, pod, using("third"), node)
+    plugin.add_pod(changed, pod, pod_with_claims("third"), node)
     assert plugin.filter(changed, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
     assert plugin.filter(state, pod, node) == READ_WRITE_ONCE_POD_CONFLICT
 
@@ -117,8 +117,8 @@ def test_removing_the_only_user_frees_the_claim_and_adding_one_takes_it():
     [
         pytest.param(gce(), gce("o"), True, id="who has the disk"),
         pytest.param(gce(), gce("o", "d2"), False, id="who has another disk"),
-        pytest.param(using(), using("o"), True, id="who has the claim"),
-        pytest.param(using(), using("o", "other"), False, id="who has another claim"),
+        pytest.param(pod_with_claims(), pod_with_claims("o"), True, id="who has the claim"),
+        pytest.param(pod_with_claims(), pod_with_claims("o", "other"), False, id="who has another claim"),
     ],
 )
 def test_only_deleting_a_user_helps(pod, gone, helps):

@@ -12,16 +12,16 @@ from berth.framework.state import CycleState
 from berth.plugins.volumes.volumezone import ZONE_CONFLICT, VolumeZone
 from harness.builders.objects import a_node
 from harness.builders.profiles import default_profile
-from harness.builders.volumes import ZONE, a_claim, a_class, a_volume, known, using
+from harness.builders.volumes import ZONE, a_claim, a_class, a_volume, add_objects, pod_with_claims
 
 BETA = "failure-domain.beta.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 
 
 def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
-    snapshot, plugin, pod = Snapshot(), VolumeZone(), using()
+    snapshot, plugin, pod = Snapshot(), VolumeZone(), pod_with_claims()
     snapshot.set_node(a_node("n0", labels=node_labels))
-    known(snapshot, a_claim(volume="disk"), a_volume("disk", labels=labels))
+    add_objects(snapshot, a_claim(volume="disk"), a_volume("disk", labels=labels))
     state = CycleState(snapshot.class_of(pod))
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return False
@@ -63,14 +63,14 @@ def test_a_node_must_be_in_the_zone_of_the_volume(labels, node, refused):
     ],
 )
 def test_a_claim_without_volume_or_class_rejects_the_pod(things, reason):
-    snapshot, pod = Snapshot(), using()
-    known(snapshot, *things)
+    snapshot, pod = Snapshot(), pod_with_claims()
+    add_objects(snapshot, *things)
     answer = VolumeZone().pre_filter(CycleState(snapshot.class_of(pod)), pod, snapshot)
     assert answer.status.reasons == (reason,)
 
 
 def test_filter_without_pre_filter_gives_the_same_reasons():
-    snapshot, pod = Snapshot(), using()
+    snapshot, pod = Snapshot(), pod_with_claims()
     snapshot.set_node(a_node("n0"))
     status = VolumeZone().filter(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "n0"))
     assert status.reasons == ('persistentvolumeclaim "data" not found',)
@@ -86,10 +86,10 @@ def test_filter_without_pre_filter_gives_the_same_reasons():
 )
 def test_a_volume_in_another_zone_helps(old, new, helps):
     event = ClusterEvent(Resource.PERSISTENT_VOLUME, Action.ADD if old is None else Action.UPDATE)
-    assert may_help(default_profile(), {"VolumeZone"}, event, using(), old, new) is helps
+    assert may_help(default_profile(), {"VolumeZone"}, event, pod_with_claims(), old, new) is helps
 
 
 @pytest.mark.parametrize(("mode", "helps"), [("WaitForFirstConsumer", True), ("Immediate", False)])
 def test_a_class_with_delayed_binding_helps(mode, helps):
     event = ClusterEvent(Resource.STORAGE_CLASS, Action.ADD)
-    assert may_help(default_profile(), {"VolumeZone"}, event, using(), None, a_class(mode=mode)) is helps
+    assert may_help(default_profile(), {"VolumeZone"}, event, pod_with_claims(), None, a_class(mode=mode)) is helps

@@ -19,7 +19,7 @@ from berth.process.metrics import RecordingMeter
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
 from berth_scorer.view import View
-from harness.builders.objects import a_node, a_pod, asking
+from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.fakes.memory_bus import MemoryBus
 
 POINT = "scheduler_framework_extension_point_duration_seconds"
@@ -69,7 +69,7 @@ def times(meter: RecordingMeter, name: str) -> dict[tuple[str, ...], int]:
 
 async def test_every_ranking_is_observed_in_all_and_by_extension_point():
     async with scoring("a", "b") as (meter, session):
-        await ranked(meter, session, *(asking(f"web-{number}", cpu="1m") for number in range(3)))
+        await ranked(meter, session, *(pod_requesting(f"web-{number}", cpu="1m") for number in range(3)))
     assert times(meter, "scheduler_scheduling_algorithm_duration_seconds") == {(): 3}
     assert times(meter, "berth_hold_duration_seconds") == {(): 3}
     assert meter.value("berth_messages_received_total", stream="PENDING") == 3
@@ -79,18 +79,20 @@ async def test_every_ranking_is_observed_in_all_and_by_extension_point():
 
 async def test_plugins_are_timed_for_every_eleventh_pod():
     async with scoring("a", "b") as (meter, session):
-        await ranked(meter, session, asking("first", cpu="1m"))
+        await ranked(meter, session, pod_requesting("first", cpu="1m"))
         first = times(meter, PLUGIN)
         assert ("NodeResourcesFit", "Filter", "Success") in first
-        await ranked(meter, session, *(asking(f"web-{number}", cpu="1m") for number in range(PLUGINS_EVERY - 1)))
+        await ranked(
+            meter, session, *(pod_requesting(f"web-{number}", cpu="1m") for number in range(PLUGINS_EVERY - 1))
+        )
         assert times(meter, PLUGIN) == first
-        await ranked(meter, session, asking("eleventh", cpu="1m"))
+        await ranked(meter, session, pod_requesting("eleventh", cpu="1m"))
         assert times(meter, PLUGIN) != first
 
 
 async def test_a_pod_that_fits_nowhere_counts_as_a_preemption_attempt():
     async with scoring("a") as (meter, session):
-        await ranked(meter, session, asking("large", cpu="64"), asking("small", cpu="1m"))
+        await ranked(meter, session, pod_requesting("large", cpu="64"), pod_requesting("small", cpu="1m"))
     assert meter.value("scheduler_preemption_attempts_total") == 1
     assert times(meter, POINT)["PostFilter", "Unschedulable", "berth"] == 1
 

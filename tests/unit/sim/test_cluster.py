@@ -18,7 +18,7 @@ from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster, SnapshotError
 from berth.sim.kinds import NAMESPACES, NODES, PODS
 from berth.sim.kubectl import human_duration
-from berth.sim.nodes import ZONE_LABEL, KubeletSettings, make_node, make_nodes, make_pod
+from berth.sim.nodes import ZONE_LABEL, KubeletSettings, node_manifest, node_manifests, pod_manifest
 from harness.worlds.kubernetes_api import KubernetesApi
 from harness.worlds.kubernetes_api import kubernetes_api as connected
 
@@ -31,7 +31,7 @@ async def never() -> None:
 
 @asynccontextmanager
 async def cluster_of_one_node() -> AsyncIterator[KubernetesApi]:
-    nodes = [make_node("node-1")]
+    nodes = [node_manifest("node-1")]
     async with SimulatedCluster(nodes=nodes, kubelet=AT_ONCE) as cluster, connected(cluster.url, never) as api:
         yield api
 
@@ -85,7 +85,7 @@ async def test_server_has_the_namespaces_and_priority_classes_of_a_new_cluster()
 
 
 async def test_kubectl_is_given_tables():
-    async with SimulatedCluster(nodes=make_nodes(2)) as cluster, aiohttp.ClientSession(cluster.url) as session:
+    async with SimulatedCluster(nodes=node_manifests(2)) as cluster, aiohttp.ClientSession(cluster.url) as session:
         headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
         async with session.get("/api/v1/nodes", headers=headers) as answer:
             table = await answer.json()
@@ -121,12 +121,12 @@ async def test_clock_of_the_cluster_is_handed_in():
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
 async def test_snapshot_of_a_cluster_is_taken_as_it_is(tmp_path: Path, write):
-    pod = make_pod("web", namespace="shop", node="node-1")
+    pod = pod_manifest("web", namespace="shop", node="node-1")
     pod["metadata"] |= {"uid": "u-1", "resourceVersion": "9", "creationTimestamp": "2026-01-02T03:04:05Z"}
     pod["status"] = {"phase": "Running"}
     strange = {"apiVersion": "example.com/v1", "kind": "Strange", "metadata": {"name": "x"}}
     path = tmp_path / "cluster"
-    path.write_text(write({"kind": "List", "items": [pod, make_node("node-1", zone="a"), strange]}))
+    path.write_text(write({"kind": "List", "items": [pod, node_manifest("node-1", zone="a"), strange]}))
     cluster = SimulatedCluster(objects=snapshot.read(path))
     assert cluster.loaded == {"Pod": 1, "Node": 1, "!Strange": 1}
     kept = cluster.resources.find(PODS, ("shop", "web")).value
@@ -145,7 +145,7 @@ def test_file_that_is_no_snapshot_is_refused_by_name(tmp_path: Path, text: str):
 
 
 def test_made_up_nodes_are_spread_over_three_zones():
-    nodes = make_nodes(4)
+    nodes = node_manifests(4)
     assert [node["metadata"]["labels"][ZONE_LABEL] for node in nodes] == ["zone-a", "zone-b", "zone-c", "zone-a"]
 
 
@@ -182,7 +182,9 @@ async def test_a_cluster_with_an_identity_is_the_same_one_when_it_starts_again_a
     for second in (1, 2):
         clock = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
         async with (
-            SimulatedCluster(nodes=[make_node("a")], clock=lambda clock=clock: clock, identity="compose") as cluster,
+            SimulatedCluster(
+                nodes=[node_manifest("a")], clock=lambda clock=clock: clock, identity="compose"
+            ) as cluster,
             connected(cluster.url, never) as api,
         ):
             known = (await api.get("/api/v1/namespaces/kube-system")).body["metadata"]["uid"]

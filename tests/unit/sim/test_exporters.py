@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import make_nodes
+from berth.sim.nodes import node_manifests
 from berth.sim.prometheus import LINK_BYTES
 
 
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def cluster(clock: Clock) -> AsyncIterator[SimulatedCluster]:
-    async with SimulatedCluster(nodes=make_nodes(2), clock=clock, kubelet=None) as cluster:
+    async with SimulatedCluster(nodes=node_manifests(2), clock=clock, kubelet=None) as cluster:
         yield cluster
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster
-from berth.sim.nodes import KubeletSettings, make_nodes
+from berth.sim.nodes import KubeletSettings, node_manifests
 from berth.sim.store import DEFAULT_HISTORY
 
 EXIT_USAGE = 2
@@ -53,7 +53,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     cluster = SimulatedCluster(
-        nodes=make_nodes(
+        nodes=node_manifests(
             arguments.nodes, cpu=arguments.node_cpu, memory=arguments.node_memory, pods=arguments.node_pods
         ),
         objects=snapshot.read(arguments.load) if arguments.load else (),

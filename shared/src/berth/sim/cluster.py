@@ -2,7 +2,7 @@
 
 The simulated cluster as a whole: API server, kubelet, nodes and a kubeconfig, for tests and for `berth.sim`'s CLI.
 
-async with SimulatedCluster(nodes=make_nodes(100)) as cluster:
+async with SimulatedCluster(nodes=node_manifests(100)) as cluster:
     cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
 """
 

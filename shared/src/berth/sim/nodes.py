@@ -131,7 +131,7 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 _ZONES = ("zone-a", "zone-b", "zone-c")
 
 
-def make_node(  # noqa: PLR0913 - keyword-only, each with its default
+def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     name: str,
     *,
     cpu: str = "4",
@@ -175,7 +175,7 @@ def make_node(  # noqa: PLR0913 - keyword-only, each with its default
     }
 
 
-def make_pod(  # noqa: PLR0913 - keyword-only, each with its default
+def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     name: str,
     *,
     namespace: str = "default",
@@ -216,10 +216,10 @@ def make_pod(  # noqa: PLR0913 - keyword-only, each with its default
     }
 
 
-def make_nodes(count: int, *, cpu: str = "4", memory: str = "16Gi", pods: int = 110) -> list[JsonObject]:
+def node_manifests(count: int, *, cpu: str = "4", memory: str = "16Gi", pods: int = 110) -> list[JsonObject]:
     """Return equal nodes, spread over three zones."""
     width = len(str(max(count - 1, 0)))
     return [
-        make_node(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=_ZONES[number % len(_ZONES)])
+        node_manifest(f"node-{number:0{width}}", cpu=cpu, memory=memory, pods=pods, zone=_ZONES[number % len(_ZONES)])
         for number in range(count)
     ]

@@ -10,7 +10,7 @@ from berth.plugins.v1_18.noderesources import (
     NodeResourcesLeastAllocated,
     NodeResourcesMostAllocated,
 )
-from harness.builders.objects import a_container, a_node, a_pod, asking
+from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import points
 
 NODE = a_node("n", cpu="4", memory="10000")
@@ -36,20 +36,32 @@ def limited(*limits: dict, init: dict | None = None):
     [
         # cpu 3000/4000: 25 free, 75 used; memory 5000/10000: 50 and 50; means 37.5 and 62.5
         pytest.param(
-            asking(cpu="1", memory="2000"), [asking("a", cpu="2", memory="3000")], NODE, 37, 62, id="both in part"
+            pod_requesting(cpu="1", memory="2000"),
+            [pod_requesting("a", cpu="2", memory="3000")],
+            NODE,
+            37,
+            62,
+            id="both in part",
         ),
         # cpu 1000/4000: 75 and 25; memory: nothing asked for explicitly, 0/10000: 100 and 0
-        pytest.param(asking(cpu="1", memory="0"), [], NODE, 87, 12, id="an explicit 0 stays 0"),
+        pytest.param(pod_requesting(cpu="1", memory="0"), [], NODE, 87, 12, id="an explicit 0 stays 0"),
         # cpu 100m/4000: 97 (97.5) and 2 (2.5); memory 200 MiB of 400: 50 and 50
-        pytest.param(asking(), [], a_node("n", cpu="4", memory=str(2 * DEFAULT_MEMORY)), 73, 26, id="defaults"),
+        pytest.param(pod_requesting(), [], a_node("n", cpu="4", memory=str(2 * DEFAULT_MEMORY)), 73, 26, id="defaults"),
         # cpu 5000 > 4000: 0 and 0, where MostAllocated gives 100 today; memory 5000/10000: 50 and 50
         pytest.param(
-            asking(cpu="1", memory="2000"), [asking("a", cpu="4", memory="3000")], NODE, 25, 25, id="more than there is"
+            pod_requesting(cpu="1", memory="2000"),
+            [pod_requesting("a", cpu="4", memory="3000")],
+            NODE,
+            25,
+            25,
+            id="more than there is",
         ),
         # memory 4000/4000: 0 and 100; cpu 2000/4000: 50 and 50
-        pytest.param(asking(cpu="2", memory="4000"), [], a_node("n", memory="4000"), 25, 75, id="all there is"),
+        pytest.param(pod_requesting(cpu="2", memory="4000"), [], a_node("n", memory="4000"), 25, 75, id="all there is"),
         # memory: none there, 0 in a mean over both, where it is left out today; cpu 2000/4000: 50 and 50
-        pytest.param(asking(cpu="2", memory="0"), [], a_node("n", memory="0"), 25, 25, id="a resource that is lacking"),
+        pytest.param(
+            pod_requesting(cpu="2", memory="0"), [], a_node("n", memory="0"), 25, 25, id="a resource that is lacking"
+        ),
     ],
 )
 def test_allocation_is_the_mean_of_cpu_and_memory(pod, placed, node, least, most):
@@ -71,19 +83,21 @@ def test_a_larger_init_container_counts_and_overhead_is_added():
     ("pod", "placed", "node", "expected"),
     [
         # cpu 3/4, memory 5000/10000: |.75 - .5| = .25, not halved as today
-        pytest.param(asking(cpu="1", memory="2000"), [asking("a", cpu="2", memory="3000")], NODE, 75, id="uneven"),
-        pytest.param(asking(cpu="1", memory="2500"), [], NODE, 100, id="even"),
-        # cpu 4/4: as good as full
-        pytest.param(asking(cpu="4", memory="5000"), [], NODE, 0, id="one used up"),
-        pytest.param(asking(cpu="5", memory="12000"), [], NODE, 0, id="both asked for in excess"),
         pytest.param(
-            asking(cpu="1", memory="0"), [], a_node("n", memory="0"), 0, id="one that is lacking counts as full"
+            pod_requesting(cpu="1", memory="2000"), [pod_requesting("a", cpu="2", memory="3000")], NODE, 75, id="uneven"
+        ),
+        pytest.param(pod_requesting(cpu="1", memory="2500"), [], NODE, 100, id="even"),
+        # cpu 4/4: as good as full
+        pytest.param(pod_requesting(cpu="4", memory="5000"), [], NODE, 0, id="one used up"),
+        pytest.param(pod_requesting(cpu="5", memory="12000"), [], NODE, 0, id="both asked for in excess"),
+        pytest.param(
+            pod_requesting(cpu="1", memory="0"), [], a_node("n", memory="0"), 0, id="one that is lacking counts as full"
         ),
         # cpu 100m/1000m, memory 200 MiB of 400: |.1 - .5| = .4; what is not asked for counts with a default
-        pytest.param(asking(), [], a_node("n", cpu="1", memory=str(2 * DEFAULT_MEMORY)), 60, id="defaults"),
+        pytest.param(pod_requesting(), [], a_node("n", cpu="1", memory=str(2 * DEFAULT_MEMORY)), 60, id="defaults"),
         # 1 of 3 and 2 of 3: |1/3 - 2/3| leaves .6666...
         pytest.param(
-            asking(cpu="1", memory="2000"), [], a_node("n", cpu="3", memory="3000"), 66, id="cut, not rounded"
+            pod_requesting(cpu="1", memory="2000"), [], a_node("n", cpu="3", memory="3000"), 66, id="cut, not rounded"
         ),
     ],
 )

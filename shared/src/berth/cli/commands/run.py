@@ -36,7 +36,7 @@ from berth.kube.credentials import KubeCredentials, source_for
 from berth.plugins.presets import DEFAULT_NAME
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.exits import Exit
-from berth.sim.nodes import make_pod
+from berth.sim.nodes import pod_manifest
 
 _CREATES_AT_ONCE = 16
 _REDRAW = timedelta(seconds=0.1)
@@ -164,7 +164,7 @@ async def _create_pods(client: KubeClient, count: int) -> None:
 
     async def create() -> None:
         for number in numbers:
-            pod = make_pod(_pod_name(number), scheduler="berth", cpu="100m", memory="128Mi")
+            pod = pod_manifest(_pod_name(number), scheduler="berth", cpu="100m", memory="128Mi")
             answer = await client.request("POST", "/api/v1/namespaces/default/pods", body=msgspec.json.encode(pod))
             if not answer.succeeded:
                 raise BerthError(f"creating pod {_pod_name(number)!r}: {answer.message}")

@@ -1,4 +1,4 @@
-"""A cluster as users, kubelets and other schedulers see it: plain HTTP, none of berth's own clients."""
+"""A cluster as its users, kubelets and other schedulers use it: plain HTTP, none of berth's own clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from berth.sim.nodes import make_node, make_pod
+from berth.sim.nodes import node_manifest, pod_manifest
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH, Answer, KubernetesApi, kubernetes_api
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ NO_GRACE = {"gracePeriodSeconds": 0}
 NEVER_IDLE = aiohttp.ClientTimeout(total=None, sock_read=None)
 
 
-class Outside:
+class ClusterUser:
     """A namespace and the nodes of one test; `close` removes both from the cluster."""
 
     def __init__(self, api: KubernetesApi) -> None:
@@ -39,16 +39,16 @@ class Outside:
         return self.api.namespace
 
     async def add_nodes(self, count: int, **form: object) -> list[str]:
-        """Create equal nodes that no other test knows; `form` as in `make_node`."""
+        """Create equal nodes that no other test knows; `form` as in `node_manifest`."""
         names = [f"{self.namespace}-{len(self.nodes) + number}" for number in range(count)]
-        await self.create(make_node(name, **self._labelled(form)) for name in names)
+        await self.create(node_manifest(name, **self._labelled(form)) for name in names)
         return names
 
     def _labelled(self, form: dict) -> dict:
         return {**form, "labels": {LABEL: self.namespace, **form.get("labels", {})}}
 
     async def add_pods(self, count: int, prefix: str = "web", **form: object) -> list[str]:
-        """Create pods that want the test's nodes only; `form` as in `make_pod`."""
+        """Create pods that want the test's nodes only; `form` as in `pod_manifest`."""
         names = [f"{prefix}-{number}" for number in range(count)]
         await self.create(self.pod(name, **form) for name in names)
         return names
@@ -56,7 +56,7 @@ class Outside:
     def pod(self, name: str, *, spec: dict | None = None, **form: object) -> dict:
         """Return a pod that wants the test's nodes only."""
         wanted = {"nodeSelector": {LABEL: self.namespace}, **(spec or {})}
-        return make_pod(name, namespace=self.namespace, spec=wanted, **form)
+        return pod_manifest(name, namespace=self.namespace, spec=wanted, **form)
 
     async def create(self, objects: Iterable[dict]) -> None:
         """Create nodes and pods, some at a time."""
@@ -178,11 +178,11 @@ async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, seconds:
 
 
 @asynccontextmanager
-async def outside(kubeconfig: Path) -> AsyncIterator[Outside]:
+async def cluster_user(kubeconfig: Path) -> AsyncIterator[ClusterUser]:
     """Look at the cluster of a kubeconfig, with a namespace of one's own."""
     server, token, trust = _access(kubeconfig)
     async with kubernetes_api(server, _nothing, token=token, trust=trust) as api:
-        seen = Outside(api)
+        seen = ClusterUser(api)
         try:
             yield seen
         finally:
