@@ -22,6 +22,7 @@ from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from berth_binder.service import Clients, serve_on
 from berth_binder.settings import BinderSettings, CoreSettings
+from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 20.0
@@ -65,7 +66,9 @@ class BinderWorld:
     async def start_binder(self, settings: BinderSettings = QUICK, **election: timedelta) -> RunningBinder:
         """Start one more binder."""
         chosen = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
-        process = Process(name="binder", settings=Settings(leader_election=replace(chosen, **election)))
+        process = Process(
+            name="binder", metrics=RecordingMeter(), settings=Settings(leader_election=replace(chosen, **election))
+        )
         clients = Clients(bus=self.bus, api=self.cluster.client, events=self.cluster.client)
         work = serve_on(clients, process, self.configuration, settings)
         binder = RunningBinder(process=process, task=asyncio.create_task(work))

@@ -22,6 +22,7 @@ from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import CollectorSettings
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 
 
 def node_at(name: str, address: str = "", **metadata: object) -> Node:
@@ -91,7 +92,7 @@ async def collecting(
     bus = MemoryBus(clock=clock) if clock is not None else MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()
-    processes = [Process(name="metrics-collector") for _ in range(collectors)]
+    processes = [Process(name="metrics-collector", metrics=RecordingMeter()) for _ in range(collectors)]
     world = CollectorWorld(bus, session, query, processes[0])
     await world.show(*nodes)
     async with AsyncExitStack() as stack:

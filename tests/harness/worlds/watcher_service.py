@@ -20,6 +20,7 @@ from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from berth_watcher.service import serve_on
 from berth_watcher.settings import watcher_settings
+from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 40.0
@@ -75,7 +76,7 @@ class WatcherWorld:
         election = LeaderElectionSettings(resource_name=self.lease, retry_period=timedelta(seconds=0.2))
         chosen = Settings(leader_election=election, **settings)
         configuration = read_configuration(self.config)
-        process = Process(name="watcher", settings=chosen)
+        process = Process(name="watcher", metrics=RecordingMeter(), settings=chosen)
         work = serve_on(self.bus, self.cluster.client, process, configuration, watcher_settings(chosen, configuration))
         watcher = RunningWatcher(process=process, task=asyncio.create_task(work))
         self.watchers.append(watcher)

@@ -16,12 +16,13 @@ from berth.bus.settings import BusSettings
 from berth.kube.informers import Informers
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.leader.session import LeaderSession
+from berth.process.clients import cluster_informers
 from berth.process.lifecycle import Process
-from berth.process.sessions import cluster_informers
 from berth.sim.faults import Clear, CutWatches, Delay, Fail
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.service import observe
 from berth_binder.takeover import FENCED_KEY, Takeover
+from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
 from harness.servers.nats_server import NatsServer
@@ -48,7 +49,9 @@ async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -
 @pytest.fixture
 async def informers(world: BinderWorld) -> AsyncIterator[Informers]:
     cache = Cache()
-    informers = cluster_informers(world.cluster.client, partial(observe, cache), Process(name="binder"))
+    informers = cluster_informers(
+        world.cluster.client, partial(observe, cache), Process(name="binder", metrics=RecordingMeter())
+    )
     informers.cache = cache
     task = asyncio.create_task(informers.run())
     await informers.listed()

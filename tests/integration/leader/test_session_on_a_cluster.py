@@ -6,6 +6,7 @@ from berth.leader.session import lead
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-watcher"
 
@@ -16,7 +17,9 @@ async def test_terms_follow_each_other_with_and_without_election(cluster):
     bus.apply()
     for term, elected in ((1, True), (2, False), (3, True)):
         election = LeaderElectionSettings(leader_elect=elected)
-        process = Process(name="watcher", settings=Settings(identity="host_1", leader_election=election))
+        process = Process(
+            name="watcher", metrics=RecordingMeter(), settings=Settings(identity="host_1", leader_election=election)
+        )
         session = await bus.connect(name="watcher")
         async with asyncio.timeout(30):
             async with lead(role="watcher", session=session, client=cluster.client, process=process) as leadership:

@@ -8,10 +8,10 @@ import pytest
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.leader.session import LeaderSession, NotLeadingError, lead
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.sessions import sessions
 from berth.process.settings import LeaderElectionSettings, Settings
-from berth.process.tasks import run_until
+from harness.fakes.recording_meter import RecordingMeter
 
 ELECTION = LeaderElectionSettings(
     lease_duration=timedelta(seconds=4), renew_deadline=timedelta(seconds=1.5), retry_period=timedelta(seconds=0.2)
@@ -22,7 +22,9 @@ class Watcher:
     """Leads again and again; each leadership is put on `begun`."""
 
     def __init__(self, bus: NatsBus, client) -> None:
-        self.process = Process(name="watcher", settings=Settings(identity="w", leader_election=ELECTION))
+        self.process = Process(
+            name="watcher", metrics=RecordingMeter(), settings=Settings(identity="w", leader_election=ELECTION)
+        )
         self.begun: asyncio.Queue[LeaderSession] = asyncio.Queue()
         self._bus, self._client = bus, client
 

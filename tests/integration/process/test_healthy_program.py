@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from berth.process.health import Health
-from berth.process.healthserver import health_server
+from berth.process.health import Health, health_server
 from berth.process.metrics import PrometheusMeter
 from berth.process.settings import HealthSettings
 from harness.servers.child_processes import free_ports

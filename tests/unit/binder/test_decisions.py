@@ -3,8 +3,8 @@
 from msgspec import structs
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
-from berth.process.metrics import RecordingMeter
 from berth_binder.decisions import count_decision
+from harness.fakes.recording_meter import RecordingMeter
 
 
 def a_decision(outcome: Outcome, reason: str = "") -> Decision:

@@ -1,10 +1,10 @@
 """How Bindings are counted, and the gauges of a leader."""
 
-from berth.process.metrics import RecordingMeter
 from berth_binder.cache import Cache
 from berth_binder.events import BindingAnswer
 from berth_binder.runner import clear_gauges, count_binding, set_gauges
 from harness.builders.objects import a_pod
+from harness.fakes.recording_meter import RecordingMeter
 
 
 def test_binding_without_an_answer_is_counted_as_none():

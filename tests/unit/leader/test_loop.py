@@ -11,6 +11,7 @@ from berth.leader.loop import lead_until_stopped
 from berth.leader.session import NotLeadingError
 from berth.process.lifecycle import Process
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
 
 
@@ -38,7 +39,7 @@ def lines(monkeypatch) -> list[tuple]:
 
 async def run(bus: MemoryBus, monkeypatch, *ends: BaseException | None) -> int:
     """Lead once for each of `ends`, each leadership ending in it; how many there were."""
-    process, left = Process(name="binder", clock=TickingClock()), list(ends)
+    process, left = Process(name="binder", metrics=RecordingMeter(), clock=TickingClock()), list(ends)
 
     @asynccontextmanager
     async def lead(**_: object):

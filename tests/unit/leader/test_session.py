@@ -12,6 +12,7 @@ from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from harness.fakes.memory_bus import MemoryBus, MemorySession
+from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -67,7 +68,9 @@ class Stage:
 
     async def enter(self, identity: str, *, role="watcher", bus=None, **election) -> Contender:
         session = await (bus or self.bus).connect(name=identity)
-        process = Process(name=role, settings=settings(identity, **election), clock=self.clock)
+        process = Process(
+            name=role, metrics=RecordingMeter(), settings=settings(identity, **election), clock=self.clock
+        )
         contender = Contender(process=process, session=session, role=role)
         contender.task = asyncio.create_task(contender.run(self.cluster.client))
         self.contenders.append(contender)

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from berth.api.livedata import BandwidthQuery
 from berth.process.exits import UsageError
 from berth.process.lifecycle import Process
-from berth.process.metrics import RecordingMeter
 from berth_metrics_collector import service
 from berth_metrics_collector.nodenames import ExporterDirectory
 from berth_metrics_collector.poller import Poller, Reports
@@ -21,6 +20,7 @@ from berth_metrics_collector.queries import inventory_of, traffic_of
 from berth_metrics_collector.settings import CollectorSettings, collector_settings
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.collector_world import collecting, node_at
 
 QUERY = BandwidthQuery(url="http://played", devices=("eth0",), time_range=timedelta(seconds=60))
@@ -160,7 +160,7 @@ async def test_without_a_question_it_says_so_once_is_ready_and_stays():
     bus = MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()
-    process = Process(name="metrics-collector")
+    process = Process(name="metrics-collector", metrics=RecordingMeter())
     with capture_logs() as logs:
         task = asyncio.create_task(service.serve(process, bus, [], CollectorSettings()))
         await until(lambda: process.health.is_ready)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from berth.kube.errors import ApiUnreachableError, KubeconfigError
+from berth.process.clients import kube_client, nats_bus
 from berth.process.exits import Exit, exit_for
-from berth.process.metrics import RecordingMeter
-from berth.process.sessions import kube_client, nats_bus
 from berth.process.sources import SettingsError, read_settings
 from berth.sim.cluster import SimulatedCluster, kubeconfig
+from harness.fakes.recording_meter import RecordingMeter
 
 
 def test_the_bus_is_told_where_who_and_with_which_numbers(tmp_path: Path):

@@ -6,8 +6,7 @@ import aiohttp
 import pytest
 
 from berth.process.exits import Exit, exit_for
-from berth.process.health import ONCE, Health, WaitReporter, write_when_working
-from berth.process.healthserver import HealthPortError, health_server
+from berth.process.health import ONCE, Health, HealthPortError, WaitReporter, health_server, write_when_working
 from berth.process.metrics import PrometheusMeter
 from berth.process.settings import HealthSettings
 from harness.fakes.ticking_clock import TickingClock

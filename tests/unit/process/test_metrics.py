@@ -6,7 +6,8 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName, PrometheusMeter, RecordingMeter
+from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName, PrometheusMeter
+from harness.fakes.recording_meter import RecordingMeter
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,12 +9,13 @@ from berth.bus.interface import BusLostError, BusRefusedError, MissingError
 from berth.process.lifecycle import Process
 from berth.process.sessions import sessions
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
 
 
 @pytest.fixture
 def process():
-    return Process(name="watcher", clock=TickingClock())
+    return Process(name="watcher", metrics=RecordingMeter(), clock=TickingClock())
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from berth.process.settings import Numbers, Settings
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
 
@@ -69,7 +70,9 @@ def make_ranker(identity="s1", **other):
 
 @asynccontextmanager
 async def scorer(bus, ranker=None, *, max_unacked=64):
-    process = Process(name="scorer", settings=Settings(numbers=Numbers(scorer_hold=max_unacked)))
+    process = Process(
+        name="scorer", metrics=RecordingMeter(), settings=Settings(numbers=Numbers(scorer_hold=max_unacked))
+    )
     task = asyncio.create_task(serve(process, bus, ranker or make_ranker()))
     try:
         await until(lambda: asyncio.sleep(0, process.health.is_ready))

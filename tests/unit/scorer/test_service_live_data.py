@@ -24,6 +24,7 @@ from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 
 CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -54,7 +55,7 @@ async def scoring(bus):
     ranker = Ranker(
         profiles=build_profiles(configuration, BUILT_IN), config=configuration.digest, identity="s1", best=8
     )
-    process = Process(name="scorer")
+    process = Process(name="scorer", metrics=RecordingMeter())
     task = asyncio.create_task(serve(process, bus, ranker))
     async with asyncio.timeout(5):
         while not process.health.is_ready:  # noqa: ASYNC110 - the bus has no event for it

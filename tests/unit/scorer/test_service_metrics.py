@@ -15,12 +15,12 @@ from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
-from berth.process.metrics import RecordingMeter
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import PLUGINS_EVERY, serve, set_gauges
 from berth_scorer.view import View
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
 
 POINT = "scheduler_framework_extension_point_duration_seconds"
 PLUGIN = "scheduler_plugin_execution_duration_seconds"
@@ -39,7 +39,7 @@ async def scoring(*nodes: str):
     ranker = Ranker(
         profiles=profiles_of(configuration), config=configuration.digest, identity="s1", best=8, explain=None
     )
-    process = Process(name="scorer")
+    process = Process(name="scorer", metrics=RecordingMeter())
     task = asyncio.create_task(serve(process, bus, ranker))
     try:
         yield process.metrics, session

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from berth.api.messages import Decision, Outcome, Positions
 from berth.bus.interface import StoredMessage
-from berth.process.metrics import RecordingMeter
 from berth_watcher.events import CountScheduled
 from berth_watcher.metrics import Gauges, count_decision, count_published, count_scheduled
+from harness.fakes.recording_meter import RecordingMeter
 from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}

@@ -19,11 +19,10 @@ from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import GaugeName, Meter
 from berth.process.sessions import follow_live
-from berth.process.tasks import run_until
 from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore

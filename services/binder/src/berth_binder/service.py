@@ -12,10 +12,10 @@ from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
 from berth.kube.watch import ReflectorEvent, Undecodable
 from berth.leader.loop import lead_until_stopped
+from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
-from berth.process.sessions import cluster_informers, kube_client, nats_bus
 from berth_binder.cache import Cache
 from berth_binder.eventrecorder import EventBudget, EventRecorder
 from berth_binder.runner import BinderParts, BinderRunner

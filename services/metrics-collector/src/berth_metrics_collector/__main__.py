@@ -6,9 +6,9 @@ import os
 from functools import partial
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.process.clients import nats_bus
 from berth.process.flags import service_command
 from berth.process.lifecycle import Process
-from berth.process.sessions import nats_bus
 from berth.process.start import start
 from berth_metrics_collector.queries import maximum_ages_of, questions_of
 from berth_metrics_collector.service import serve

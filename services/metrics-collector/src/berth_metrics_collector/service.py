@@ -14,10 +14,9 @@ from berth.api.livedata import BandwidthQuery, encode_bandwidth
 from berth.bus.interface import BucketReader, Bus, BusLostError, Session, WrongLastSequenceError
 from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.process.health import Condition
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.sessions import sessions
-from berth.process.tasks import run_until
 from berth_metrics_collector.nodenames import NamedSamples, NodeDirectory
 from berth_metrics_collector.poller import Poller, Reports
 from berth_metrics_collector.prometheus import Prometheus

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.process.clients import nats_bus
 from berth.process.configuration import profiles_of
 from berth.process.flags import service_command
 from berth.process.lifecycle import Process
-from berth.process.sessions import nats_bus
 from berth.process.start import start
 from berth_scorer.ranker import VERBOSITY, Ranker, explain
 from berth_scorer.service import serve

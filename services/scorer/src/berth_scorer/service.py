@@ -19,11 +19,10 @@ from berth.cluster.buckets import LiveDataReader
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
 from berth.process.health import Condition
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import follow_live, sessions
-from berth.process.tasks import run_until
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import Backlog, PendingDelivery, TryCounter
 from berth_scorer.outbox import Outbox

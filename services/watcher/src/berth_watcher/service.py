@@ -26,11 +26,10 @@ from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.loop import lead_until_stopped
 from berth.leader.session import LeaderSession
+from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.sessions import cluster_informers, kube_client, nats_bus
-from berth.process.tasks import run_until
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, BucketEntryRead, DecisionReceived, LiveDataReceived, Tick
 from berth_watcher.metrics import Gauges, count_decision, count_received

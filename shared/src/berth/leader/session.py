@@ -30,10 +30,9 @@ from berth.leader.onecluster import (
 )
 from berth.leader.term import CONTROL, ROLES, Role, number_in_control, number_on_lease, take_number, term_key
 from berth.process.health import ONCE, WaitReporter
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.settings import LeaderElectionSettings
-from berth.process.tasks import run_until
 
 log = get_logger()
 

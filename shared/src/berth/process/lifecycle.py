@@ -1,22 +1,13 @@
-"""Keeps glibc from giving freed memory back to the kernel again and again.
-
-A cycle makes and frees arrays of a few dozen kilobytes. Where they lie at the end of the heap, glibc trims it once 128
-KiB are free there, and the next cycle has every page faulted in anew: 290 us a pod of a known class at 5,000 equal
-nodes, 174 without that. A process that has freed something large is spared by chance (glibc then moves its thresholds):
-here it is no chance.
-
-
-The life of a service process: start, stop, and the end that comes whatever hangs.
-
-    def main() -> None:
-        raise SystemExit(run(serve, settings, name="watcher"))
+"""The life of a service process: start, stop, and the end that comes even when something hangs.
 
     async def serve(process: Process) -> None:
         async for session in sessions(bus, name="watcher", process=process):
             ...
 
+    raise SystemExit(run(serve, settings, name="watcher"))
+
 SIGTERM and SIGINT set ``process.stopping``. The service then finishes what is under way and returns. Shortly before
-``stop_deadline`` it is cancelled; at the deadline the process ends without asking, with a line that names what hung.
+``stop_deadline`` it is cancelled; at the deadline the process is ended, with a log line that names what hung.
 """
 
 from __future__ import annotations
@@ -26,48 +17,43 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.process import logging as service_logging
 from berth.process.exits import Exit, exit_for
-from berth.process.health import Health, write_when_working
-from berth.process.healthserver import health_server
+from berth.process.health import Health, health_server, write_when_working
 from berth.process.logging import get_logger
-from berth.process.metrics import Meter, PrometheusMeter, RecordingMeter
+from berth.process.metrics import Meter, PrometheusMeter
 from berth.process.settings import Settings
 from berth.process.shutdown import Deadline, StopThread, Watchdog, end_with_parent, seconds_left
-from berth.process.tasks import run_until
 from berth.process.tracing import Tracing
 
-_TRIM_THRESHOLD: Final = -1
-
-_MMAP_THRESHOLD: Final = -3
-"""Names of glibc's parameters (malloc.h)."""
-
-_ON_HEAP: Final = 32 * 1024 * 1024
-"""Bytes below which an array lies on the heap: as far as glibc moves its threshold by itself, at most. An array of one
-number for each of 50,000 nodes has 400,000."""
-
-_KEPT: Final = 2 * _ON_HEAP
-"""Bytes at the end of the heap that stay: twice that, as glibc sets it when it moves its threshold."""
-
-
-def keep_freed_memory() -> bool:
-    """Tell the allocator; once a process is enough. Whether it listens: only glibc has to be told."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return mallopt is not None and bool(mallopt(_TRIM_THRESHOLD, _KEPT)) and bool(mallopt(_MMAP_THRESHOLD, _ON_HEAP))
+T = TypeVar("T")
 
 
 log = get_logger()
 
 
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""glibc's numbers of these parameters (malloc.h)."""
+_HEAP_BYTES: Final = 32 * 1024 * 1024
+"""Arrays below this size are allocated on the heap. It is the most to which glibc moves this threshold by itself; an
+array of one number for each of 50,000 nodes has 400,000 bytes."""
+_KEPT_BYTES: Final = 2 * _HEAP_BYTES
+"""Free bytes at the end of the heap that are kept: twice the other, as glibc sets it when it moves its threshold."""
+
+CANCEL_AGAIN_SECONDS: Final = 3.0
+"""After which work that has not ended is cancelled once more: longer than giving a Lease back takes. Before Python 3.12
+``asyncio.wait_for``, which libraries use, loses a cancellation that comes together with its result."""
 CANCEL_SHARE: Final = 0.8
-"""Of the time until the end: what a service may take to finish before it is cancelled. The rest is for closing."""
+"""The part of the time until the deadline after which a service that has not returned is cancelled."""
+
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 """Decoded messages are freed by counting; the collector only finds cycles, and stops the loop to look for them. With
@@ -77,24 +63,24 @@ GC_THRESHOLDS: Final = (50_000, 50, 100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What a service is given. Tests make one of their own, with a clock that they move."""
+    """What every service works with. Tests make one with a clock that they move."""
 
     name: str
     settings: Settings = field(default_factory=Settings)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once: finish what is under way, take nothing new."""
     health: Health = field(default_factory=Health)
-    metrics: Meter = field(default_factory=RecordingMeter)
+    metrics: Meter
     clock: Clock = field(default_factory=SteadyClock)
     tracing: Tracing = field(default_factory=lambda: Tracing(service="untraced"))
 
     @property
     def identity(self) -> str:
-        """Who this process is; also the holder identity in Leases."""
+        """The name of this process, also as the holder of Leases."""
         return self.settings.identity
 
     async def sleep(self, seconds: float) -> bool:
-        """Wait so long, or until stopping; says whether to go on."""
+        """Wait so long, or until stopping. Returns whether to go on."""
         await run_until(self.clock.sleep(seconds), self.stopping)
         return not self.stopping.is_set()
 
@@ -103,7 +89,7 @@ ServiceMain = Callable[[Process], Awaitable[None]]
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one: request and reply are about a third faster on it. Windows has none."""
+    """uvloop where it exists: request and reply are about a third faster on it. Windows has none."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - not there on every system
     except ImportError:
@@ -134,19 +120,19 @@ async def _live(
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-            await _surround(process, meter, stack)
+            await _set_up(process, meter, stack)
             stack.callback(
                 deadline.begin, loop
             )  # from here on closing things has its time, also when nobody asked for the end
             await _serve(service_main, process)
     except Exception as error:  # noqa: BLE001 - the last place that can say what happened
-        return _told(error)
+        return _log_error(error)
     log.info("stopped")
     return Exit.DONE
 
 
-async def _surround(process: Process, meter: PrometheusMeter, stack: AsyncExitStack) -> None:
-    """Put round the service what every process has, until ``stack`` is left."""
+async def _set_up(process: Process, meter: PrometheusMeter, stack: AsyncExitStack) -> None:
+    """Set up what every process has beside its service, until ``stack`` is left."""
     settings = process.settings
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)
@@ -158,7 +144,7 @@ async def _surround(process: Process, meter: PrometheusMeter, stack: AsyncExitSt
 
 
 async def _serve(service_main: ServiceMain, process: Process) -> None:
-    """Run the service; when it is told to stop and does not, cancel it while there is time left to close things."""
+    """Run the service. If it does not return after being told to stop, cancel it in time to close things."""
     work = asyncio.ensure_future(service_main(process))
     told = asyncio.ensure_future(process.stopping.wait())
     await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
@@ -171,20 +157,57 @@ async def _serve(service_main: ServiceMain, process: Process) -> None:
     await asyncio.gather(work, return_exceptions=bool(late))
 
 
-def _told(error: Exception) -> Exit:
-    """One line that a person can act on; where it was only for errors that nobody foresaw."""
+def _log_error(error: Exception) -> Exit:
+    """Log one line that a person can act on, with a traceback only for unforeseen errors."""
     error = _first(error)
     code = exit_for(error)
     if isinstance(error, BerthError):
         log.error(str(error), exit_code=int(code))
     else:
-        said = f"{type(error).__name__}: {error}"
-        log.error(said, exit_code=int(code), exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        log.error(text, exit_code=int(code), exc_info=error)
     return code
 
 
 def _first(error: Exception) -> Exception:
-    """What went wrong first, out of the groups that task groups make."""
+    """The first error in the groups that task groups make."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | None:
+    """Run ``work``; as soon as one of ``ends`` is set it is cancelled, waited for, and the answer is ``None``.
+
+    An exception of ``work`` is raised here, also one that it raised on being cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    waiting = [asyncio.ensure_future(end.wait()) for end in ends]
+    try:
+        await asyncio.wait([task, *waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _ended(*waiting)
+        if not task.done():
+            await _ended(task)
+    return None if task.cancelled() else task.result()
+
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory for reuse; once for each process. Returns whether it did (only glibc can).
+
+    A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc gives them back to the kernel as soon
+    as 128 KiB are free at the end of the heap, and the next cycle has each page faulted in anew: 290 µs a pod of a
+    known class at 5,000 equal nodes, 174 without that. A process that has freed something large is spared by chance.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _HEAP_BYTES))

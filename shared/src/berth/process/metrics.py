@@ -1,12 +1,7 @@
-"""What berth counts: the table of its metrics, and the small door through which code counts without knowing Prometheus.
+"""The metrics of a process: their table, the interface by which code counts, and Prometheus behind it.
 
-Names of kube-scheduler (``scheduler_*``) are used where the meaning is the same, so that its dashboards and alerts
-work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
-
-
-The metrics of one process as Prometheus reads them. The table is in :mod:`berth.process.metrics`.
-
-kube-scheduler's words for what stands in the labels of its metrics.
+A metric has kube-scheduler's name (``scheduler_*``) and labels where the meaning is the same, so that its dashboards
+and alerts work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
 """
 
 from __future__ import annotations
@@ -43,6 +38,7 @@ CounterName = Literal[
     "berth_prometheus_rounds_total",
 ]
 
+
 GaugeName = Literal[
     "scheduler_pending_pods",
     "scheduler_cache_size",
@@ -62,6 +58,7 @@ GaugeName = Literal[
     "berth_bandwidth_age_seconds",
     "berth_bandwidth_maximum_age_seconds",
 ]
+
 
 HistogramName = Literal[
     "scheduler_scheduling_attempt_duration_seconds",
@@ -84,8 +81,8 @@ HistogramName = Literal[
 class Metric:
     """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets.
 
-    ``values``: every value of the only label, where they are few and known. Their series are there from the start, at
-    0: what is counted for the first time is an increase only to those who saw it stand at 0 before.
+    ``values``: all values of the only label, where they are few and known. Their series begin at 0, because Prometheus
+    sees the first count as an increase only when the series was there before.
     """
 
     kind: Kind
@@ -101,11 +98,15 @@ def _doubling(start: float, count: int) -> tuple[float, ...]:
 
 _ATTEMPT: Final = _doubling(0.001, 15)
 
+
 _SLI: Final = _doubling(0.01, 20)
+
 
 _PLUGIN: Final = tuple(0.00001 * 1.5**power for power in range(20))
 
+
 _POINT: Final = _doubling(0.0001, 12)
+
 
 _REQUEST: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
@@ -287,7 +288,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 class Meter(Protocol):
-    """Where counts go. Labels are given by name, all that the table lists."""
+    """What code counts with. Each call gives all labels of the table by name."""
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -298,7 +299,7 @@ class Meter(Protocol):
         ...
 
     def clear(self, name: GaugeName, /) -> None:
-        """Take a gauge back, whatever its labels: whoever it was about is somebody else's business now."""
+        """Remove a gauge with all its labels, such as when leading is over."""
         ...
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
@@ -306,58 +307,18 @@ class Meter(Protocol):
         ...
 
 
-class RecordingMeter:
-    """Keeps everything in two dicts, by name and labels: for tests, for simulations, for a process without /metrics.
-
-    Refuses names and labels that the table does not have, as the real one does.
-    """
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[str, ...], float] = {}
-        self.observed: dict[tuple[str, ...], list[float]] = {}
-
-    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
-        """Add to a counter."""
-        key = _key(name, "counter", labels)
-        self.values[key] = self.values.get(key, 0) + value
-
-    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
-        """Set a gauge."""
-        self.values[_key(name, "gauge", labels)] = value
-
-    def clear(self, name: GaugeName, /) -> None:
-        """Take a gauge back."""
-        for key in [key for key in self.values if key[0] == name]:
-            del self.values[key]
-
-    def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
-        """Keep a value of a histogram."""
-        self.observed.setdefault(_key(name, "histogram", labels), []).append(value)
-
-    def value(self, name: CounterName | GaugeName, /, **labels: str) -> float:
-        """What a counter or gauge stands at; 0 when it was never touched."""
-        return self.values.get(_key(name, METRICS[name].kind, labels), 0)
-
-
-def _key(name: str, kind: Kind, labels: dict[str, str]) -> tuple[str, ...]:
-    metric = METRICS[name]
-    if metric.kind != kind or set(labels) != set(metric.labels):
-        raise ValueError(f"counting {name}: want {metric.kind} with labels {metric.labels}, got {kind} with {labels}")
-    return (name, *(labels[label] for label in metric.labels))
-
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PrometheusMeter:
-    """A registry of this process's own, with every metric of the table. Children are kept: a count costs about 1 µs."""
+    """Counts in a registry of its own. The series of labels are cached: a count costs about 1 µs."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._families = {name: self._family(name, metric) for name, metric in METRICS.items()}
         self._children: dict[tuple[str, ...], Counter | Gauge | Histogram] = {}
-        self._begin()
+        self._create_known_series()
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -368,7 +329,7 @@ class PrometheusMeter:
         cast("Gauge", self._child(name, labels)).set(value)
 
     def clear(self, name: GaugeName, /) -> None:
-        """Take a gauge back. One without labels stands at 0 then: Prometheus' client always shows it."""
+        """Remove a gauge. One without labels becomes 0, since Prometheus' client always shows it."""
         family = self._families[name]
         if METRICS[name].labels:
             family.clear()
@@ -381,7 +342,7 @@ class PrometheusMeter:
         cast("Histogram", self._child(name, labels)).observe(value)
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _family(self, name: str, metric: Metric) -> Counter | Gauge | Histogram:
@@ -391,8 +352,8 @@ class PrometheusMeter:
             return Gauge(name, metric.meaning, metric.labels, registry=self._registry)
         return Histogram(name, metric.meaning, metric.labels, registry=self._registry, buckets=metric.buckets)
 
-    def _begin(self) -> None:
-        """The series of labels whose values are known stand at 0."""
+    def _create_known_series(self) -> None:
+        """Create the series of labels whose values are known."""
         for name, metric in METRICS.items():
             for value in metric.values:
                 self._child(name, {metric.labels[0]: value})
@@ -414,29 +375,31 @@ _RESULTS: Final = {
     Outcome.ERROR: "error",
 }
 
+
 _POINTS: Final = {
     "NormalizeScore": "ScoreExtensionNormalize",
     "AddPod": "PreFilterExtensionAddPod",
     "RemovePod": "PreFilterExtensionRemovePod",
 }
-"""Where they are not those of the extension points."""
+"""kube-scheduler's labels where they differ from the extension points' names."""
+
 
 _STATUSES: Final = {code: "".join(word.capitalize() for word in code.name.split("_")) for code in Code}
 
 
 def result_of(outcome: Outcome) -> str | None:
-    """``scheduled``, ``unschedulable`` or ``error``; None for outcomes that only berth has.
+    """kube-scheduler's ``result``: ``scheduled``, ``unschedulable`` or ``error``.
 
-    A conflict or a pod that went away is no result: the first is ranked again, the second needs none.
+    ``None`` for outcomes that it does not have: a conflict is ranked again, and a pod that is gone has no result.
     """
     return _RESULTS.get(outcome)
 
 
 def point_of(extension_point: str) -> str:
-    """The label of an extension point, as plugins' failures name it."""
+    """kube-scheduler's label of an extension point."""
     return _POINTS.get(extension_point, extension_point)
 
 
 def status_of(code: Code) -> str:
-    """``Success``, ``Unschedulable`` and so on."""
+    """kube-scheduler's label of a status, such as ``Unschedulable``."""
     return _STATUSES[code]

@@ -1,40 +1,26 @@
-"""One connected and verified session after the other, for as long as the service lives (PROTOCOL 2).
+"""One connected and verified NATS session after the other, for as long as the service lives (PROTOCOL 2).
 
     async for session in sessions(bus, name="scorer", process=process):
         ...work until session.lost...
 
-Each look at NATS is a client of its own whose first request reads ``bus.id``; one that finds something missing or
-different is closed again. NATS that is away, incomplete or different never ends the process.
-
-
-Reading the buckets of live data into a Snapshot, as far as somebody's plugins have declared to read them.
-
-The clients that a service talks through, made from its settings.
+NATS that cannot be reached, lacks something or has something different never ends the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
 
 from berth.api.errors import DecodeError
-from berth.api.kinds import WATCHED_KINDS
 from berth.bus.interface import BucketReader, Bus, BusLostError, BusRefusedError, Entry, MissingError, Session
-from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings, TopologySettings
 from berth.cluster.buckets import LiveDataReader
-from berth.kube.client import Exchange, KubeClient, Listener
 from berth.kube.clock import Backoff
-from berth.kube.informers import EventListener, Informers
 from berth.process.health import ONCE, WaitReporter
-from berth.process.lifecycle import Process
+from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.metrics import Meter
-from berth.process.settings import NatsSettings, Settings
-from berth.process.tasks import run_until
 
 log = get_logger()
 
@@ -42,11 +28,14 @@ log = get_logger()
 LOOK_AGAIN_SECONDS: Final = 2.0
 """Between two looks at what only others can change."""
 
+
 CREATED_SECONDS: Final = 0.1
 """Before the next look after something was created on NATS."""
 
+
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
 """Of connecting to NATS."""
+
 
 SHORT_LIFE_SECONDS: Final = 1.0
 """A session that lived shorter is followed by a pause, so that a server which drops everybody is not stormed."""
@@ -181,83 +170,3 @@ def _take(bucket: str, entry: Entry, heard: LiveDataReader) -> None:
         heard.apply(bucket, entry.key, entry.data, entry.time)
     except DecodeError as exc:
         log.warning("left something out of the view", subject=f"{bucket} {entry.key}", reason=str(exc))
-
-
-def nats_bus(settings: Settings) -> NatsBus:
-    """The bus that the settings name; nothing is connected yet."""
-    nats, numbers = settings.nats, settings.numbers
-    topology = TopologySettings(
-        replicas=nats.replicas,
-        storage=nats.storage,
-        scorer_ack_wait=numbers.scorer_ack_wait,
-        binder_ack_wait=numbers.binder_ack_wait,
-        duplicate_window=numbers.duplicate_window,
-    )
-    servers = tuple(address.strip() for address in nats.url.split(","))
-    return NatsBus(
-        BusSettings(
-            servers=servers,
-            credentials=_credentials(nats),
-            inbox_prefix=nats.inbox_prefix,
-            tls=_tls(nats),
-            topology=topology,
-        )
-    )
-
-
-def _credentials(nats: NatsSettings) -> NatsCredentials:
-    return NatsCredentials(
-        user=nats.user,
-        password=nats.password.reveal() if nats.password else None,
-        token=nats.token.reveal() if nats.token else None,
-        credentials_file=nats.credentials_file,
-    )
-
-
-def _tls(nats: NatsSettings) -> TlsSettings | None:
-    if nats.ca_file is None and nats.cert_file is None:
-        return None
-    return TlsSettings(authority_file=nats.ca_file, certificate_file=nats.cert_file, key_file=nats.key_file)
-
-
-@asynccontextmanager
-async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
-    """A client of the API server that the settings name, closed at the end. The API server is not asked yet.
-
-    Its requests are counted under the names of Kubernetes' own client.
-
-    Raises:
-        KubeconfigError: there is no usable way to an API server; the text says what to do.
-    """
-    kube = settings.kube
-    async with await KubeClient.connect(
-        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=counting(meter)
-    ) as client:
-        yield client
-
-
-def cluster_informers(client: KubeClient, listener: EventListener, process: Process) -> Informers:
-    """Informers of what scheduling reads, shown in /readyz and the metrics. Whoever calls this runs them."""
-    metrics = process.metrics
-    for kind in WATCHED_KINDS:
-        metrics.count("berth_relists_total", 0, kind=kind.name)
-    return Informers(
-        client,
-        WATCHED_KINDS,
-        listener,
-        on_complete=process.health.condition("cluster", "listing the cluster").ready,
-        on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
-    )
-
-
-def counting(meter: Meter) -> Listener:
-    """Counts requests to the API server, and how long it took to begin an answer."""
-
-    def count(exchange: Exchange) -> None:
-        code = str(exchange.status) if exchange.status else "<error>"
-        meter.count("rest_client_requests_total", code=code, method=exchange.method, host=exchange.host)
-        meter.observe(
-            "rest_client_request_duration_seconds", exchange.seconds, verb=exchange.method, host=exchange.host
-        )
-
-    return count

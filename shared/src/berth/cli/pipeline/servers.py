@@ -21,8 +21,8 @@ from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.supervisor import Supervisor
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
+from berth.process.clients import nats_bus
 from berth.process.exits import UsageError
-from berth.process.sessions import nats_bus
 from berth.process.sources import SettingsError, read_settings
 
 T = TypeVar("T")

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from berth.process import tasks
+from berth.process import lifecycle
 
 
 async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
-    monkeypatch.setattr(tasks, "CANCEL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(lifecycle, "CANCEL_AGAIN_SECONDS", 0.01)
     lost = []
 
     async def work() -> None:
@@ -20,5 +20,5 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
 
     end = asyncio.Event()
     end.set()
-    assert await tasks.run_until(work(), end) is None
+    assert await lifecycle.run_until(work(), end) is None
     assert lost == [True]

@@ -1,0 +1,95 @@
+"""The clients that a service works with, made from its settings: NATS, the API server, informers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from berth.api.kinds import WATCHED_KINDS
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings, TopologySettings
+from berth.kube.client import Exchange, KubeClient, Listener
+from berth.kube.informers import EventListener, Informers
+from berth.process.lifecycle import Process
+from berth.process.metrics import Meter
+from berth.process.settings import NatsSettings, Settings
+
+
+def nats_bus(settings: Settings) -> NatsBus:
+    """The bus that the settings name; nothing is connected yet."""
+    nats, numbers = settings.nats, settings.numbers
+    topology = TopologySettings(
+        replicas=nats.replicas,
+        storage=nats.storage,
+        scorer_ack_wait=numbers.scorer_ack_wait,
+        binder_ack_wait=numbers.binder_ack_wait,
+        duplicate_window=numbers.duplicate_window,
+    )
+    servers = tuple(address.strip() for address in nats.url.split(","))
+    return NatsBus(
+        BusSettings(
+            servers=servers,
+            credentials=_credentials(nats),
+            inbox_prefix=nats.inbox_prefix,
+            tls=_tls(nats),
+            topology=topology,
+        )
+    )
+
+
+def _credentials(nats: NatsSettings) -> NatsCredentials:
+    return NatsCredentials(
+        user=nats.user,
+        password=nats.password.reveal() if nats.password else None,
+        token=nats.token.reveal() if nats.token else None,
+        credentials_file=nats.credentials_file,
+    )
+
+
+def _tls(nats: NatsSettings) -> TlsSettings | None:
+    if nats.ca_file is None and nats.cert_file is None:
+        return None
+    return TlsSettings(authority_file=nats.ca_file, certificate_file=nats.cert_file, key_file=nats.key_file)
+
+
+@asynccontextmanager
+async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
+    """A client of the API server that the settings name, closed at the end. The API server is not asked yet.
+
+    Its requests are counted under the names of Kubernetes' own client.
+
+    Raises:
+        KubeconfigError: there is no usable way to an API server; the text says what to do.
+    """
+    kube = settings.kube
+    async with await KubeClient.connect(
+        kube.kubeconfig, user_agent=f"berth-{name}", qps=kube.qps, burst=kube.burst, listener=counting(meter)
+    ) as client:
+        yield client
+
+
+def counting(meter: Meter) -> Listener:
+    """Counts requests to the API server, and how long it took to begin an answer."""
+
+    def count(exchange: Exchange) -> None:
+        code = str(exchange.status) if exchange.status else "<error>"
+        meter.count("rest_client_requests_total", code=code, method=exchange.method, host=exchange.host)
+        meter.observe(
+            "rest_client_request_duration_seconds", exchange.seconds, verb=exchange.method, host=exchange.host
+        )
+
+    return count
+
+
+def cluster_informers(client: KubeClient, listener: EventListener, process: Process) -> Informers:
+    """Informers of what scheduling reads, shown in /readyz and the metrics. Whoever calls this runs them."""
+    metrics = process.metrics
+    for kind in WATCHED_KINDS:
+        metrics.count("berth_relists_total", 0, kind=kind.name)
+    return Informers(
+        client,
+        WATCHED_KINDS,
+        listener,
+        on_complete=process.health.condition("cluster", "listing the cluster").ready,
+        on_relist=lambda kind: metrics.count("berth_relists_total", kind=kind),
+    )
