@@ -31,7 +31,7 @@ def written(tmp_path: Path):
     return write
 
 
-def test_every_error_is_said_on_a_line_of_its_own_and_the_exit_code_is_2(written):
+def test_errors_are_a_line_each_and_exit_code_2(written):
     path = written(
         HEAD + "parallelism: many\nextenders: [{}]\nprofiles: [{plugins: {score: {enabled: [{name: X}]}}}]\n"
     )
@@ -46,7 +46,7 @@ def test_every_error_is_said_on_a_line_of_its_own_and_the_exit_code_is_2(written
     assert all(line.startswith(f"berth: {path}: ") for line in lines)
 
 
-def test_a_file_that_is_fine_is_called_so_with_what_means_nothing_here(written):
+def test_a_valid_file_lists_ignored_fields(written):
     path = written(HEAD + "parallelism: 16\nprofiles: [{schedulerName: a}, {schedulerName: b}]\n")
     done = typed("check", path)
     assert done.exit_code == 0
@@ -56,7 +56,7 @@ def test_a_file_that_is_fine_is_called_so_with_what_means_nothing_here(written):
     ]
 
 
-def test_what_only_the_services_would_refuse_is_said_too(written):
+def test_errors_of_the_services_are_reported_too(written):
     path = written(HEAD + "leaderElection: {leaseDuration: 11s}\n")
     done = typed("check", path)
     assert done.exit_code == 2
@@ -87,20 +87,20 @@ def test_every_plugin_that_runs_is_shown_with_all_its_arguments_as_v1_writes_the
     assert args.keys() == takes_args & runs
 
 
-def test_what_was_converted_of_an_older_version_is_said(written):
+def test_conversions_of_an_older_version_are_reported(written):
     path = written(HEAD.replace("/v1", "/v1beta3") + "profiles: [{schedulerName: a}]\n")
     first, last = typed("check", path).stdout.splitlines()
     assert first == f"{path}: apiVersion: read kubescheduler.config.k8s.io/v1beta3 as kubescheduler.config.k8s.io/v1"
     assert last.endswith("fine, schedules pods of a")
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_a_missing_file_is_an_error():
     done = typed("check", "/nowhere.yaml")
     assert done.exit_code == 2
     assert "/nowhere.yaml: reading: " in done.stderr
 
 
-def test_an_unknown_preset_is_answered_by_those_that_there_are():
+def test_an_unknown_preset_lists_the_known_ones():
     done = typed("check", ARTICLES / "from-scratch.yaml", "--algorithm-provider", "Scratch")
     assert done.exit_code == 2
     assert f"want one of {', '.join(PRESETS)}, got 'Scratch'" in done.stderr

@@ -65,14 +65,14 @@ def test_gates_can_be_tried():
     assert provider["afterGates"]["score"][-1] == {"name": "NodeResourceLimits", "weight": 1}
 
 
-def test_a_person_reads_one_plugin_a_line():
+def test_the_table_has_a_plugin_a_line():
     lines = [line.split() for line in typed("config", "providers").stdout.splitlines()]
     assert ["DefaultProvider", "(1.18;", "EvenPodsSpread=true,", "ResourceLimitsPriorityFunction=false)"] in lines
     assert ["preFilter", "NodeResourcesFit", "PodTopologySpread", "DynamicResources"] in lines
     assert ["NodePreferAvoidPods", "10000"] in lines
 
 
-def test_one_can_be_asked_for_by_name():
+def test_one_preset_can_be_named():
     assert list(json.loads(typed("config", "providers", "DefaultProvider", "-o", "json").stdout)) == ["DefaultProvider"]
     done = typed("config", "providers", "Default")
     assert (done.exit_code, done.stderr) == (
@@ -81,7 +81,7 @@ def test_one_can_be_asked_for_by_name():
     )
 
 
-def test_an_unknown_gate_is_answered_by_those_that_there_are():
+def test_an_unknown_gate_lists_the_known_ones():
     done = typed("config", "providers", "--feature-gates", "AllAlpha=true")
     assert (done.exit_code, done.stderr) == (
         2,
@@ -90,12 +90,12 @@ def test_an_unknown_gate_is_answered_by_those_that_there_are():
 
 
 @pytest.mark.parametrize("provider", ["DefaultProvider", "ClusterAutoscalerProvider"])
-def test_who_chooses_a_provider_of_1_18_is_told_once_that_the_flag_is_an_old_one(provider):
+def test_a_provider_of_1_18_has_one_deprecation_warning(provider):
     done = typed("config", "check", FILE, "--algorithm-provider", provider, "--feature-gates", "EvenPodsSpread=false")
     assert (done.exit_code, done.stderr) == (0, f"berth: {DEPRECATED}\n")
 
 
-def test_who_chooses_another_preset_is_not():
+def test_another_preset_has_no_warning():
     assert not typed("config", "check", FILE, "--algorithm-provider=FromScratch").stderr
 
 
@@ -134,7 +134,7 @@ def test_unknown_names_end_every_command_with_one_line_of_those_that_are_known(w
     assert (done.exit_code, done.stderr) == (2, f"berth: {sentence}\n")
 
 
-def test_a_service_says_what_it_cannot_follow_and_does_not_start(capsys):
+def test_a_service_with_unknown_gates_does_not_start(capsys):
     async def serve(*_: object) -> None:
         raise AssertionError("started")
 

@@ -1,4 +1,4 @@
-"""Why a pod is on its node or on none, told from its Decision."""
+"""Why a pod is on its node or on none, from its Decision."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -59,7 +59,7 @@ def lines(of, weights=WEIGHTS, width=120):
     return printed(*decision_lines(of, weights), width=width)
 
 
-def test_a_bound_pod_is_told_with_times_and_the_age_of_the_view():
+def test_a_bound_pod_has_times_and_the_age_of_the_view():
     first, when, looked_at, *_ = lines(decided())
     assert first == "default/web-0 is on node-a"
     assert when.startswith("  decided 12.0 s ago at ")
@@ -73,15 +73,15 @@ def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
     assert ["2", "node-b", "390", "90", "x", "1", "100", "x", "3", "3"] in rows
 
 
-def test_points_are_shown_whole_when_the_weights_are_not_known():
+def test_without_weights_scores_are_not_divided():
     assert ["1", "node-a", "393", "93", "300", "2"] in words(lines(decided(), weights={}))
 
 
-def test_the_runner_up_is_told_with_what_made_the_difference():
+def test_the_runner_up_has_what_made_the_difference():
     assert lines(decided())[-1] == "runner-up: node-b with 390, 3 less (NodeResourcesFit 93 against 90)"
 
 
-def test_of_equal_nodes_chance_is_said_to_have_decided_only_when_the_pods_are_equal_too():
+def test_equal_nodes_with_equal_pods_are_decided_by_chance():
     first, second = CANDIDATES
     equal = [first, msgspec.structs.replace(second, total=393, pods=2)]
     assert lines(decided(candidates=equal))[-1].endswith("as many pods: chance (a hash) decided")
@@ -89,7 +89,7 @@ def test_of_equal_nodes_chance_is_said_to_have_decided_only_when_the_pods_are_eq
     assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well, and 3 pods"
 
 
-def test_a_node_that_was_not_the_first_is_said_to_be_taken_because_others_had_changed():
+def test_a_later_node_is_taken_because_earlier_ones_changed():
     last = lines(decided(node="node-b"))[-1]
     assert last == "node-b was taken: the node before it had changed since they were ranked"
 
@@ -99,12 +99,12 @@ def test_the_only_possible_node_has_no_runner_up():
     assert last == "node-a was the only one possible"
 
 
-def test_what_a_plugin_adds_to_its_points_stands_below_the_nodes():
+def test_explanations_of_plugins_are_below_the_nodes():
     explained = [msgspec.structs.replace(CANDIDATES[0], details={"NetworkTraffic": "1 MB/s, 4 s old"}), CANDIDATES[1]]
     assert "node-a  NetworkTraffic: 1 MB/s, 4 s old" in lines(decided(candidates=explained))
 
 
-def test_a_waiting_pod_is_told_with_who_refused_how_many_nodes_and_some_of_them():
+def test_a_waiting_pod_has_rejections_with_examples():
     said = lines(decided(WAITS), width=160)
     assert said[0] == f"default/web-0 waits, no node is possible: {WAITS.message}"
     rows = words(said)
@@ -113,7 +113,7 @@ def test_a_waiting_pod_is_told_with_who_refused_how_many_nodes_and_some_of_them(
     assert said[-1].startswith("refused by NodeResourcesFit, TaintToleration: tried again when")
 
 
-def test_a_view_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
+def test_a_view_beyond_the_usual_age_is_called_old():
     assert lines(decided(view_age_seconds=47.0))[2].endswith("on a view of the cluster 47.0 s old")
 
 
@@ -128,7 +128,7 @@ ROOM = EvictionRecord(
 )
 
 
-def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where_also_when_it_is_bound():
+def test_a_preemptor_names_its_victims_and_the_node():
     waits = replace(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b"), preemption=ROOM)
     shown = lines(waits, width=200)
     assert shown[0].startswith("default/web-0 waits for room that is being made on node-b: 0/10 nodes are available")
@@ -139,7 +139,7 @@ def test_a_pod_for_which_others_were_evicted_is_told_with_who_and_where_also_whe
     assert decision_json(decided(), WEIGHTS)["preemption"] is None
 
 
-def test_a_pod_that_was_evicted_is_told_with_for_whom():
+def test_an_evicted_pod_names_its_preemptor():
     low = decided(pod="job-1", namespace="batch", uid="v")
     evicted = replace(low, evicted_for=ROOM)
     assert lines(evicted)[0] == "batch/job-1 was evicted from node-b for default/web-0 15.0 s ago"
@@ -160,7 +160,7 @@ def test_every_outcome_has_a_sentence(outcome):
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_of_a_conflict_is_told_in_words(reason):
+def test_every_conflict_reason_has_words(reason):
     first = " ".join(lines(decided(outcome=Outcome.CONFLICT, reason=reason))[:1])
     assert first.startswith("default/web-0 is ranked again: ")
     assert len(first.removeprefix("default/web-0 is ranked again: ").split()) > 3
@@ -170,13 +170,13 @@ def test_a_narrow_terminal_is_kept_to():
     assert all(len(line) <= 80 for line in lines(decided(), width=80))
 
 
-def test_a_decision_of_an_older_version_without_times_is_told_all_the_same():
+def test_an_older_decision_without_times_is_explained():
     old = decided(asked_at=None, ranked_at=None, view_age_seconds=None, scorer="")
     assert lines(old)[1].startswith("  decided 12.0 s ago at ")
     assert lines(old)[2] == "  9 of 10 nodes were possible"
 
 
-def test_programs_get_scores_apart_from_their_weights_and_ages_in_seconds():
+def test_json_has_scores_without_weights_and_ages_in_seconds():
     said = decision_json(decided(), WEIGHTS)
     assert (said["outcome"], said["node"], said["age_seconds"]) == ("bound", "node-a", 12.0)
     assert said["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}

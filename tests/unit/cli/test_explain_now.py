@@ -60,7 +60,7 @@ def again(of=None, nodes=NODES, **said):
     return RankedNow(pod=asked, every=every, **known)
 
 
-def test_every_node_has_its_scores_or_who_refused_it():
+def test_every_node_has_scores_or_the_plugin_that_rejected_it():
     said = again()
     assert [candidate.node for candidate in said.every.ranking.candidates] == ["roomy", "smaller"]
     assert {name: status.plugin for name, status in said.every.detail.node_to_status.items()} == {
@@ -70,7 +70,7 @@ def test_every_node_has_its_scores_or_who_refused_it():
     }
 
 
-def test_people_read_where_it_would_go_and_a_line_for_every_node():
+def test_the_table_has_a_line_for_every_node():
     lines = printed(*ranked_now_lines(again()), width=160)
     assert lines[0] == "default/web-0 is on no node; ranked now it would go to roomy"
     assert (
@@ -82,7 +82,7 @@ def test_people_read_where_it_would_go_and_a_line_for_every_node():
     assert any(row[:2] == ["1", "roomy"] for row in rows)
 
 
-def test_a_mirror_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
+def test_a_mirror_beyond_the_usual_age_is_called_old():
     assert (
         "the mirror is current (confirmed 27.5 s ago)"
         in printed(*ranked_now_lines(again(view_age_seconds=27.5)), width=160)[1]
@@ -90,7 +90,7 @@ def test_a_mirror_that_is_older_than_quiet_kinds_make_it_is_said_to_be_old():
     assert "the mirror is 47.0 s old" in printed(*ranked_now_lines(again(view_age_seconds=47.0)), width=160)[1]
 
 
-def test_a_gated_pod_is_said_to_be_before_where_it_would_go():
+def test_a_gated_pod_is_called_gated_first():
     gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
     said = again(gated=gates)
     assert printed(*ranked_now_lines(said), width=200)[0] == (
@@ -104,13 +104,13 @@ def test_a_gated_pod_is_said_to_be_before_where_it_would_go():
     assert ranked_now_json(again())["gated"] is None
 
 
-def test_a_pod_that_fits_nowhere_is_told_with_counts_first():
+def test_a_pod_that_fits_nowhere_has_counts_first():
     lines = printed(*ranked_now_lines(again(pod(cpu="64"))), width=160)
     assert lines[0].startswith("default/web-0 is on no node; ranked now it would wait: 0/5 nodes are available:")
     assert ["3", "NodeResourcesFit", "Insufficient", "cpu", "roomy,", "smaller,", "full"] in words(lines)
 
 
-def test_refusals_before_any_filter_are_of_every_node():
+def test_rejections_by_prefilter_are_of_every_node():
     asked = pod()
     affine = msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, node_name="nowhere"))
     assert set(again(affine).every.detail.node_to_status) == {one.metadata.name for one in NODES}
@@ -126,7 +126,7 @@ def test_counts_name_three_nodes_at_most():
     assert (rejection.nodes, len(rejection.examples)) == (9, 3)
 
 
-def test_programs_get_every_node():
+def test_json_has_every_node():
     said = msgspec.json.decode(msgspec.json.encode(ranked_now_json(again())))
     assert [one["node"] for one in said["candidates"]] == ["roomy", "smaller"]
     assert said["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
@@ -145,7 +145,7 @@ async def bus_with_mirror():
     return session
 
 
-async def test_the_mirror_is_complete_when_it_is_entered_and_goes_on_inside():
+async def test_the_mirror_is_complete_on_entering_and_kept_up_to_date():
     session = await bus_with_mirror()
     await session.put("cluster", "node.broken", b"junk")
     async with open_mirror(session, also=("bandwidth",)) as mirror:
@@ -168,7 +168,7 @@ async def test_a_pod_is_found_where_it_is_bound():
     assert (found.pod.uid, found.where) == ("web-0", "bucket cluster")
 
 
-def test_of_several_questions_about_a_node_the_newest_answer_counts():
+def test_the_newest_sample_of_a_node_counts():
     old, new = (
         Bandwidth(receive=1.0, sampled_at=utc_time(1)),
         Bandwidth(receive=2.0, sampled_at=utc_time(2) + timedelta(0)),

@@ -1,4 +1,4 @@
-"""For whom pods were evicted, read from the Decisions on the bus."""
+"""Preemptions, read from the Decisions on the bus."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ async def show(session: Session, name: str, **metadata: str) -> None:
     await session.put("cluster", f"pod.uid-{name}", encode_entry(entry))
 
 
-async def test_a_bound_pod_still_knows_whom_its_room_cost(session):
+async def test_a_bound_pod_has_its_preemption(session):
     made = (await last_decision(session, parse_pod("vip"))).preemption
     assert made is not None
     assert [victim.name for victim in made.preemption.victims] == ["low-1", "low-2"]
 
 
-async def test_a_pod_that_has_gone_was_evicted_for_whoever_says_so(session):
+async def test_a_deleted_victim_was_evicted(session):
     await session.purge("cluster", "pod.uid-low-1")
     evicted = (await last_decision(session, parse_pod("low-1"))).evicted_for
     assert evicted is not None
     assert (str(evicted.pod), evicted.preemption.node) == ("default/vip", "node-1")
 
 
-async def test_a_victim_that_is_still_going_was_evicted_too(session):
+async def test_a_terminating_victim_was_evicted(session):
     await show(session, "low-2", deletion_timestamp="2026-01-01T00:00:00Z")
     assert (await last_decision(session, parse_pod("low-2"))).evicted_for is not None
 
 
-async def test_a_pod_that_is_on_its_node_or_was_deleted_by_somebody_else_was_not_evicted(session):
+async def test_a_pod_on_its_node_or_deleted_by_others_was_not_evicted(session):
     assert (await last_decision(session, parse_pod("other"))).evicted_for is None
     await session.purge("cluster", "pod.uid-other")
     assert (await last_decision(session, parse_pod("other"))).evicted_for is None
 
 
-async def test_the_configuration_in_use_is_that_of_the_profiles_last_decision(session):
-    def asking(scheduler: str) -> Pod:
+async def test_the_configuration_in_use_is_of_the_last_decision(session):
+    def pod_for(scheduler: str) -> Pod:
         return Pod(metadata=ObjectMeta(name="any", namespace="default"), spec=PodSpec(scheduler_name=scheduler))
 
     await publish_decision(session, msgspec.structs.replace(decision("new", Outcome.BOUND), config="c2"))
-    assert await config_in_use(session, asking("berth")) == "c2"
-    assert await config_in_use(session, asking("another")) == ""
+    assert await config_in_use(session, pod_for("berth")) == "c2"
+    assert await config_in_use(session, pod_for("another")) == ""

@@ -21,7 +21,7 @@ def test_the_folder_is_gone_at_the_end(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_process_that_is_no_more_has_left_is_removed(tmp_path):
+def test_the_folder_of_an_ended_process_is_removed(tmp_path):
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = tmp_path / f"berth-of-{dead.stdout.decode().strip()}-abc"
     left.mkdir()
@@ -29,7 +29,7 @@ def test_what_a_process_that_is_no_more_has_left_is_removed(tmp_path):
         assert not left.exists()
 
 
-def test_what_a_living_process_has_and_what_others_have_stays(tmp_path):
+def test_folders_of_running_processes_and_others_stay(tmp_path):
     mine, theirs = tmp_path / f"berth-of-{os.getppid()}-abc", tmp_path / "berth-of-course"
     mine.mkdir()
     theirs.mkdir()

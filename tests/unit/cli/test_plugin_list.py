@@ -32,7 +32,7 @@ def test_plugins_of_the_older_release_are_marked():
     assert "Those of 1.18 run with the presets of that release: `berth config providers`." in typed()
 
 
-def test_a_plugin_says_which_service_calls_it_and_what_wakes_its_pods():
+def test_a_plugin_has_its_services_and_requeue_events():
     (taints,) = (
         one for one in json.loads(typed("-o", "json")) if (one["name"], one["release"]) == ("TaintToleration", "1.36")
     )
@@ -45,7 +45,7 @@ def test_a_plugin_says_which_service_calls_it_and_what_wakes_its_pods():
     }
 
 
-def test_people_read_it_as_a_table():
+def test_the_table_has_a_line_a_plugin():
     (line,) = (line for line in typed().splitlines() if line.startswith("SchedulingGates "))
     assert re.split(r"\s{2,}", line) == [
         "SchedulingGates",
@@ -62,7 +62,7 @@ class Mine(FilterPlugin):
         raise NotImplementedError
 
 
-def test_what_hangs_on_arguments_that_must_be_written_is_said_to():
+def test_a_plugin_may_depend_on_its_arguments():
     def refuses(_args):
         raise PluginBuildError("making plugin 'Mine': no url")
 
@@ -71,7 +71,7 @@ def test_what_hangs_on_arguments_that_must_be_written_is_said_to():
     assert listed_as(PluginFactory(name="Mine", points=(Point.FILTER,), build=refuses)).wakes_on is None
 
 
-def test_a_plugin_that_refuses_and_names_no_events_is_helped_by_everything_and_one_that_only_scores_has_none():
+def test_a_filter_without_events_is_requeued_by_everything():
     assert listed_as(PluginFactory(name="Mine", points=(Point.FILTER,), build=lambda _: Mine())).wakes_on == {
         "*": ("*",)
     }

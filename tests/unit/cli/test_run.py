@@ -11,7 +11,7 @@ from harness.fakes.memory_bus import MemoryBus
 TRAFFIC = {"a": 1e6, "b": 40e6, "c": 3e6, "d": 20e6}
 
 
-def test_the_quieter_half_is_told_apart_from_the_busier():
+def test_pods_are_counted_on_quiet_and_busy_nodes():
     # a and c: (1 + 3) / 2 = 2; b and d: (40 + 20) / 2 = 30
     assert traffic_summary(TRAFFIC, {"a": 5, "c": 4, "d": 1}) == (
         "traffic: quieter half of the nodes (2 MB/s on average) got 9 pods, "
@@ -19,11 +19,11 @@ def test_the_quieter_half_is_told_apart_from_the_busier():
     )
 
 
-def test_without_samples_it_says_so():
+def test_missing_samples_are_reported():
     assert traffic_summary({}, {"a": 1}) == "traffic: no samples"
 
 
-async def test_the_samples_are_read_from_the_bus_and_what_cannot_be_read_is_left_out():
+async def test_unreadable_samples_are_left_out():
     bus = MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()

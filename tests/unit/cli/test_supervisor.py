@@ -43,7 +43,7 @@ def lives(pid):
     return True
 
 
-async def test_a_child_that_was_killed_is_started_again_and_a_line_says_so(said):
+async def test_a_killed_child_is_restarted_and_reported(said):
     async with Supervisor(said.append) as supervisor:
         supervisor.start(python(FOREVER, "scorer-1"))
         await until(lambda: supervisor.pid("scorer-1"))
@@ -53,14 +53,14 @@ async def test_a_child_that_was_killed_is_started_again_and_a_line_says_so(said)
     assert said == ["scorer-1 ended (killed by SIGKILL); restarting it in 0.01 s"]
 
 
-async def test_a_child_that_keeps_dying_is_started_less_and_less_often(said):
+async def test_a_child_that_keeps_failing_is_restarted_less_often(said):
     async with Supervisor(said.append) as supervisor:
         supervisor.start(python("raise SystemExit(1)"))
         await until(lambda: len(said) == 3)
     assert [line.rpartition(" in ")[2] for line in said] == ["0.01 s", "0.02 s", "0.04 s"]
 
 
-async def test_a_child_that_can_never_run_as_it_was_told_to_ends_the_whole(said):
+async def test_a_child_with_wrong_settings_ends_the_block(said):
     async def whole():
         async with Supervisor(said.append) as supervisor:
             supervisor.start(python("raise SystemExit(2)", "watcher"))
@@ -80,7 +80,7 @@ async def test_leaving_ends_every_child(said):
     assert not any(lives(pid) for pid in pids)
 
 
-async def test_what_others_need_ends_after_them(said, tmp_path):
+async def test_servers_stop_after_their_clients(said, tmp_path):
     order = tmp_path / "order"
     slow = (
         "import signal, sys, time\ndef end(*_):\n    time.sleep({})\n    open({!r}, 'a').write({!r})\n    sys.exit()\n"
@@ -94,7 +94,7 @@ async def test_what_others_need_ends_after_them(said, tmp_path):
     assert order.read_text() == "client server "
 
 
-async def test_a_child_that_does_not_listen_is_killed_in_the_end(said, monkeypatch, tmp_path):
+async def test_a_child_that_ignores_sigterm_is_killed(said, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "GRACE", module.timedelta(seconds=0.2))
     deaf = (
         f"import signal, time; signal.signal(15, signal.SIG_IGN); open({str(tmp_path / 'up')!r}, 'w'); time.sleep(99)"
@@ -106,7 +106,7 @@ async def test_a_child_that_does_not_listen_is_killed_in_the_end(said, monkeypat
     assert not lives(pid)
 
 
-async def test_a_childs_words_go_where_they_are_wanted(said, tmp_path):
+async def test_a_child_logs_to_its_file(said, tmp_path):
     log = tmp_path / "log"
     async with Supervisor(said.append) as supervisor:
         supervisor.start(python(FOREVER, log=log))
@@ -144,7 +144,7 @@ def ended(pid):
         return True
 
 
-async def test_last_words_of_a_child_whose_words_go_to_a_file_are_said_when_it_ends(said, tmp_path):
+async def test_the_end_of_a_log_file_is_reported(said, tmp_path):
     talker = "import sys; print(*range(50), sep='\\n', flush=True); sys.exit(3)"
     async with Supervisor(said.append) as supervisor:
         supervisor.start(python(talker, log=tmp_path / "log"))
@@ -153,7 +153,7 @@ async def test_last_words_of_a_child_whose_words_go_to_a_file_are_said_when_it_e
     assert said[:first_end] == [f"child: {number}" for number in range(50 - module.LAST_LINES, 50)]
 
 
-async def test_a_child_that_is_killed_has_no_last_words(said, tmp_path):
+async def test_a_killed_child_has_no_log_reported(said, tmp_path):
     async with Supervisor(said.append) as supervisor:
         supervisor.start(python(FOREVER, log=tmp_path / "log"))
         await until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "up\n")

@@ -1,4 +1,4 @@
-"""One pod's messages, told to a person."""
+"""The messages of one pod, as tables and JSON."""
 
 from datetime import UTC, datetime
 
@@ -74,15 +74,15 @@ def moment(seconds):
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def step(stage, data, at):
+def traced(stage, data, at):
     return TracedMessage(at=at, subject=f"berth.{stage}.berth.default.web-0", data=data)
 
 
-STEPS = [step("pending", PENDING, 1.0), step("ranked", RANKED, 1.002), step("decision", decision(), 1.0105)]
+MESSAGES = [traced("pending", PENDING, 1.0), traced("ranked", RANKED, 1.002), traced("decision", decision(), 1.0105)]
 
 
-def test_the_messages_are_told_in_order_with_the_time_since_the_first():
-    assert printed(subject_table(STEPS), width=160) == [
+def test_messages_have_the_time_since_the_first():
+    assert printed(subject_table(MESSAGES), width=160) == [
         "+    0.0 ms  berth.pending.berth.default.web-0   attempt u.1.1 waits for a node",
         (
             "+    2.0 ms  berth.ranked.berth.default.web-0    scorer-2: 98 of 100 nodes are possible, "
@@ -92,19 +92,19 @@ def test_the_messages_are_told_in_order_with_the_time_since_the_first():
     ]
 
 
-def test_a_trace_has_the_time_between_one_message_and_the_next():
-    times = [line.split()[1:4] for line in printed(stage_table(STEPS))]
+def test_a_trace_has_the_time_since_the_message_before():
+    times = [line.split()[1:4] for line in printed(stage_table(MESSAGES))]
     assert times[1][:2] == ["pending", "attempt"]
     assert times[2:] == [["+2.0", "ms", "ranked"], ["+8.5", "ms", "decision"]]
 
 
-def test_a_narrow_terminal_wraps_what_is_said_and_not_the_rest():
-    lines = printed(stage_table(STEPS), width=60)
+def test_a_narrow_terminal_wraps_only_descriptions():
+    lines = printed(stage_table(MESSAGES), width=60)
     assert all(len(line) <= 60 for line in lines)
-    assert len(lines) > len(printed(stage_table(STEPS), width=160))
+    assert len(lines) > len(printed(stage_table(MESSAGES), width=160))
 
 
-def test_a_decision_tells_of_the_messages_that_are_gone():
+def test_a_decision_recalls_messages_that_are_gone():
     explained = decided(
         asked_at=moment(0),
         ranked_at=moment(0.002),
@@ -113,40 +113,43 @@ def test_a_decision_tells_of_the_messages_that_are_gone():
         candidates=CANDIDATES,
         scorer="scorer-2",
     )
-    alone = [step("decision", encode(explained), 0.0105)]
-    told = with_recalled(alone)
-    assert [(one.stage, one.at, one.recalled is not None) for one in told] == [
+    alone = [traced("decision", encode(explained), 0.0105)]
+    messages = with_recalled(alone)
+    assert [(one.stage, one.at, one.recalled is not None) for one in messages] == [
         ("pending", 0.0, True),
         ("ranked", 0.002, True),
         ("decision", 0.0105, False),
     ]
-    assert describe(told[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
+    assert describe(messages[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
 
 
-def test_a_message_that_is_there_is_not_told_a_secondmoment():
-    steps = [*STEPS[:2], step("decision", encode(decided(asked_at=moment(1), ranked_at=moment(1.002))), 1.0105)]
-    assert with_recalled(steps) == steps
+def test_a_stored_message_is_not_recalled_as_well():
+    messages = [
+        *MESSAGES[:2],
+        traced("decision", encode(decided(asked_at=moment(1), ranked_at=moment(1.002))), 1.0105),
+    ]
+    assert with_recalled(messages) == messages
 
 
-def test_programs_get_the_message_itself_unless_it_is_gone():
-    gone = with_recalled([step("decision", encode(decided(asked_at=moment(1))), 2)])[0]
-    first, second = as_json(STEPS[1], None), as_json(gone, None)
+def test_json_has_the_message_unless_it_is_gone():
+    gone = with_recalled([traced("decision", encode(decided(asked_at=moment(1))), 2)])[0]
+    first, second = as_json(MESSAGES[1], None), as_json(gone, None)
     assert (first["stage"], first["recalled"], first["message"].feasible) == ("ranked", False, 98)
     assert (second["stage"], second["recalled"], second["message"]) == ("pending", True, None)
 
 
 def test_the_nodes_are_those_of_the_last_ranking():
-    assert candidates_of(STEPS) == CANDIDATES
-    assert candidates_of(STEPS[:1]) == []
+    assert candidates_of(MESSAGES) == CANDIDATES
+    assert candidates_of(MESSAGES[:1]) == []
 
 
 def test_the_node_is_that_of_the_last_binding():
-    assert node_of(STEPS) == "node-7"
-    assert not node_of([step("decision", decision(Outcome.CONFLICT), 1)])
+    assert node_of(MESSAGES) == "node-7"
+    assert not node_of([traced("decision", decision(Outcome.CONFLICT), 1)])
 
 
-def test_what_cannot_be_read_is_shown_as_it_is():
-    assert describe(step("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
+def test_an_unreadable_message_is_printed_as_it_is():
+    assert describe(traced("ranked", b"junk", 0)).plain == "cannot be read: b'junk'"
 
 
 @pytest.mark.parametrize(
@@ -165,27 +168,27 @@ def test_what_cannot_be_read_is_shown_as_it_is():
         ),
     ],
 )
-def test_a_conflict_is_told_as_a_person_says_it(reason: Reason, message: str, sentence: str):
+def test_a_conflict_has_its_reason_in_words(reason: Reason, message: str, sentence: str):
     data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
-    assert describe(step("decision", data, 0)).plain == f"conflict: {sentence}"
+    assert describe(traced("decision", data, 0)).plain == f"conflict: {sentence}"
 
 
-def test_a_preemption_is_told_with_whom_it_cost():
+def test_a_preemption_names_its_victims():
     victims = [Victim(uid="v", namespace="batch", name="job-1"), Victim(uid="w", namespace="batch", name="job-2")]
     made = decided(Outcome.PREEMPTING, preemption=Preemption(node="node-7", victims=victims), message="0/1 nodes")
     assert (
-        describe(step("decision", encode(made), 0)).plain
+        describe(traced("decision", encode(made), 0)).plain
         == "preempting node-7 (evicted batch/job-1, batch/job-2) 0/1 nodes"
     )
 
 
 @pytest.mark.parametrize("text", ["[red]x[/red]", "[/]"])
-def test_what_looks_like_markup_is_shown_as_it_is(text):
+def test_markup_is_printed_as_text(text):
     data = encode(msgspec.structs.replace(decided(Outcome.ERROR, node=""), message=text))
-    assert printed(subject_table([step("decision", data, 0)]))[0].endswith(f"error {text}")
+    assert printed(subject_table([traced("decision", data, 0)]))[0].endswith(f"error {text}")
 
 
-async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
+async def test_stored_messages_of_a_pod_are_in_order_of_time():
     session = await MemoryBus().connect(name="test")
     await session.apply()
     await publish_decision(session, decided(Outcome.CONFLICT, node=""))
@@ -202,7 +205,7 @@ async def test_what_the_streams_have_of_a_pod_comes_in_the_order_ofmoment():
     ]
 
 
-def test_the_tally_counts_a_pod_bound_once():
+def test_a_bound_pod_is_counted_once():
     counts = MessageCounts()
     for data in (decision(), decision(), decision(uid="v", node="node-8"), decision(Outcome.CONFLICT, uid="w")):
         counts.add("berth.decision.berth.default.web-0", data)

@@ -1,4 +1,4 @@
-"""How the pipeline stands, told to a person and to programs."""
+"""The state of the pipeline, as a table and as JSON."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -50,36 +50,36 @@ def lines(rows=None, width=100, **changes):
     return printed(*overview_lines(overview(**changes), rows=rows), width=width)
 
 
-def test_a_queue_is_told_with_what_its_consumer_has_of_it_and_how_long_the_oldest_waits():
+def test_a_queue_has_its_consumer_and_the_age_of_its_oldest_message():
     assert ["PENDING", "scorer", "7", "5", "2", "1", "2.5", "s", "1.5", "kB"] in words(lines())
 
 
-def test_the_rate_and_the_lag_of_the_kind_that_is_farthest_behind_are_told():
+def test_the_rate_and_the_lag_of_the_oldest_watermark_are_printed():
     assert (
         "decisions of the last 10 s: bound 200, conflict 3 (20 pods/s); mirror current (confirmed 3.0 s ago)" in lines()
     )
 
 
-def test_a_mirror_that_nobody_writes_is_said_to_be_none():
+def test_a_mirror_without_watermarks_is_reported():
     assert any(line.endswith("no watcher has written yet") for line in lines(watermarks={}, width=160))
 
 
-def test_nobody_there_is_told_as_such():
+def test_no_services_are_reported():
     assert "nobody answers" in lines(services=[])
 
 
-def test_nodes_with_the_most_pods_come_first_and_numbers_count_as_numbers():
+def test_nodes_with_the_most_pods_come_first():
     names = [row[0] for row in words(lines()) if row and row[0].startswith("node-")]
     assert names == ["node-1", "node-9", "node-10"]
     assert sorted(["node-10", "node-9", "node"], key=natural) == ["node", "node-9", "node-10"]
 
 
-def test_what_is_requested_is_told_as_a_share_of_what_there_is():
+def test_requests_are_a_share_of_allocatable():
     assert ["node-9", "3", "25", "%", "25", "%"] in words(lines())
     assert ["node-1", "7", "90", "%", "-"] in words(lines())
 
 
-def test_traffic_has_columns_only_where_somebody_measures_it():
+def test_traffic_has_columns_only_if_it_is_measured():
     assert not any("RECEIVE" in line for line in lines())
     measured = NodeLine(
         name="node-2",
@@ -95,7 +95,7 @@ def test_traffic_has_columns_only_where_somebody_measures_it():
     assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in said
 
 
-def test_a_small_terminal_shows_the_first_nodes_and_how_many_more_there_are():
+def test_a_small_terminal_has_the_first_nodes_and_a_count():
     assert lines(rows=2)[-1] == "and 1 nodes more, with 3 pods or fewer"
 
 
@@ -103,7 +103,7 @@ def test_a_narrow_terminal_is_kept_to():
     assert all(len(line) <= 80 for line in lines(width=80))
 
 
-def test_programs_get_every_node_and_ages_in_seconds():
+def test_json_has_every_node_and_ages_in_seconds():
     said = msgspec.json.decode(msgspec.json.encode(as_json(overview())))
     assert said["mirror_age_seconds"] == 3.0
     assert said["streams"][0]["oldest_age_seconds"] == 2.5

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_a_ready_file_in_a_folder_that_is_not_there_is_refused_in_one_sentence(tmp_path):
+def test_a_ready_file_in_a_missing_folder_is_an_error(tmp_path):
     path = tmp_path / "none" / "ready"
     command = [sys.executable, "-m", "berth.cli", "up", "--nodes", "1", "--ready-file", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -12,7 +12,7 @@ def test_a_ready_file_in_a_folder_that_is_not_there_is_refused_in_one_sentence(t
     assert done.stderr.splitlines() == [f"berth: --ready-file '{path}': there is no folder '{path.parent}'"]
 
 
-def test_how_an_older_file_was_read_is_said(tmp_path):
+def test_the_conversion_of_an_older_file_is_noted(tmp_path):
     config, version = tmp_path / "old.yaml", "kubescheduler.config.k8s.io/v1"
     config.write_text(f"apiVersion: {version}beta3\nkind: KubeSchedulerConfiguration\n")
     words = ["--nodes", "1", "--config", str(config), "--ready-file", str(tmp_path / "none" / "ready")]
