@@ -261,15 +261,15 @@ def test_an_assumed_volume_holds_until_it_changes():
     snapshot = cluster(a_volume("disk"))
     volumes = snapshot.objects(PersistentVolume)
     assumed = a_volume("disk", claim_ref=ClaimReference(namespace="default", name="data"))
-    volumes.suppose("disk", assumed)
+    volumes.assume("disk", assumed)
     add_objects(snapshot, a_volume("disk", version=2))  # the same, newer
     assert volumes.named("disk").spec.claim_ref is not None
-    assert volumes.real("disk").spec.claim_ref is None
+    assert volumes.api_object("disk").spec.claim_ref is None
     add_objects(snapshot, a_volume("disk", size="3Gi"))
     assert volumes.named("disk").spec.claim_ref is None
 
 
 def test_a_missing_volume_cannot_be_assumed():
     claims = cluster().objects(PersistentVolumeClaim)
-    claims.suppose("uid-data", a_claim())
+    claims.assume("uid-data", a_claim())
     assert claims.named("data", "default") is None

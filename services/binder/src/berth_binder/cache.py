@@ -272,7 +272,7 @@ class Cache:
         for uid in [uid for uid, assumed in self._assumed.items() if not assumed.is_bound]:
             self.forget(uid)
         for kind in PLUGIN_KINDS.values():
-            self.snapshot.objects(kind.struct).show_all_real()
+            self.snapshot.objects(kind.struct).restore_all()
         for uid in self.nominated_pods.unwritten():
             self.withdraw_nomination(uid)
 

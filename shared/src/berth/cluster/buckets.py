@@ -35,7 +35,7 @@ class PodPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNominated:
-    """The mirror shows which node is kept for a pod."""
+    """The mirror shows a pod's nominated node."""
 
     pod: Pod
 
@@ -49,14 +49,14 @@ class PodRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindComplete:
-    """A kind is complete up to the time at which this was stored."""
+    """A kind is complete up to the time at which this entry was stored."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectChanged:
-    """Something else changed."""
+    """Another object changed."""
 
     kind: str
 
@@ -72,7 +72,7 @@ class MirroredSnapshot:
         self._nodes = msgspec.json.Decoder(Node)
         self._pods = msgspec.json.Decoder(Pod)
         self._namespaces = msgspec.json.Decoder(Namespace)
-        self._further = {name: msgspec.json.Decoder(kind.struct) for name, kind in PLUGIN_KINDS.items()}
+        self._decoders = {name: msgspec.json.Decoder(kind.struct) for name, kind in PLUGIN_KINDS.items()}
         self._setters: Mapping[str, Callable[[MirrorEntry], MirrorEvent]] = {
             "node": self._set_node,
             "pod": self._set_pod,
@@ -80,10 +80,10 @@ class MirroredSnapshot:
         }
 
     def apply(self, key: str, data: bytes | None) -> MirrorEvent:
-        """Take over one entry; ``data`` is ``None`` for a removal. Kinds that no plugin here reads change nothing.
+        """Apply one entry; ``data`` is ``None`` for a removal. Kinds that no plugin reads change nothing.
 
         Raises:
-            DecodeError: the key or the value does not say what it should; the Snapshot is as it was.
+            DecodeError: the key or the value cannot be decoded; the Snapshot is as it was.
         """
         kind, name = parse_key(key)
         if kind == WATERMARK:
@@ -95,7 +95,7 @@ class MirroredSnapshot:
             return ObjectChanged(kind=kind)
         try:
             entry = decode_entry(data)
-            return self._set_further(kind, name, entry) if setter is None else setter(entry)
+            return self._set_object(kind, name, entry) if setter is None else setter(entry)
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
 
@@ -120,9 +120,9 @@ class MirroredSnapshot:
         self.snapshot.set_namespace(self._namespaces.decode(entry.object))
         return ObjectChanged(kind="namespace")
 
-    def _set_further(self, kind: str, name: str, entry: MirrorEntry) -> MirrorEvent:
-        thing = self._further[kind].decode(entry.object)
-        self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, thing)
+    def _set_object(self, kind: str, name: str, entry: MirrorEntry) -> MirrorEvent:
+        obj = self._decoders[kind].decode(entry.object)
+        self.snapshot.objects(PLUGIN_KINDS[kind].struct).set(name, obj)
         return ObjectChanged(kind=kind)
 
     def _set_pod(self, entry: MirrorEntry) -> MirrorEvent:
@@ -151,14 +151,14 @@ class LiveDataReader:
 
     @property
     def buckets(self) -> tuple[str, ...]:
-        """The buckets that have to be read for the sources."""
+        """The buckets that have entries of the sources."""
         return tuple(bucket for bucket, names in self._wanted.items() if names)
 
     def apply(self, bucket: str, key: str, data: bytes | None, time: datetime) -> None:
-        """Take over one entry, stored at ``time``; ``data`` is ``None`` for a removal.
+        """Apply one entry, stored at ``time``; ``data`` is ``None`` for a removal. Unknown sources change nothing.
 
         Raises:
-            DecodeError: the key or the value does not say what it should; what was known before stays.
+            DecodeError: the key or the value cannot be decoded; the value before stays.
         """
         self._live.observe_time(time.timestamp())
         source, node = parse_key(key)
@@ -171,10 +171,10 @@ class LiveDataReader:
 
 
 def _fact(key: str, data: bytes) -> msgspec.Raw:
-    """Any JSON.
+    """The fact as JSON.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not JSON.
     """
     try:
         return msgspec.Raw(bytes(_raw.decode(data)))

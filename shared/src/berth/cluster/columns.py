@@ -38,7 +38,7 @@ RowRequests = Callable[[], Iterable[Requests]]
 ABSENT: Final = -1
 """The code of a row whose node lacks the label."""
 
-NOBODY: Final = np.uint64(0)
+NO_NODE: Final = np.uint64(0)
 """The name's hash of a row that has no node."""
 
 _EXACT: Final = 2.0**53
@@ -46,14 +46,14 @@ _EXACT: Final = 2.0**53
 _FIRST_CAPACITY: Final = 64
 
 _MAX_COLUMNS: Final = 256
-"""More keys than a cluster's selectors name; beyond it the column that was not asked for longest is dropped."""
+"""More keys than a cluster's selectors name; beyond it the column not used for longest is dropped."""
 
 _SLACK: Final = 1024
-"""How many values nobody has any more a column may keep before it is made anew."""
+"""How many unused values a column may keep before it is made anew."""
 
 
 class Rows:
-    """Gives every name a row that stays its own until it is released; released rows are given away again.
+    """Assigns each name a row, until the row is released; released rows are assigned again.
 
     ``size`` is one more than the highest row ever in use: rows beyond it hold nothing.
     """
@@ -66,11 +66,11 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """How many rows there are, the free ones among them included."""
+        """How many rows there are, free ones included."""
         return len(self.names)
 
     def of(self, name: str) -> int | None:
-        """The row of a name that has one."""
+        """The row of a name; None when it has none."""
         return self._rows.get(name)
 
     def claim(self, name: str) -> int:
@@ -87,7 +87,7 @@ class Rows:
         return row
 
     def release(self, name: str) -> None:
-        """Give the row of the name back."""
+        """Free the row of the name."""
         row = self._rows.pop(name)
         self.names[row] = ""
         self._free.append(row)
@@ -107,7 +107,7 @@ class NodeColumns:
         unschedulable: bool[capacity], cordoned.
         ready: bool[capacity], the condition Ready is True or not there.
         taints: int32[capacity], index into ``taint_sets.sets``.
-        name_hash: uint64[capacity], the same in every process; NOBODY for a row without a node.
+        name_hash: uint64[capacity], the same in every process; NO_NODE for a row without a node.
         names_written: how often an element of ``name_hash`` was written.
     """
 
@@ -137,9 +137,9 @@ class NodeColumns:
             self.capacity *= 2
         self._grow()
 
-    def write_node(self, row: int, node: Node, rows: int, odd: ReportProblem) -> None:
-        """Write what a node says about itself; ``rows`` is how many there are."""
-        amounts = read_amounts(node.status.allocatable, "status.allocatable", odd)
+    def write_node(self, row: int, node: Node, rows: int, report: ReportProblem) -> None:
+        """Write a node's row; ``rows`` is how many rows there are."""
+        amounts = read_amounts(node.status.allocatable, "status.allocatable", report)
         self._write_allocatable(row, {name: n for name, n in amounts.items() if is_counted(name)})
         self.allowed_pods[row] = amounts.get(PODS, 0)
         self.exists[row] = True
@@ -151,11 +151,11 @@ class NodeColumns:
         self.labels.write(row, node.metadata.labels or {}, rows)
 
     def clear_node(self, row: int, rows: int) -> None:
-        """The row has no node any more; what is placed there stays counted."""
+        """Remove a node from its row; pods placed there stay counted."""
         self._write_allocatable(row, {})
         self.allowed_pods[row] = 0
         self.exists[row] = False
-        self.name_hash[row] = NOBODY
+        self.name_hash[row] = NO_NODE
         self.names_written += 1
         self.unschedulable[row] = False
         self.ready[row] = False
@@ -184,7 +184,7 @@ class NodeColumns:
             column = self.requested[resource] = self._zeros()
         before = column[row]
         column[row] = before + amount
-        if max(before, column[row]) >= _EXACT:  # no longer exact: sum anew, so that the order of events leaves no trace
+        if max(before, column[row]) >= _EXACT:  # not exact: sum anew, so that the order of events makes no difference
             column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
@@ -213,7 +213,7 @@ class NodeColumns:
 
 
 class LabelColumns:
-    """The columns of all keys that were asked for. Codes are good until the next change: they are not to be kept."""
+    """The columns of all keys in use. Codes are valid until the next change: do not keep them."""
 
     def __init__(self) -> None:
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
@@ -232,7 +232,7 @@ class LabelColumns:
         return column
 
     def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
-        """Write a row's labels to every column; a column grown stale by it is dropped and made anew when asked for."""
+        """Write a row's labels to every column; a column with too many unused values is dropped."""
         for key, column in list(self._columns.items()):
             column.set(row, labels.get(key))
             if len(column.values) > 2 * rows + _SLACK:

@@ -23,6 +23,37 @@ from berth.cluster.hostports import HostPort, host_ports
 _encode = msgspec.json.Encoder().encode
 
 
+class EquivalenceClasses:
+    """Interns classes; one without references is dropped."""
+
+    def __init__(self) -> None:
+        self._classes: WeakValueDictionary[bytes, EquivalenceClass] = WeakValueDictionary()
+        self._last: tuple[PodSpec, EquivalenceClass] | None = None
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def of(self, pod: Pod, *, placed: bool = False) -> EquivalenceClass:
+        """The class of a pod; for a placed pod the node's name is left out."""
+        spec = pod.spec
+        if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
+            return self._last[1]  # a pod is ranked, then placed: its spec is encoded once
+        found = self._intern(spec, placed=placed)
+        if not placed:
+            self._last = (spec, found)
+        return found
+
+    def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
+        if spec.volumes is not None or (placed and spec.node_name):
+            node_name = "" if placed else spec.node_name
+            spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)
+        key = _encode(spec)
+        known = self._classes.get(key)
+        if known is None:
+            known = self._classes[key] = EquivalenceClass(key, spec)
+        return known
+
+
 class EquivalenceClass:
     """A spec and what follows from it. Names, uids, labels, the node and volumes are not part of a class."""
 
@@ -37,7 +68,7 @@ class EquivalenceClass:
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """Taints that the pods put up with."""
+        """Taints that the pods tolerate."""
         return tuple(self.spec.tolerations or ())
 
     @cached_property
@@ -71,34 +102,3 @@ class EquivalenceClass:
     @property
     def _node_affinity(self) -> NodeAffinity:
         return (self.spec.affinity or Affinity()).node_affinity or NodeAffinity()
-
-
-class EquivalenceClasses:
-    """Interns classes; one that nobody holds any more is forgotten."""
-
-    def __init__(self) -> None:
-        self._classes: WeakValueDictionary[bytes, EquivalenceClass] = WeakValueDictionary()
-        self._last: tuple[PodSpec, EquivalenceClass] | None = None
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def of(self, pod: Pod, *, placed: bool = False) -> EquivalenceClass:
-        """The class of a pod; of a placed one the node's name is no part of it."""
-        spec = pod.spec
-        if self._last is not None and self._last[0] is spec and not (placed and spec.node_name):
-            return self._last[1]  # a pod is ranked, then placed: asked about twice, encoded once
-        found = self._intern(spec, placed=placed)
-        if not placed:
-            self._last = (spec, found)
-        return found
-
-    def _intern(self, spec: PodSpec, *, placed: bool) -> EquivalenceClass:
-        if spec.volumes is not None or (placed and spec.node_name):
-            node_name = "" if placed else spec.node_name
-            spec = msgspec.structs.replace(spec, volumes=None, node_name=node_name)
-        key = _encode(spec)
-        known = self._classes.get(key)
-        if known is None:
-            known = self._classes[key] = EquivalenceClass(key, spec)
-        return known

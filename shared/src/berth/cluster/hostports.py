@@ -1,4 +1,4 @@
-"""Which ports of the nodes themselves are taken by the pods on them."""
+"""Which host ports are taken on which nodes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from berth.api.pod import PodSpec
 
 Mask = npt.NDArray[np.bool_]
-EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - what Kubernetes calls all addresses of a node; nothing is bound here
+EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - how Kubernetes writes all addresses of a node; nothing is bound here
 _FEW: Final = 64
-"""Up to here rows are asked one by one, beyond it all rows that have the port are gone through."""
+"""Up to so many rows each is checked by itself, beyond it all rows that have the port are visited."""
 
 
 class HostPort(NamedTuple):
@@ -32,13 +32,13 @@ class HostPort(NamedTuple):
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """The node's ports that a pod takes while it runs: those of its containers and sidecars."""
+    """The host ports that a running pod takes: those of its containers and sidecars."""
     sidecars = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
     return tuple(
-        HostPort(given.protocol or "TCP", given.host_port, given.host_ip or EVERY_ADDRESS)
+        HostPort(port.protocol or "TCP", port.host_port, port.host_ip or EVERY_ADDRESS)
         for container in (*sidecars, *(spec.containers or ()))
-        for given in container.ports or ()
-        if given.host_port > 0
+        for port in container.ports or ()
+        if port.host_port > 0
     )
 
 
@@ -49,7 +49,7 @@ class HostPorts:
         self._taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
 
     def count(self, ports: Iterable[HostPort], row: int, by: int) -> None:
-        """A pod with these ports is counted on the row (``by`` 1), or off it (-1)."""
+        """Add the ports of a pod to a row (``by`` 1) or remove them (-1)."""
         for protocol, port, address in ports:
             rows = self._taken.setdefault((protocol, port), {})
             addresses = rows.setdefault(row, Counter())
@@ -62,11 +62,11 @@ class HostPorts:
                 del self._taken[protocol, port]
 
     def are_free(self, wanted: Iterable[HostPort], row: int) -> bool:
-        """Whether nobody on the row has one of these."""
+        """Whether no pod on the row has one of these."""
         return not any(_conflicts(port, self._rows_of(port).get(row)) for port in wanted)
 
     def taken_mask(self, wanted: Iterable[HostPort], rows: npt.NDArray[np.intp], size: int) -> Mask:
-        """bool[rows]: on which of the rows somebody has one of these; ``size`` is how many rows there are at all."""
+        """bool[rows]: on which of the rows a pod has one of these; ``size`` is how many rows there are in all."""
         if len(rows) <= _FEW:
             wanted = tuple(wanted)
             return np.array([not self.are_free(wanted, row) for row in rows.tolist()], dtype=np.bool_)

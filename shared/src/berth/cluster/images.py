@@ -1,4 +1,4 @@
-"""Which container images lie on which nodes, and how large they are."""
+"""Which container images are on which nodes, and how large they are."""
 
 from __future__ import annotations
 
@@ -13,16 +13,86 @@ import numpy.typing as npt
 from berth.api.node import ContainerImage
 
 Sizes = npt.NDArray[np.int64]
+
 _MAX_COLUMNS: Final = 256
-"""How many images have a column at a time; the one that was not asked for longest is dropped."""
+"""How many images have a column at a time; the one not used for longest is dropped."""
 
 _LARGEST: Final = 1 << 50
+
+
+class Images:
+    """Images by name. The column of an image is made on first use and then kept up to date."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, ImageNodes] = {}
+        self._columns: OrderedDict[str, Sizes] = OrderedDict()
+
+    def deduplicated(self, images: list[ContainerImage]) -> list[ContainerImage]:
+        """The same images; entries equal to another node's are replaced by that node's object."""
+        return [self._shared(image) for image in images]
+
+    def write(self, row: int, before: Iterable[ContainerImage] | None, now: Iterable[ContainerImage] | None) -> None:
+        """The row's images change from ``before`` to ``now``."""
+        old, new = _by_name(before), _by_name(now)
+        for name in old.keys() - new.keys():
+            self._remove(name, row)
+        for name, image in new.items():
+            had = old.get(name)
+            if had is None:
+                self._holders.setdefault(name, ImageNodes(image)).add(row, image.size_bytes)
+            elif had.size_bytes != image.size_bytes:
+                self._holders[name].set(row, image.size_bytes)
+            else:
+                continue
+            self._update_column(name, row, image.size_bytes)
+
+    def nodes_with(self, name: str) -> int:
+        """How many nodes have the image."""
+        return len(self._holders.get(name, ()))
+
+    def size_on(self, name: str, row: int) -> int:
+        """Bytes of the image on a row; 0 where it is not."""
+        holders = self._holders.get(name)
+        return holders.size_on(row) if holders is not None else 0
+
+    def sizes(self, name: str, capacity: int) -> Sizes:
+        """int64[capacity] of :meth:`size_on`, read only."""
+        column = self._columns.get(name)
+        if column is None or len(column) != capacity:
+            column = self._columns[name] = np.zeros(capacity, dtype=np.int64)
+            holders = self._holders.get(name)
+            if holders is not None:
+                holders.write_to(column)
+            if len(self._columns) > _MAX_COLUMNS:
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(name)
+        return column
+
+    def _shared(self, image: ContainerImage) -> ContainerImage:
+        holders = self._holders.get(image.names[0]) if image.names else None
+        return holders.image if holders is not None and holders.image == image else image
+
+    def _remove(self, name: str, row: int) -> None:
+        holders = self._holders[name]
+        holders.remove(row)
+        self._update_column(name, row, 0)
+        if not len(holders):
+            del self._holders[name]
+            self._columns.pop(name, None)
+
+    def _update_column(self, name: str, row: int, size: int) -> None:
+        column = self._columns.get(name)
+        if column is not None and row < len(column):
+            column[row] = size
+        elif column is not None:
+            del self._columns[name]
 
 
 class ImageNodes:
     """The rows that have an image, and its size on each: 12 bytes a row, where a dict takes 100.
 
-    ``image`` is what the last of them said: equal ones of other nodes are kept once.
+    ``image`` is the entry of one of these nodes; other nodes share it where theirs is equal.
     """
 
     __slots__ = ("_rows", "_sizes", "image")
@@ -36,23 +106,23 @@ class ImageNodes:
         return len(self._rows)
 
     def add(self, row: int, size: int) -> None:
-        """A row that was not among them has it."""
+        """Add a row."""
         self._rows.append(row)
-        self._sizes.append(_counted(size))
+        self._sizes.append(_limited(size))
 
     def set(self, row: int, size: int) -> None:
-        """A row that is among them has another size."""
-        self._sizes[self._place(row)] = _counted(size)
+        """Change the size on a row that has the image."""
+        self._sizes[self._place(row)] = _limited(size)
 
     def remove(self, row: int) -> None:
-        """A row that is among them has it no more: the last one takes its place."""
+        """Remove a row that has the image; the last one takes its place."""
         place = self._place(row)
         self._rows[place], self._sizes[place] = self._rows[-1], self._sizes[-1]
         self._rows.pop()
         self._sizes.pop()
 
     def size_on(self, row: int) -> int:
-        """Bytes on a row; 0 where it is not."""
+        """Bytes on a row; 0 where the image is not."""
         places = np.flatnonzero(np.frombuffer(self._rows, dtype=np.int32) == row)
         return self._sizes[int(places[0])] if len(places) else 0
 
@@ -64,77 +134,8 @@ class ImageNodes:
         return int(np.argmax(np.frombuffer(self._rows, dtype=np.int32) == row))
 
 
-class Images:
-    """Images by name as nodes give it. Columns are made when an image is first asked for, then kept up."""
-
-    def __init__(self) -> None:
-        self._holders: dict[str, ImageNodes] = {}
-        self._columns: OrderedDict[str, Sizes] = OrderedDict()
-
-    def share(self, images: list[ContainerImage]) -> list[ContainerImage]:
-        """The same images, those that other nodes have as well as they are kept there."""
-        return [self._known(image) for image in images]
-
-    def write(self, row: int, before: Iterable[ContainerImage] | None, now: Iterable[ContainerImage] | None) -> None:
-        """The row's node had these images and has those."""
-        old, new = _by_name(before), _by_name(now)
-        for name in old.keys() - new.keys():
-            self._remove(name, row)
-        for name, image in new.items():
-            had = old.get(name)
-            if had is None:
-                self._holders.setdefault(name, ImageNodes(image)).add(row, image.size_bytes)
-            elif had.size_bytes != image.size_bytes:
-                self._holders[name].set(row, image.size_bytes)
-            else:
-                continue
-            self._show(name, row, image.size_bytes)
-
-    def nodes_with(self, name: str) -> int:
-        """How many nodes have the image."""
-        return len(self._holders.get(name, ()))
-
-    def size_on(self, name: str, row: int) -> int:
-        """Bytes of the image on a row; 0 where it is not."""
-        holders = self._holders.get(name)
-        return holders.size_on(row) if holders is not None else 0
-
-    def sizes(self, name: str, capacity: int) -> Sizes:
-        """int64[capacity] of :meth:`size_on`, to be read only."""
-        column = self._columns.get(name)
-        if column is None or len(column) != capacity:
-            column = self._columns[name] = np.zeros(capacity, dtype=np.int64)
-            holders = self._holders.get(name)
-            if holders is not None:
-                holders.write_to(column)
-            if len(self._columns) > _MAX_COLUMNS:
-                self._columns.popitem(last=False)
-        else:
-            self._columns.move_to_end(name)
-        return column
-
-    def _known(self, image: ContainerImage) -> ContainerImage:
-        holders = self._holders.get(image.names[0]) if image.names else None
-        return holders.image if holders is not None and holders.image == image else image
-
-    def _remove(self, name: str, row: int) -> None:
-        holders = self._holders[name]
-        holders.remove(row)
-        self._show(name, row, 0)
-        if not len(holders):
-            del self._holders[name]
-            self._columns.pop(name, None)
-
-    def _show(self, name: str, row: int, size: int) -> None:
-        column = self._columns.get(name)
-        if column is not None and row < len(column):
-            column[row] = size
-        elif column is not None:
-            del self._columns[name]
-
-
-def _counted(size: int) -> int:
-    """A size that no node can have counts as the largest that sums of sizes can be made of."""
+def _limited(size: int) -> int:
+    """Limited, so that sums of sizes stay within 64 bits."""
     return max(0, min(size, _LARGEST))
 
 

@@ -15,14 +15,61 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.livedata import Bandwidth
-from berth.cluster.columns import NOBODY, NodeColumns, Rows, grown
+from berth.cluster.columns import NO_NODE, NodeColumns, Rows, grown
 
 T = TypeVar("T")
+
 Amount = npt.NDArray[np.float64]
 
 
+class LiveData:
+    """Live data of all nodes.
+
+    ``now`` is the newest time, in Unix seconds, that NATS has put on a message that was read. Ages are computed with
+    it: NATS is the only clock that all services share.
+    """
+
+    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._bandwidth: dict[str, BandwidthColumns] = {}
+        self._facts: dict[str, dict[str, msgspec.Raw]] = {}
+        self.now = 0.0
+
+    def observe_time(self, now: float) -> None:
+        """Advance ``now`` to the time of a message that was read (Unix seconds)."""
+        self.now = max(self.now, now)
+
+    def bandwidth(self, query: str) -> BandwidthColumns:
+        """The samples of a query, by its token; empty while there are none."""
+        known = self._bandwidth.get(query)
+        if known is None:
+            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
+        known.refresh()
+        return known
+
+    def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
+        """Set a node's newest sample of a query; ``None`` removes it."""
+        self.bandwidth(query).set(node, sample)
+
+    def fact(self, source: str, node: str) -> msgspec.Raw | None:
+        """The newest fact of a source about a node, as JSON."""
+        return self._facts.get(source, {}).get(node)
+
+    def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
+        """All facts of a source by node, also of nodes that the Snapshot does not have."""
+        return self._facts.get(source, {})
+
+    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
+        """Set a node's newest fact of a source; ``None`` removes it."""
+        if fact is not None:
+            self._facts.setdefault(source, {})[node] = fact
+        elif source in self._facts:
+            self._facts[source].pop(node, None)
+
+
 class BandwidthColumns:
-    """The samples of one question.
+    """The samples of one query.
 
     Attributes:
         receive, transmit, capacity: float64[capacity], bytes per second; NaN where unknown.
@@ -34,7 +81,7 @@ class BandwidthColumns:
         self._rows = rows
         self._columns = columns
         self._samples: dict[str, Bandwidth] = {}
-        self._whose: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
+        self._names: npt.NDArray[np.uint64] = np.zeros(columns.capacity, dtype=np.uint64)
         self.receive, self.transmit, self.capacity, self.sampled_at = (_unknown(columns.capacity) for _ in range(4))
         self._names_seen = 0
         self.version = 0
@@ -42,13 +89,13 @@ class BandwidthColumns:
         """Row to the version that wrote it last, in that order."""
 
     def set(self, node: str, sample: Bandwidth | None) -> None:
-        """The node's newest sample; ``None`` when there is none any more."""
+        """Set the node's newest sample; ``None`` removes it."""
         if sample is None:
             self._samples.pop(node, None)
         else:
             self._samples[node] = sample
         row = self._rows.of(node)
-        if row is not None and row < len(self._whose):
+        if row is not None and row < len(self._names):
             self._write(row, sample)
 
     def sample(self, node: str) -> Bandwidth | None:
@@ -60,16 +107,16 @@ class BandwidthColumns:
         return self._samples
 
     def refresh(self) -> None:
-        """Bring the columns in line with the rows: rows come, go, and are given to other nodes."""
-        if len(self._whose) != self._columns.capacity:
+        """Bring the columns in line with the rows, which are added, freed and assigned to other nodes."""
+        if len(self._names) != self._columns.capacity:
             self._grow()
         if self._names_seen == self._columns.names_written:
             return
         self._names_seen = self._columns.names_written
-        other = np.flatnonzero(self._whose != self._columns.name_hash)
+        other = np.flatnonzero(self._names != self._columns.name_hash)
         for row in other.tolist():
             name = self._rows.names[row] if row < self._rows.size else ""
-            self._whose[row] = self._columns.name_hash[row]
+            self._names[row] = self._columns.name_hash[row]
             self._write(row, self._samples.get(name))
 
     def changed_since(self, version: int) -> list[int]:
@@ -88,56 +135,10 @@ class BandwidthColumns:
 
     def _grow(self) -> None:
         capacity = self._columns.capacity
-        self._whose = grown(self._whose, capacity, NOBODY)
+        self._names = grown(self._names, capacity, NO_NODE)
         self.receive, self.transmit = grown(self.receive, capacity, np.nan), grown(self.transmit, capacity, np.nan)
         self.capacity = grown(self.capacity, capacity, np.nan)
         self.sampled_at = grown(self.sampled_at, capacity, np.nan)
-
-
-class LiveData:
-    """What is known of nodes beside their objects.
-
-    ``now`` is the present in Unix seconds: the newest time that NATS, the only clock that all services share, has put
-    on a message that was read here. Ages are computed with it, so that nothing here has a clock of its own.
-    """
-
-    def __init__(self, rows: Rows, columns: NodeColumns) -> None:
-        self._rows = rows
-        self._columns = columns
-        self._bandwidth: dict[str, BandwidthColumns] = {}
-        self._facts: dict[str, dict[str, msgspec.Raw]] = {}
-        self.now = 0.0
-
-    def observe_time(self, now: float) -> None:
-        """Advance ``now`` to the time of a message that was read (Unix seconds)."""
-        self.now = max(self.now, now)
-
-    def bandwidth(self, query: str) -> BandwidthColumns:
-        """The samples of a question, by its token; without any sample when nobody has asked it yet."""
-        known = self._bandwidth.get(query)
-        if known is None:
-            known = self._bandwidth[query] = BandwidthColumns(self._rows, self._columns)
-        known.refresh()
-        return known
-
-    def set_bandwidth(self, query: str, node: str, sample: Bandwidth | None) -> None:
-        """A node's newest sample of a question, or that there is none any more."""
-        self.bandwidth(query).set(node, sample)
-
-    def fact(self, source: str, node: str) -> msgspec.Raw | None:
-        """The newest fact of a source about a node, as JSON."""
-        return self._facts.get(source, {}).get(node)
-
-    def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
-        """All facts of a source by node, also of nodes that the Snapshot does not have."""
-        return self._facts.get(source, {})
-
-    def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
-        """A node's newest fact of a source, or that there is none any more."""
-        if fact is not None:
-            self._facts.setdefault(source, {})[node] = fact
-        elif source in self._facts:
-            self._facts[source].pop(node, None)
 
 
 def _unknown(capacity: int) -> Amount:

@@ -1,4 +1,7 @@
-"""Objects of further kinds, as they are: what plugins look up by name or go through by namespace."""
+"""Objects of other kinds (claims, volumes, Services, ...), which plugins look up by name or by namespace.
+
+As with kube-scheduler's AssumeCache, an object can be assumed to be changed before the watch shows it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import msgspec
 from berth.api.meta import ObjectMeta
 
 
-class Thing(Protocol):
-    """Anything that Kubernetes gives a name."""
+class NamedObject(Protocol):
+    """Any Kubernetes object."""
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -19,11 +22,11 @@ class Thing(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Thing)
+T = TypeVar("T", bound=NamedObject)
 
 
 class Objects(Generic[T]):
-    """The objects of one kind. Each is known by a key, its uid or name: a namesake may come before the other has gone.
+    """The objects of one kind, by key: the uid or name. A new object may come before an old one of its name has gone.
 
     ``version`` rises with every change.
     """
@@ -33,7 +36,7 @@ class Objects(Generic[T]):
         self.version = 0
         self._by_key: dict[str, T] = {}
         self._by_namespace: dict[str, dict[str, T]] = {}
-        self._real: dict[str, T] = {}
+        self._actual: dict[str, T] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -43,51 +46,51 @@ class Objects(Generic[T]):
 
     @property
     def keys(self) -> frozenset[str]:
-        """What the objects are known by."""
+        """The keys of all objects."""
         return frozenset(self._by_key)
 
-    def set(self, key: str, thing: T) -> None:
-        """It is there, or is now like this. A new version of the same is no change: their status moves all the time."""
-        metadata = msgspec.structs.replace(thing.metadata, resource_version="")
-        thing = msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
-        if self._real.get(key, self._by_key.get(key)) != thing:
+    def set(self, key: str, obj: T) -> None:
+        """Add or update an object. A new resourceVersion alone is no change."""
+        metadata = msgspec.structs.replace(obj.metadata, resource_version="")
+        obj = msgspec.structs.replace(obj, metadata=metadata)  # type: ignore[type-var]  # all kinds are Structs
+        if self._actual.get(key, self._by_key.get(key)) != obj:
             self.remove(key)
-            self._put(key, thing)
+            self._put(key, obj)
 
     def remove(self, key: str) -> None:
-        """It is gone. Nothing when it is unknown."""
-        self._real.pop(key, None)
-        thing = self._by_key.pop(key, None)
-        if thing is None:
+        """Remove an object; nothing when it is unknown."""
+        self._actual.pop(key, None)
+        obj = self._by_key.pop(key, None)
+        if obj is None:
             return
         self.version += 1
-        names = self._by_namespace[thing.metadata.namespace]
-        if names.get(thing.metadata.name) is thing:
-            del names[thing.metadata.name]
+        names = self._by_namespace[obj.metadata.namespace]
+        if names.get(obj.metadata.name) is obj:
+            del names[obj.metadata.name]
 
-    def suppose(self, key: str, thing: T) -> None:
-        """Show it like this until it changes or is shown as it is: what is about to be written of it."""
-        real = self.real(key)
-        if real is not None:
+    def assume(self, key: str, obj: T) -> None:
+        """Show an object as it is about to be written, until it changes or is restored."""
+        actual = self.api_object(key)
+        if actual is not None:
             self.remove(key)
-            self._put(key, thing)
-            self._real[key] = real
+            self._put(key, obj)
+            self._actual[key] = actual
 
-    def show_real(self, key: str) -> None:
-        """Nothing is supposed of it any more."""
-        real = self._real.get(key)
-        if real is not None:
+    def restore(self, key: str) -> None:
+        """Show the object of the API server again."""
+        actual = self._actual.get(key)
+        if actual is not None:
             self.remove(key)
-            self._put(key, real)
+            self._put(key, actual)
 
-    def show_all_real(self) -> None:
-        """Nothing is supposed of any."""
-        for key in list(self._real):
-            self.show_real(key)
+    def restore_all(self) -> None:
+        """Show all objects as the API server has them."""
+        for key in list(self._actual):
+            self.restore(key)
 
-    def real(self, key: str) -> T | None:
-        """The object as it was heard of last, whatever is supposed of it."""
-        return self._real.get(key, self._by_key.get(key))
+    def api_object(self, key: str) -> T | None:
+        """The object as the watch showed it last, whatever is assumed."""
+        return self._actual.get(key, self._by_key.get(key))
 
     def named(self, name: str, namespace: str = "") -> T | None:
         """The object of this name."""
@@ -97,7 +100,7 @@ class Objects(Generic[T]):
         """The objects of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
-    def _put(self, key: str, thing: T) -> None:
-        self._by_key[key] = thing
-        self._by_namespace.setdefault(thing.metadata.namespace, {})[thing.metadata.name] = thing
+    def _put(self, key: str, obj: T) -> None:
+        self._by_key[key] = obj
+        self._by_namespace.setdefault(obj.metadata.namespace, {})[obj.metadata.name] = obj
         self.version += 1

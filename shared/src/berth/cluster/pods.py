@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPod:
-    """A pod that takes up room on a row.
+    """A pod that is counted on a row.
 
-    ``bound_at``: Unix seconds since when it is bound; ``None`` for one that is proposed or reserved: its time is now.
+    ``bound_at``: Unix seconds since when it is bound; ``None`` for a pod that is assumed or proposed.
     """
 
     pod: Pod
@@ -37,14 +37,14 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NominatedPod:
-    """A pod for which room is being made on a node: lower priorities leave it free."""
+    """A pod for which a node is preempted: cycles of pods of the same or a lower priority count it there."""
 
     pod: Pod
     node: str
 
 
 class PodVolumes:
-    """Kept up as pods come and go; pods without volumes cost nothing."""
+    """The placed pods that have volumes; pods without volumes cost nothing."""
 
     def __init__(self) -> None:
         self._on_row: dict[int, dict[str, Pod]] = {}
@@ -52,7 +52,7 @@ class PodVolumes:
         self._users: Counter[tuple[str, str]] = Counter()
 
     def count(self, pod: Pod, row: int, by: int) -> None:
-        """A pod comes to a row (1) or leaves it (-1)."""
+        """Add a pod to a row (1) or remove it (-1)."""
         if not pod.spec.volumes:
             return
         self._counts[row] += by * len(pod.spec.volumes)
@@ -69,7 +69,7 @@ class PodVolumes:
         return self._on_row.get(row, {}).values()
 
     def count_on(self, row: int) -> int:
-        """How many volumes they have together, each as often as it is named."""
+        """How many volumes they have together; one that several use counts several times."""
         return self._counts[row]
 
     @property
@@ -78,7 +78,7 @@ class PodVolumes:
         return self._on_row.keys()
 
     def is_used(self, namespace: str, claim: str) -> bool:
-        """Whether a placed pod uses the claim; claims that were made for a pod are its own and not looked at."""
+        """Whether a placed pod uses the claim; claims of ephemeral volumes are not counted."""
         return (namespace, claim) in self._users
 
     def _leave(self, uid: str, row: int) -> None:
@@ -95,9 +95,9 @@ class PodVolumes:
 
 
 def deduplicated(pod: Pod, pod_class: EquivalenceClass, group: PodGroup) -> Pod:
-    """The pod with its class's spec and its group's labels, owners and annotations in place of equal ones of its own.
+    """The pod with parts equal to its class's spec or its group's last metadata replaced by those objects.
 
-    The node's name and volumes that no plugin can tell from each other (tokens, configuration) are left out.
+    The node's name is left out, and volumes that make no difference to any plugin (tokens, configuration).
     """
     metadata = _metadata(pod.metadata, group)
     group.last = metadata
@@ -124,10 +124,10 @@ def _spec(own: PodSpec, pod_class: EquivalenceClass) -> PodSpec:
 
 
 def _has_source(volume: Volume) -> bool:
-    """Whether anything is kept of where it comes from: then some plugin may look into it."""
+    """Whether its source is of a type that some plugin reads; others are not decoded."""
     return volume != Volume(name=volume.name)
 
 
 def _either(own: T, other: T) -> T:
-    """The other where both are equal, so that one of them can go."""
+    """The other where both are equal, so that only one is kept."""
     return other if own == other else own

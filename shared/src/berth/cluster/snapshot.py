@@ -33,8 +33,7 @@ PODS: Final = 2
 """What is placed on the node changed."""
 
 PODS_UPDATED: Final = 4
-"""The same is placed there, and something else is known of it: since when it is bound, its annotations. No sum or count
-of the row is another."""
+"""A placed pod was updated in what no sum or count of the row shows: since when it is bound, its annotations."""
 
 _MAX_PROBLEMS: Final = 256
 
@@ -43,7 +42,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Rows of which the node object changed, rows on which pods did, and rows of whose pods more is known by now.
+    """Rows whose node object changed, rows on which pods were placed or removed, and rows whose pods were updated.
 
     A row may be in several.
     """
@@ -63,7 +62,7 @@ class Snapshot:
         images: which images are on which row.
         host_ports: which ports are taken on which row.
         pod_volumes: which pods with volumes are on which row.
-        live: what is known of nodes beside their objects, where somebody reads it.
+        live: live data of nodes, as far as some plugin reads it.
         oddities: the last sentences about what could not be read.
     """
 
@@ -91,9 +90,9 @@ class Snapshot:
     # Events
 
     def set_node(self, node: Node) -> None:
-        """A node is there, or is now like this."""
+        """Add or update a node."""
         row = self._claim(node.metadata.name)
-        before, node = self._nodes.get(row), self._sharing_images(node)
+        before, node = self._nodes.get(row), self._with_shared_images(node)
         self._nodes[row] = node
         if before is None or _differ(before, node):
             self.columns.write_node(row, node, self.size, self._problem_of(f"node {node.metadata.name}"))
@@ -101,7 +100,7 @@ class Snapshot:
             self._changes.add(row, NODE)
 
     def remove_node(self, name: str) -> None:
-        """The node is gone; pods that are still said to be on it stay counted until they are removed."""
+        """Remove a node; pods that are placed on it stay counted until they are removed."""
         row = self.rows.of(name)
         node = self._nodes.pop(row, None) if row is not None else None
         if row is None or node is None:
@@ -112,21 +111,21 @@ class Snapshot:
         self._release_if_empty(row)
 
     def set_namespace(self, namespace: Namespace) -> None:
-        """A namespace is there, or is now like this."""
+        """Add or update a namespace."""
         labels = namespace.metadata.labels or {}
         if self._namespaces.get(namespace.metadata.name) != labels:
             self._namespaces[namespace.metadata.name] = labels
             self.groups.namespaces += 1
 
     def remove_namespace(self, name: str) -> None:
-        """The namespace is gone."""
+        """Remove a namespace."""
         if self._namespaces.pop(name, None) is not None:
             self.groups.namespaces += 1
 
     def place(self, pod: Pod, node: str, *, bound_at: float | None = None) -> None:
-        """Count the pod on the node, known or not yet; an earlier place of its uid is left first.
+        """Count the pod on the node, which need not exist yet; if it is placed elsewhere, it is removed there.
 
-        ``bound_at`` is since when it is bound (Unix seconds), ``None`` when it only may come to be.
+        ``bound_at`` is since when it is bound (Unix seconds); ``None`` for a pod that is assumed or proposed.
         """
         pod_class = self._classes.of(pod, placed=True)
         group = self.groups.of(pod)
@@ -149,23 +148,23 @@ class Snapshot:
             self._add(placed)
 
     def remove_pod(self, uid: str) -> None:
-        """The pod takes up no room any more. Nothing when it is unknown."""
+        """Count the pod no more; nothing when it is unknown."""
         placed = self._placed.get(uid)
         if placed is not None:
             self._take_off(placed)
             self._release_if_empty(placed.row)
 
     def nominate(self, pod: Pod, node: str) -> None:
-        """Room is being made for the pod on the node; cycles of pods that are not more important leave it free."""
+        """Nominate a pod to a node: cycles of pods of the same or a lower priority count it there."""
         self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
 
     def end_nomination(self, uid: str) -> None:
-        """No room is being made for the pod any more. Nothing when it is unknown."""
+        """Clear the pod's nomination; nothing when it has none."""
         self._nominated.pop(uid, None)
 
     @contextmanager
     def supposing(self, *, placed: Iterable[tuple[Pod, str]] = (), removed: Iterable[str] = ()) -> Iterator[None]:
-        """The state as if these pods were removed and those placed; afterwards everything is as it was."""
+        """The state as if some pods were removed and others placed; afterwards everything is as it was."""
         placing, removing = list(placed), list(removed)
         touched = [*removing, *(pod.uid for pod, _ in placing)]
         before = {uid: (self._placed.get(uid), self.node_of(uid)) for uid in touched}
@@ -180,7 +179,7 @@ class Snapshot:
             self._supposing -= 1
             self._restore(before)
 
-    # Questions
+    # Queries
 
     @property
     def size(self) -> int:
@@ -189,15 +188,15 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Rises with every change that a row can show."""
+        """Rises with every change of a row."""
         return self._changes.version
 
     def changed_since(self, version: int) -> ChangedRows | None:
-        """The rows that changed after a version, or None when too much did to tell."""
+        """The rows that changed after a version; None when too many changes have been made since."""
         return self._changes.since(version)
 
     def class_of(self, pod: Pod) -> EquivalenceClass:
-        """The scheduling class of a pod that waits; good for as long as it is held."""
+        """The equivalence class of a pending pod; the caller keeps it as long as it needs it."""
         return self._classes.of(pod)
 
     def has_node(self, name: str) -> bool:
@@ -205,7 +204,7 @@ class Snapshot:
         return row is not None and row in self._nodes
 
     def node_names(self) -> list[str]:
-        """Names of all nodes that are there."""
+        """Names of all nodes."""
         return [node.metadata.name for node in self._nodes.values()]
 
     @property
@@ -223,7 +222,7 @@ class Snapshot:
         return self._nodes.get(row)
 
     def node_of(self, uid: str) -> str | None:
-        """Where the pod is placed."""
+        """The node on which the pod is placed."""
         placed = self._placed.get(uid)
         return None if placed is None else self.rows.names[placed.row]
 
@@ -248,7 +247,7 @@ class Snapshot:
         return self._namespaces.get(name, {})
 
     def objects(self, kind: type[T]) -> Objects[T]:
-        """The objects of a further kind, by its type: to be filled by whoever hears of them, read by plugins."""
+        """The objects of another kind, by type: filled from the watch or the mirror, read by plugins."""
         known: Objects[T] | None = self._objects.get(kind)
         if known is None:
             known = self._objects[kind] = Objects(kind)
@@ -262,11 +261,9 @@ class Snapshot:
         return made
 
     def label_column(self, key: str) -> LabelColumn:
-        """The column of a label key, made when it is first asked for."""
+        """The column of a label key, made on first use."""
         labels = ((row, node.metadata.labels or {}) for row, node in self._nodes.items())
         return self.columns.labels.of(key, labels, self.columns.capacity)
-
-    # Inside
 
     def _claim(self, node: str) -> int:
         row = self.rows.claim(node)
@@ -274,10 +271,10 @@ class Snapshot:
         self.groups.reserve(self.columns.capacity)
         return row
 
-    def _sharing_images(self, node: Node) -> Node:
+    def _with_shared_images(self, node: Node) -> Node:
         if not node.status.images:
             return node
-        status = msgspec.structs.replace(node.status, images=self.images.share(node.status.images))
+        status = msgspec.structs.replace(node.status, images=self.images.deduplicated(node.status.images))
         return msgspec.structs.replace(node, status=status)
 
     def _release_if_empty(self, row: int) -> None:
@@ -330,18 +327,18 @@ class ChangeLog:
 
     @property
     def version(self) -> int:
-        """Where the log stands."""
+        """The version after the last entry."""
         return self._dropped + len(self._entries)
 
     def add(self, row: int, kind: int) -> None:
-        """Say that something of this kind changed on the row."""
+        """Something of this kind has changed on the row."""
         self._entries.append((row, kind))
         if len(self._entries) >= 2 * self._bound:
             del self._entries[: self._bound]
             self._dropped += self._bound
 
     def since(self, version: int) -> ChangedRows | None:
-        """What changed after the version, or None when the log does not reach back to it: then anything may have."""
+        """What changed after the version; None when the log does not reach back to it: then anything may have."""
         if version < self._dropped:
             return None
         entries = self._entries[version - self._dropped :]

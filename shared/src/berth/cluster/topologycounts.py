@@ -28,12 +28,12 @@ LabelItems = tuple[tuple[str, str], ...]
 GroupKey = tuple[str, LabelItems, bool, bytes]
 
 _MAX_BYTES: Final = 32 * 1024 * 1024
-"""What all tallies may hold together; those that were not asked for longest are dropped."""
+"""What all counts may take together; those not used for longest are dropped."""
 
-_MIN_TALLIES: Final = 16
+_MIN_QUERIES: Final = 16
 
-_MAX_REMEMBERED: Final = 4096
-"""For how many kinds of pods it is remembered which terms mean them."""
+_MAX_CACHED: Final = 4096
+"""For how many label sets it is cached which terms match them."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -42,11 +42,11 @@ class PodGroup:
     """Placed pods of one namespace, one set of labels and the same pod affinities.
 
     ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
-    spread does not count them. ``terms`` are what the affinities compile to, ``tallies`` what the pods are counted in,
+    spread does not count them. ``terms`` are the compiled affinities, ``counters`` the counts that include the pods,
     and how often each. ``last`` is the metadata of the pod that was placed last.
     """
 
-    __slots__ = ("affinity", "counts", "key", "labels", "last", "namespace", "tallies", "terminating", "terms")
+    __slots__ = ("affinity", "counters", "counts", "key", "labels", "last", "namespace", "terminating", "terms")
 
     def __init__(self, key: GroupKey, affinity: Affinity | None) -> None:
         self.key = key
@@ -56,18 +56,18 @@ class PodGroup:
         self.terms = compile_affinity_terms(affinity, self.namespace)
         self.counts: dict[int, int] = {}
         self.last: ObjectMeta | None = None
-        self.tallies: list[tuple[PodCounts, int]] = []
+        self.counters: list[tuple[PodCounts, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class PodsMatching:
-    """Pods that every selector means; ``living``: those only that are not being deleted."""
+    """Pods that all selectors match; ``living``: only those that are not terminating."""
 
     selectors: tuple[PodSelector, ...]
     living: bool = False
 
     def times(self, group: PodGroup, labels_of: LabelsOfNamespace) -> int:
-        """1 for a group whose pods are of the kind, otherwise 0."""
+        """1 for a group whose pods match, otherwise 0."""
         if self.living and group.terminating:
             return 0
         return int(all(selector.matches(group.namespace, group.labels, labels_of) for selector in self.selectors))
@@ -103,13 +103,13 @@ class PodGroups:
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
-        self._tallies = TopologyCounts(labels_of)
-        self._held = PlacedPodTerms(labels_of)
+        self._topology_counts = TopologyCounts(labels_of)
+        self._terms = PlacedPodTerms(labels_of)
         self.namespaces = 0
-        """The version of what is known of namespaces."""
+        """The version of the namespaces' labels."""
 
     def of(self, pod: Pod) -> PodGroup:
-        """The pod's group; a new one is kept from its first count on."""
+        """The pod's group; a new one is stored when it is first counted."""
         affinity = _pod_terms(pod.spec.affinity)
         key = (
             pod.metadata.namespace,
@@ -122,28 +122,28 @@ class PodGroups:
     def count(self, group: PodGroup, row: int, by: int) -> None:
         """Count pods of the group on a row, or off it."""
         if not group.counts:
-            self._keep(group)
+            self._add(group)
         left = group.counts.get(row, 0) + by
         if left:
             group.counts[row] = left
         else:
             group.counts.pop(row, None)
-        for tally, times in group.tallies:
-            tally.counts[row] += times * by
+        for counter, times in group.counters:
+            counter.counts[row] += times * by
         if not group.counts:
-            self._let_go(group)
+            self._remove(group)
 
-    def count_pods(self, kind: PodQuery) -> PodCounts:
-        """How many pods of a kind are on each row."""
-        return self._tallies.of(kind, self.all, self.namespaces)
+    def count_pods(self, query: PodQuery) -> PodCounts:
+        """How many pods that match a query are on each row."""
+        return self._topology_counts.of(query, self.all, self.namespaces)
 
     def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
-        """The different terms of placed pods that mean a pod with these labels."""
-        return self._held.meaning(point, namespace, labels, self.namespaces)
+        """The different affinity terms of placed pods that match a pod with these labels."""
+        return self._terms.matching(point, namespace, labels, self.namespaces)
 
     def reserve(self, capacity: int) -> None:
         """Make room for this many rows."""
-        self._tallies.reserve(capacity)
+        self._topology_counts.reserve(capacity)
 
     def in_namespace(self, namespace: str) -> Iterable[PodGroup]:
         """The groups of a namespace."""
@@ -153,72 +153,72 @@ class PodGroups:
         """Every group."""
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
-    def _keep(self, group: PodGroup) -> None:
+    def _add(self, group: PodGroup) -> None:
         self._by_namespace.setdefault(group.namespace, {})[group.key] = group
-        self._tallies.join(group)
-        self._held.add(group, 1)
+        self._topology_counts.join(group)
+        self._terms.add(group, 1)
 
-    def _let_go(self, group: PodGroup) -> None:
+    def _remove(self, group: PodGroup) -> None:
         groups = self._by_namespace[group.namespace]
         del groups[group.key]
-        self._held.add(group, -1)
+        self._terms.add(group, -1)
         if not groups:
             del self._by_namespace[group.namespace]
 
 
 class TopologyCounts:
-    """The tallies that were asked for last."""
+    """The counts of the queries used last."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._tallies: OrderedDict[PodQuery, PodCounts] = OrderedDict()
+        self._by_query: OrderedDict[PodQuery, PodCounts] = OrderedDict()
         self._capacity = 0
 
     def __len__(self) -> int:
-        return len(self._tallies)
+        return len(self._by_query)
 
-    def of(self, kind: PodQuery, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
-        """The tally of a kind; counted from all groups when it is new, or when ``namespaces`` (a version) moved on."""
-        tally = self._tallies.get(kind)
-        if tally is not None and (tally.namespaces_seen == namespaces or not kind.uses_namespace_labels):
-            self._tallies.move_to_end(kind)
-            return tally
+    def of(self, query: PodQuery, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
+        """The counts of a query; computed anew for a new query, or when ``namespaces`` (a version) has changed."""
+        counter = self._by_query.get(query)
+        if counter is not None and (counter.namespaces_seen == namespaces or not query.uses_namespace_labels):
+            self._by_query.move_to_end(query)
+            return counter
         every = list(groups())
-        if tally is not None:
-            self._drop(kind, every)
-        return self._make(kind, every, namespaces)
+        if counter is not None:
+            self._drop(query, every)
+        return self._make(query, every, namespaces)
 
     def join(self, group: PodGroup) -> None:
-        """Count a group's pods from now on; it has none yet."""
-        answers = ((tally, kind.times(group, self._labels_of)) for kind, tally in self._tallies.items())
-        group.tallies = [(tally, times) for tally, times in answers if times]
+        """Include a new group's pods from now on; it has none yet."""
+        answers = ((counter, query.times(group, self._labels_of)) for query, counter in self._by_query.items())
+        group.counters = [(counter, times) for counter, times in answers if times]
 
     def reserve(self, capacity: int) -> None:
         """Make room for this many rows."""
         if capacity != self._capacity:
             self._capacity = capacity
-            for tally in self._tallies.values():
-                tally.counts = grown(tally.counts, capacity)
+            for counter in self._by_query.values():
+                counter.counts = grown(counter.counts, capacity)
 
-    def _make(self, kind: PodQuery, groups: list[PodGroup], namespaces: int) -> PodCounts:
-        tally = self._tallies[kind] = PodCounts(self._capacity, namespaces)
+    def _make(self, query: PodQuery, groups: list[PodGroup], namespaces: int) -> PodCounts:
+        counter = self._by_query[query] = PodCounts(self._capacity, namespaces)
         for group in groups:
-            times = kind.times(group, self._labels_of)
+            times = query.times(group, self._labels_of)
             if times:
-                group.tallies.append((tally, times))
-                tally.counts[list(group.counts)] += np.array(list(group.counts.values()), dtype=np.int32) * times
-        while len(self._tallies) > max(_MIN_TALLIES, _MAX_BYTES // (4 * self._capacity)):
-            self._drop(next(iter(self._tallies)), groups)
-        return tally
+                group.counters.append((counter, times))
+                counter.counts[list(group.counts)] += np.array(list(group.counts.values()), dtype=np.int32) * times
+        while len(self._by_query) > max(_MIN_QUERIES, _MAX_BYTES // (4 * self._capacity)):
+            self._drop(next(iter(self._by_query)), groups)
+        return counter
 
-    def _drop(self, kind: PodQuery, groups: Iterable[PodGroup]) -> None:
-        tally = self._tallies.pop(kind)
+    def _drop(self, query: PodQuery, groups: Iterable[PodGroup]) -> None:
+        counter = self._by_query.pop(query)
         for group in groups:
-            group.tallies = [entry for entry in group.tallies if entry[0] is not tally]
+            group.counters = [entry for entry in group.counters if entry[0] is not counter]
 
 
 class PodCounts:
-    """The pods of one kind. ``counts``: int32[capacity], to be read only."""
+    """The counts of one query. ``counts``: int32[capacity], read only."""
 
     __slots__ = ("counts", "namespaces_seen")
 
@@ -228,50 +228,48 @@ class PodCounts:
 
 
 class PlacedPodTerms:
-    """Every different term once, by point, however many pods have it."""
+    """The different affinity terms of placed pods, by kind, with the number of groups that have each."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._held: dict[AffinityTermKind, Counter[AffinityTerm]] = {point: Counter() for point in AffinityTermKind}
-        self._remembered: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[AffinityTerm, ...]] = (
-            OrderedDict()
-        )
+        self._terms: dict[AffinityTermKind, Counter[AffinityTerm]] = {point: Counter() for point in AffinityTermKind}
+        self._cached: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[AffinityTerm, ...]] = OrderedDict()
         self._namespaces_seen = 0
 
     def add(self, group: PodGroup, by: int) -> None:
-        """A group of pods comes (1) or goes (-1)."""
-        for point, held in self._held.items():
+        """A group is added (1) or removed (-1)."""
+        for point, terms in self._terms.items():
             for term in group.terms.at(point):
-                held[term] += by
-                if held[term] == by or not held[term]:
-                    self._remembered.clear()
-                if not held[term]:
-                    del held[term]
+                terms[term] += by
+                if terms[term] == by or not terms[term]:
+                    self._cached.clear()
+                if not terms[term]:
+                    del terms[term]
 
-    def meaning(
+    def matching(
         self, point: AffinityTermKind, namespace: str, labels: LabelItems, namespaces: int
     ) -> tuple[AffinityTerm, ...]:
-        """The terms that mean a pod with these labels; ``namespaces`` is the version of what is known of them."""
-        if not self._held[point]:
+        """The terms that match a pod with these labels; ``namespaces`` is the version of the namespaces' labels."""
+        if not self._terms[point]:
             return ()
         if namespaces != self._namespaces_seen:
-            self._remembered.clear()
+            self._cached.clear()
             self._namespaces_seen = namespaces
         key = (point, namespace, labels)
-        known = self._remembered.get(key)
+        known = self._cached.get(key)
         if known is None:
-            known = self._remembered[key] = self._find(point, namespace, dict(labels))
-            if len(self._remembered) > _MAX_REMEMBERED:
-                self._remembered.popitem(last=False)
+            known = self._cached[key] = self._find(point, namespace, dict(labels))
+            if len(self._cached) > _MAX_CACHED:
+                self._cached.popitem(last=False)
         return known
 
     def _find(self, point: AffinityTermKind, namespace: str, labels: dict[str, str]) -> tuple[AffinityTerm, ...]:
-        held = self._held[point]
-        return tuple(term for term in held if term.selector.matches(namespace, labels, self._labels_of))
+        terms = self._terms[point]
+        return tuple(term for term in terms if term.selector.matches(namespace, labels, self._labels_of))
 
 
 def label_items(labels: Mapping[str, str] | None) -> LabelItems:
-    """Labels in order: equal for equal labels, and good as a key."""
+    """Labels in order: equal for equal labels, and hashable."""
     return tuple(sorted((labels or {}).items()))
 
 

@@ -50,59 +50,46 @@ _MAX_STATUSES: Final = 1024
 """How many different statuses of a filter are kept beyond one a row: reasons with numbers in them pile up."""
 
 
-class FilterColumn:
-    """One filter's verdict on every row: ``codes`` int32[capacity], index into ``statuses``."""
+class EquivalenceCache:
+    """The classes that were ranked last on one Snapshot by one profile, as many as fit into a bound."""
 
-    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
-        self.plugin = plugin
-        self.codes = codes
-        self.statuses: list[Status] = [SUCCESS]
-        self.errors = False
-        self._ids: dict[Status, int] = {SUCCESS: 0}
+    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
+        self.snapshot = snapshot
+        self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
+        self.local_filters = [f for f in profile.filters if f.is_row_local]
+        self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
+        self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
+        self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
 
-    def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
-        """Keep verdicts, one a row."""
-        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
-        self.codes[rows] = ids[verdicts.codes]
+    @classmethod
+    def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
+        """The cache of the profile; it lives as long as the Snapshot."""
+        return snapshot.derived(("equivalence cache", profile), lambda: cls(snapshot, profile))
 
-    def write_one(self, row: int, status: Status) -> None:
-        """Keep one verdict."""
-        self.codes[row] = self._intern(status)
-
-    def _intern(self, status: Status) -> int:
-        status = Status(status.code, status.reasons, self.plugin.name) if not status.is_success else SUCCESS
-        number = self._ids.get(status)
-        if number is None:
-            number = self._ids[status] = len(self.statuses)
-            self.statuses.append(status)
-            self.errors = self.errors or status.code is Code.ERROR
-        return number
-
-
-class ScoreColumn:
-    """One plugin's raw score of every row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100."""
-
-    def __init__(self, entry: WeightedScore, capacity: int) -> None:
-        self.plugin = entry.plugin
-        self.weight = entry.weight
-        self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
-        self.in_range = True
+    def __len__(self) -> int:
+        return len(self._classes)
 
     @property
-    def normalizes(self) -> bool:
-        """Whether the raw scores are still to be normalized."""
-        return isinstance(self.plugin, NormalizePlugin)
+    def bound(self) -> int:
+        """How many classes are kept."""
+        row_bytes = 1 + 4 * len(self.local_filters) + 8 * len(self.local_scores)
+        return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
 
-    def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
-        """Keep raw scores, one a row."""
-        self.scores[rows] = scores
-        if self.in_range and len(scores):
-            self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
+    def results_of(self, pod: Pod) -> ClassResults:
+        """The results of the pod's class; for a class that is not cached, row-local PreFilter plugins run first.
 
-    def write_one(self, row: int, score: int) -> None:
-        """Keep one raw score."""
-        self.scores[row] = score
-        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
+        Raises:
+            PluginFailure: one of them failed; the class is not cached then.
+        """
+        pod_class = self.snapshot.class_of(pod)
+        results = self._classes.get(pod_class)
+        if results is None:
+            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
+            while len(self._classes) > self.bound:
+                self._classes.popitem(last=False)
+        else:
+            self._classes.move_to_end(pod_class)
+        return results
 
 
 class ClassResults:
@@ -232,51 +219,64 @@ class ClassResults:
         return rows, Nodes(snapshot, rows)
 
 
+class FilterColumn:
+    """One filter's verdict on every row: ``codes`` int32[capacity], index into ``statuses``."""
+
+    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
+        self.plugin = plugin
+        self.codes = codes
+        self.statuses: list[Status] = [SUCCESS]
+        self.errors = False
+        self._ids: dict[Status, int] = {SUCCESS: 0}
+
+    def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
+        """Keep verdicts, one a row."""
+        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
+        self.codes[rows] = ids[verdicts.codes]
+
+    def write_one(self, row: int, status: Status) -> None:
+        """Keep one verdict."""
+        self.codes[row] = self._intern(status)
+
+    def _intern(self, status: Status) -> int:
+        status = Status(status.code, status.reasons, self.plugin.name) if not status.is_success else SUCCESS
+        number = self._ids.get(status)
+        if number is None:
+            number = self._ids[status] = len(self.statuses)
+            self.statuses.append(status)
+            self.errors = self.errors or status.code is Code.ERROR
+        return number
+
+
+class ScoreColumn:
+    """One plugin's raw score of every row: ``scores`` int64[capacity]. ``in_range``: no row was ever outside 0..100."""
+
+    def __init__(self, entry: WeightedScore, capacity: int) -> None:
+        self.plugin = entry.plugin
+        self.weight = entry.weight
+        self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self.in_range = True
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the raw scores are still to be normalized."""
+        return isinstance(self.plugin, NormalizePlugin)
+
+    def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
+        """Keep raw scores, one a row."""
+        self.scores[rows] = scores
+        if self.in_range and len(scores):
+            self.in_range = bool(scores.min() >= MIN_SCORE and scores.max() <= MAX_SCORE)
+
+    def write_one(self, row: int, score: int) -> None:
+        """Keep one raw score."""
+        self.scores[row] = score
+        self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
+
+
 def _to_evaluate(changed: ChangedRows, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
     """Which plugins to run on which rows: all where the node changed, some where only its pods did."""
     of_pods = [plugin for plugin in plugins if Reads.PODS in plugin.reads]
     others = [plugin for plugin in plugins if Reads.PODS not in plugin.reads]
     pairs = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
     return [(rows, chosen) for rows, chosen in pairs if rows and (chosen or rows is changed.nodes)]
-
-
-class EquivalenceCache:
-    """The classes that were ranked last on one Snapshot by one profile, as many as fit into a bound."""
-
-    def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
-        self.snapshot = snapshot
-        self.local_pre_filters = [p for p in profile.pre_filters if p.is_row_local]
-        self.local_filters = [f for f in profile.filters if f.is_row_local]
-        self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
-        self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
-        self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, profile: Profile) -> EquivalenceCache:
-        """The cache of the profile; it lives as long as the Snapshot."""
-        return snapshot.derived(("equivalence cache", profile), lambda: cls(snapshot, profile))
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    @property
-    def bound(self) -> int:
-        """How many classes are kept."""
-        row_bytes = 1 + 4 * len(self.local_filters) + 8 * len(self.local_scores)
-        return max(_MIN_CLASSES, _MAX_BYTES // (row_bytes * self.snapshot.columns.capacity))
-
-    def results_of(self, pod: Pod) -> ClassResults:
-        """The results of the pod's class; for a class that is not cached, row-local PreFilter plugins run first.
-
-        Raises:
-            PluginFailure: one of them failed; the class is not cached then.
-        """
-        pod_class = self.snapshot.class_of(pod)
-        results = self._classes.get(pod_class)
-        if results is None:
-            results = self._classes[pod_class] = ClassResults(self, pod, pod_class)
-            while len(self._classes) > self.bound:
-                self._classes.popitem(last=False)
-        else:
-            self._classes.move_to_end(pod_class)
-        return results

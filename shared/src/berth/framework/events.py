@@ -1,4 +1,4 @@
-"""What happens in a cluster, and which plugin is helped by what: the words of EnqueueExtensions."""
+"""Cluster events, and which of them a plugin names in EnqueueExtensions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from berth.api.resources import pod_requests
 
 
 class Resource(StrEnum):
-    """What an event is about: kinds of Kubernetes, and berth's own sources."""
+    """The kind of an event's object: kinds of Kubernetes, and berth's own sources."""
 
     POD = "Pod"
     NODE = "Node"
@@ -31,20 +31,20 @@ class Resource(StrEnum):
     VOLUME_ATTACHMENT = "VolumeAttachment"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NOMINATION = "nomination"
-    """Room that was made for a pod: DELETE says that it is free for others."""
+    """A pod's nominated node: DELETE when the nomination ends."""
     BANDWIDTH = "bandwidth"
     """Live traffic of a node."""
     FACTS = "facts"
-    """Data from outside that a plugin reads."""
+    """External data that a plugin reads."""
 
 
 class Action(IntFlag):
-    """What happened to it. An update says which part changed."""
+    """What happened to the object. An update names the part that changed."""
 
     ADD = auto()
     DELETE = auto()
     UPDATE = auto()
-    """An update of a resource of which parts are not told apart."""
+    """An update of a resource whose parts are not distinguished."""
     UPDATE_NODE_ALLOCATABLE = auto()
     UPDATE_NODE_LABEL = auto()
     UPDATE_NODE_TAINT = auto()
@@ -63,13 +63,13 @@ NO_ACTION = Action(0)
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """A resource and one or more actions; a plugin's event matches when it shares one of them."""
+    """A resource and one or more actions; events match when they share one of them."""
 
     resource: Resource
     action: Action
 
     def matches(self, happened: ClusterEvent) -> bool:
-        """Whether what happened is among what this one stands for."""
+        """Whether ``happened`` is one of the events that this one stands for."""
         return self.resource is happened.resource and bool(self.action & happened.action)
 
 
@@ -77,7 +77,7 @@ class ClusterEvent:
 class LiveDataUpdate:
     """New live data of one node: what a hint gets as the new object of a BANDWIDTH or FACTS event.
 
-    ``data`` is the bucket's value as it was put (facts: whatever somebody put), None when it was removed.
+    ``data`` is the bucket's value as it was put (of facts: any JSON), None when it was removed.
     """
 
     source: LiveSource
@@ -86,12 +86,12 @@ class LiveDataUpdate:
 
 
 QueueingHint = Callable[[Pod, object, object], bool]
-"""(pod that was refused, old object or None, new object or None) -> whether trying it again makes sense."""
+"""(rejected pod, old object or None, new object or None) -> whether the event may make the pod schedulable."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventHint:
-    """An event that may help a pod that a plugin refused; ``hint`` looks closer, without one it always may."""
+    """An event that may make a rejected pod schedulable; without ``hint`` it always may."""
 
     event: ClusterEvent
     hint: QueueingHint | None = None

@@ -41,6 +41,8 @@ from berth.framework.interface import (
 )
 from berth.framework.search import NodeSearch
 
+P = TypeVar("P", bound=Plugin)
+
 
 class ServiceName(StrEnum):
     """The services that call plugins."""
@@ -66,10 +68,8 @@ POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
 }
 """What a plugin inherits from when it has an extension point."""
 
-
 REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
-"""Where a plugin can refuse a pod, so that its events are asked for."""
-
+"""Where a plugin can reject a pod, so that its events matter."""
 
 RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     PreEnqueuePlugin: (ServiceName.WATCHER,),
@@ -88,7 +88,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     BindPlugin: (ServiceName.BINDER,),
     PostBindPlugin: (ServiceName.BINDER,),
 }
-"""Where each point of a plugin is called, those included that no file names: the services that must have the plugin."""
+"""The services that call each extension point, also those that no configuration file names."""
 
 
 def services_of(point: Point) -> tuple[ServiceName, ...]:
@@ -96,16 +96,12 @@ def services_of(point: Point) -> tuple[ServiceName, ...]:
     return RUNS_IN[POINT_TYPES[point]]
 
 
-P = TypeVar("P", bound=Plugin)
+@dataclass(frozen=True, slots=True)
+class WeightedScore:
+    """A score plugin and what its normalized score is multiplied with."""
 
-
-class Factory(Protocol):
-    """What a profile needs of the registry's factories."""
-
-    @property
-    def build(self) -> Callable[[Any], Plugin]:
-        """Makes the plugin from its arguments."""
-        ...
+    plugin: ScorePlugin
+    weight: int
 
 
 @dataclass(eq=False)
@@ -139,7 +135,7 @@ class Profile:
 
     @cached_property
     def untouched_first(self) -> bool:
-        """Whether more pods make a node worse, or at least no better."""
+        """Whether no plugin prefers nodes with more pods."""
         return not any(score.plugin.packs for score in self.scores)
 
     @property
@@ -156,7 +152,7 @@ class Profile:
     def spreading(self) -> SpreadingPlugin | None:
         """The score plugin that keeps pods of a kind apart, if its weight outweighs all other scores together.
 
-        Then a node with fewer pods of the kind is better, whatever else is to be said of it.
+        Then a node with fewer pods of the kind is better, whatever the other scores are.
         """
         for score in self.scores:
             others = sum(other.weight for other in self.scores if other is not score)
@@ -166,25 +162,25 @@ class Profile:
 
     @cached_property
     def fixed_scores(self) -> frozenset[str]:
-        """The score plugins whose points no pod on a node can change."""
+        """The score plugins whose scores do not depend on the pods on a node."""
         plugins = (score.plugin for score in self.scores)
         return frozenset(p.name for p in plugins if p.is_row_local and Reads.PODS not in p.reads)
 
     def fixed_points(self, scores: Mapping[str, int]) -> int:
-        """What such plugins contribute to a node's points."""
+        """What these plugins contribute to a node's total."""
         return sum(scores.get(name, 0) for name in self.fixed_scores)
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:
-        """What the plugins of the scheduling cycle read beside the cluster's objects: a scorer's business."""
+        """Live data that plugins of the scheduling cycle read: the scorer subscribes to it."""
         scoring: tuple[Plugin, ...] = (*self.pre_scores, *(score.plugin for score in self.scores), *self.post_filters)
         return self.live_sources_of_filters.union(*(plugin.live_sources for plugin in scoring))
 
     @property
     def live_sources_of_filters(self) -> frozenset[LiveSource]:
-        """What the plugins read that are asked again before each commit: a binder's business."""
-        asked: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
-        return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in asked))
+        """Live data that plugins read which run again before each commit: the binder subscribes to it."""
+        plugins: tuple[Plugin, ...] = (*self.pre_filters, *self.filters, *self.reserves, *self.permits, *self.pre_binds)
+        return frozenset[LiveSource]().union(*(plugin.live_sources for plugin in plugins))
 
     @cached_property
     def _plugins_of_the_cycle(self) -> tuple[Plugin, ...]:
@@ -192,12 +188,12 @@ class Profile:
         return (*self.pre_filters, *self.filters, *self.post_filters, *scoring)
 
     def time_plugins(self, timing: CallTimer | None) -> None:
-        """From here on have the calls of the scheduling cycle timed; None: no longer."""
+        """Record the calls of the scheduling cycle from now on; None stops it."""
         for plugin in self._plugins_of_the_cycle:
             plugin.timing = timing
 
     def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """The smaller, the sooner the pod is tried; ``since`` is when it began to wait."""
+        """The pod with the smallest key is tried first; ``since`` is when it began to wait."""
         return self.queue_sort.sort_key(pod, since)
 
 
@@ -245,9 +241,10 @@ def _weighted(refs: Sequence[PluginRef], plugins: Mapping[str, Plugin]) -> tuple
     return tuple(WeightedScore(plugin, weight) for plugin, weight in found if isinstance(plugin, ScorePlugin))
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedScore:
-    """A score plugin and what its normalized score is multiplied with."""
+class Factory(Protocol):
+    """What a profile needs of the registry's factories."""
 
-    plugin: ScorePlugin
-    weight: int
+    @property
+    def build(self) -> Callable[[Any], Plugin]:
+        """Makes the plugin from its arguments."""
+        ...

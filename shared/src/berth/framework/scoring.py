@@ -35,6 +35,10 @@ from berth.framework.plugincalls import (
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.state import CycleState
 
+_POD_BITS = 20
+
+_MAX_PODS = (1 << _POD_BITS) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -44,7 +48,7 @@ class Scored:
     parts: dict[str, Scores]
 
     def of(self, positions: RowIndex) -> list[dict[str, int]]:
-        """The points of some nodes by plugin."""
+        """For each position, the points by plugin."""
         columns = [scores[positions].tolist() for scores in self.parts.values()]
         rows = zip(*columns, strict=True) if columns else [()] * len(positions)
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
@@ -76,30 +80,6 @@ def score(  # noqa: PLR0913 - the parts of one cycle
     return Scored(totals, parts)
 
 
-def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> Scores | None:
-    """Normalized and weighted; None for a plugin that is skipped. Not to be changed: it may be the cached array."""
-    plugin = entry.plugin
-    in_range = False
-    if plugin.is_row_local:
-        column = results.score_columns.get(plugin.name)
-        if column is None:
-            return None
-        scores, in_range = nodes.take(column.scores), column.in_range
-    else:
-        scores = run_score_on_all(plugin, state, pod, nodes)
-    if isinstance(plugin, NormalizePlugin):
-        scores, in_range = run_normalize(plugin, state, pod, scores, nodes), False
-    if not in_range:
-        check_range(plugin, scores)
-    return scores if entry.weight == 1 else scores * entry.weight
-
-
-_POD_BITS = 20
-
-
-_MAX_PODS = (1 << _POD_BITS) - 1
-
-
 def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> RowIndex:
     """Positions in ``nodes`` of the best ``count``, best first.
 
@@ -118,39 +98,6 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
         tied = tied[chosen[: count - len(above)]]
     best = np.concatenate((above, tied))
     return contenders[best[np.lexsort((seeded_hashes(columns.name_hash[rows[best]], seed), -keys[best]))]]
-
-
-def _with_most_points(totals: Scores, count: int) -> RowIndex:
-    """Positions of the ``count`` largest totals and of all that are equal to the least of them."""
-    if len(totals) <= count:
-        return np.arange(len(totals))
-    return np.flatnonzero(totals >= _last_of_best(totals, count))
-
-
-def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
-    """Positions of keys above the ``count``-th largest (fewer than ``count``), and of those equal to it."""
-    last = _last_of_best(keys, count) if len(keys) > count else int(keys.min())
-    return np.flatnonzero(keys > last), np.flatnonzero(keys == last)
-
-
-def _last_of_best(keys: Scores, count: int) -> int:
-    """The ``count``-th largest of more than so many.
-
-    The largest of each of ``count`` parts: so many are at least as large as the least of these. Mostly few are larger,
-    and only those have to be partitioned.
-    """
-    part = len(keys) // count
-    bound = int(keys[: part * count].reshape(count, part).max(axis=1).min())
-    above = keys[keys > bound]
-    return bound if len(above) < count else int(np.partition(above, -count)[-count])
-
-
-def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
-    """Hashes mixed with a seed (the finalizer of splitmix64): each seed gives another order."""
-    x = hashes ^ seed
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def counted_pods(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
@@ -191,3 +138,54 @@ def nodes_with_fewer_pods(pod: Pod, snapshot: Snapshot, profile: Profile, *, tha
     counts = np.where(nodes.exists, counted_pods(pod, nodes, profile), than)
     rows = np.flatnonzero(counts < than)
     return [snapshot.rows.names[row] for row in rows[np.argsort(counts[rows], kind="stable")].tolist()]
+
+
+def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> Scores | None:
+    """Normalized and weighted; None for a plugin that is skipped. Not to be changed: it may be the cached array."""
+    plugin = entry.plugin
+    in_range = False
+    if plugin.is_row_local:
+        column = results.score_columns.get(plugin.name)
+        if column is None:
+            return None
+        scores, in_range = nodes.take(column.scores), column.in_range
+    else:
+        scores = run_score_on_all(plugin, state, pod, nodes)
+    if isinstance(plugin, NormalizePlugin):
+        scores, in_range = run_normalize(plugin, state, pod, scores, nodes), False
+    if not in_range:
+        check_range(plugin, scores)
+    return scores if entry.weight == 1 else scores * entry.weight
+
+
+def _with_most_points(totals: Scores, count: int) -> RowIndex:
+    """Positions of the ``count`` largest totals and of all that are equal to the least of them."""
+    if len(totals) <= count:
+        return np.arange(len(totals))
+    return np.flatnonzero(totals >= _last_of_best(totals, count))
+
+
+def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
+    """Positions of keys above the ``count``-th largest (fewer than ``count``), and of those equal to it."""
+    last = _last_of_best(keys, count) if len(keys) > count else int(keys.min())
+    return np.flatnonzero(keys > last), np.flatnonzero(keys == last)
+
+
+def _last_of_best(keys: Scores, count: int) -> int:
+    """The ``count``-th largest of more than so many.
+
+    The largest of each of ``count`` parts: so many are at least as large as the least of these. Mostly few are larger,
+    and only those have to be partitioned.
+    """
+    part = len(keys) // count
+    bound = int(keys[: part * count].reshape(count, part).max(axis=1).min())
+    above = keys[keys > bound]
+    return bound if len(above) < count else int(np.partition(above, -count)[-count])
+
+
+def seeded_hashes(hashes: npt.NDArray[np.uint64], seed: np.uint64) -> npt.NDArray[np.uint64]:
+    """Hashes mixed with a seed (the finalizer of splitmix64): each seed gives another order."""
+    x = hashes ^ seed
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -16,7 +16,7 @@ from berth.api.config.configuration import EVERY_NODE
 from berth.cluster.nodes import Mask, RowIndex
 
 MIN_FEASIBLE_NODES: Final = 100
-"""Fewer nodes than that are never looked for, as in kube-scheduler: a choice among few is no choice."""
+"""As kube-scheduler's minFeasibleNodesToFind: a choice among fewer nodes is no choice."""
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
@@ -28,7 +28,7 @@ def nodes_to_find(count: int, percentage: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundNodes:
-    """``rows``: feasible nodes, ascending. ``evaluated``: how many nodes were looked at to find them."""
+    """``rows``: feasible nodes, ascending. ``evaluated``: how many nodes had to be filtered to find them."""
 
     rows: RowIndex
     evaluated: int
@@ -44,7 +44,7 @@ class NodeSearch:
         """The first ``wanted`` feasible rows from where the last search ended, around the end of the rows."""
         rows, count = np.flatnonzero(feasible), int(np.count_nonzero(exists))
         if len(rows) <= wanted:
-            return FoundNodes(rows, count)  # all were looked at: the next search begins where this one did
+            return FoundNodes(rows, count)  # all were filtered: the next search begins where this one did
         begin = self.next_row if self.next_row < len(feasible) else 0
         in_turn = np.roll(rows, -int(np.searchsorted(rows, begin)))[:wanted]
         last = int(in_turn[-1])

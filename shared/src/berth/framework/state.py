@@ -1,4 +1,4 @@
-"""CycleState: what the plugins of one cycle tell themselves and each other, under typed keys."""
+"""CycleState: what plugins store during one cycle, under typed keys."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class StateMissingError(LookupError):
-    """A plugin reads what nobody wrote in this cycle: its PreFilter or PreScore did not run, or said Skip."""
+    """The key was not written in this cycle: PreFilter or PreScore did not run, or returned Skip."""
 
 
 class StateKey(Generic[T]):
-    """Under what a value of one type is kept. Keys of one name are still two keys: keep it in a constant."""
+    """The key of a value of one type. Two keys of the same name are different: keep the key in a constant."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,7 +22,7 @@ class StateKey(Generic[T]):
 
 @runtime_checkable
 class Cloneable(Protocol):
-    """A value that AddPod and RemovePod change: every supposition gets its own."""
+    """A value that AddPod and RemovePod change: it is copied before they run."""
 
     def clone(self) -> Self:
         """A copy that may be changed."""
@@ -30,9 +30,9 @@ class Cloneable(Protocol):
 
 
 class CycleState:
-    """The state of one cycle. ``pod_class`` is what follows from the pod's spec, computed once for all of its class.
+    """The state of one cycle. ``pod_class`` is the pod's equivalence class.
 
-    ``shared`` is the state that plugins which read only the spec have filled once for the whole class.
+    ``shared`` is the state that row-local plugins have written once for the whole class.
     """
 
     __slots__ = ("_shared", "_values", "pod_class")
@@ -43,14 +43,14 @@ class CycleState:
         self._values: dict[StateKey[Any], Any] = {}
 
     def write(self, key: StateKey[T], value: T) -> None:
-        """Keep a value for the rest of the cycle."""
+        """Store a value for the rest of the cycle."""
         self._values[key] = value
 
     def read(self, key: StateKey[T]) -> T:
-        """What was kept.
+        """The stored value.
 
         Raises:
-            StateMissingError: nothing was.
+            StateMissingError: there is none.
         """
         if key in self._values:
             value: T = self._values[key]
@@ -60,14 +60,14 @@ class CycleState:
         raise StateMissingError(f"reading {key.name!r}: nobody wrote it in this cycle")
 
     def find(self, key: StateKey[T]) -> T | None:
-        """The same; None when nothing was kept: for a plugin that a profile may ask at one of its points only."""
+        """The stored value or None: for a plugin that a profile may enable at one of its points only."""
         try:
             return self.read(key)
         except StateMissingError:
             return None
 
     def clone(self) -> CycleState:
-        """A state to suppose something in: values that can be cloned are."""
+        """A copy; values that can be cloned are cloned."""
         copy = CycleState(self.pod_class, self._shared)
         copy._values = {k: v.clone() if isinstance(v, Cloneable) else v for k, v in self._values.items()}
         return copy

@@ -1,9 +1,6 @@
-"""What an extension point answers: a Status. A rejection is a value; exceptions are for bugs and I/O.
+"""What extension points answer: a Status for one node, Verdicts for many; and the Diagnosis of a whole cycle.
 
-What a Filter says of many nodes at once.
-
-
-Why nodes were refused: by plugin and reason for people, by node for PostFilter, in kube-scheduler's words.
+A rejection is a value; exceptions are for bugs and I/O. The messages are kube-scheduler's.
 """
 
 from __future__ import annotations
@@ -19,6 +16,20 @@ import numpy.typing as npt
 
 from berth.api.messages import Rejection
 
+Codes = npt.NDArray[np.int32]
+
+Mask = npt.NDArray[np.bool_]
+
+NO_NODES = "no nodes available to schedule pods"
+
+EXAMPLES = 3
+"""How many nodes a rejection names."""
+
+RowIndex = npt.NDArray[np.intp]
+
+_MAX_TABLE_WIDTH: Final = 12
+"""Up to this width a table of all values is quicker than sorting."""
+
 
 class Code(IntEnum):
     """The codes of the Kubernetes scheduling framework."""
@@ -26,18 +37,18 @@ class Code(IntEnum):
     SUCCESS = 0
     ERROR = 1
     UNSCHEDULABLE = 2
-    """Not here as things stand; evicting pods may help."""
+    """The pod does not fit now; evicting pods may help."""
     UNSCHEDULABLE_AND_UNRESOLVABLE = 3
-    """Not here, and evicting pods does not help."""
+    """The pod does not fit, and evicting pods does not help."""
     WAIT = 4
     SKIP = 5
-    """The plugin has nothing to say about this pod: its Filter or Score is left out."""
+    """The plugin's Filter or Score does not apply to the pod and is left out."""
     PENDING = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A code and, unless it is success, the reasons in the words that kube-scheduler uses."""
+    """A code and, unless it is success, the reasons in kube-scheduler's words."""
 
     code: Code
     reasons: tuple[str, ...] = ()
@@ -45,49 +56,36 @@ class Status:
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Status:
-        """Not here as things stand; evicting pods may help."""
+        """The pod does not fit now; evicting pods may help."""
         return cls(Code.UNSCHEDULABLE, reasons)
 
     @classmethod
     def unresolvable(cls, *reasons: str) -> Status:
-        """Not here, and evicting pods does not help."""
+        """The pod does not fit, and evicting pods does not help."""
         return cls(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
 
     @classmethod
     def error(cls, *reasons: str) -> Status:
-        """The question could not be answered."""
+        """The plugin could not decide."""
         return cls(Code.ERROR, reasons)
 
     @property
     def is_success(self) -> bool:
-        """Whether the answer is yes."""
         return self.code is Code.SUCCESS
 
     @property
     def is_skip(self) -> bool:
-        """Whether the plugin has nothing to say."""
         return self.code is Code.SKIP
 
     @property
     def is_rejection(self) -> bool:
-        """Whether the answer is no, of either kind."""
+        """Whether the pod does not fit, for whatever reason."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 
 SUCCESS = Status(Code.SUCCESS)
 
-
 SKIP = Status(Code.SKIP)
-
-
-Codes = npt.NDArray[np.int32]
-
-
-Mask = npt.NDArray[np.bool_]
-
-
-_MAX_TABLE_WIDTH: Final = 12
-"""Up to here a table of all values is quicker than sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +101,9 @@ class Verdicts:
         return cls(np.zeros(count, dtype=np.int32))
 
     @classmethod
-    def refusing(cls, refused: Mask, status: Status) -> Verdicts:
-        """The same answer for all nodes that are refused."""
-        return cls(refused.astype(np.int32), (SUCCESS, status))
+    def refusing(cls, rejected: Mask, status: Status) -> Verdicts:
+        """One status for all rejected nodes."""
+        return cls(rejected.astype(np.int32), (SUCCESS, status))
 
     @classmethod
     def of_bits(cls, bits: npt.NDArray[np.int64], width: int, status_of: Callable[[int], Status]) -> Verdicts:
@@ -123,54 +121,27 @@ class Verdicts:
         return cls(np.array(codes, dtype=np.int32), tuple(known))
 
 
-def _numbered(values: npt.NDArray[np.int64], width: int) -> tuple[list[int], npt.NDArray[np.intp]]:
-    """The values that occur, rising, and for each element the place of its value among them."""
-    if width > _MAX_TABLE_WIDTH:
-        present, places = np.unique(values, return_inverse=True)
-        return present.tolist(), places
-    present = np.flatnonzero(np.bincount(values))
-    table = np.zeros(int(present[-1]) + 1, dtype=np.intp)
-    table[present] = np.arange(len(present))
-    return present.tolist(), table[values]
-
-
-NO_NODES = "no nodes available to schedule pods"
-
-EXAMPLES = 3
-"""How many nodes a rejection names."""
-
-RowIndex = npt.NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class DiagnosisEntry:
-    """Rows that were refused with one status; the status names the plugin."""
-
-    status: Status
-    rows: RowIndex
-
-
 @dataclass(slots=True)
 class Diagnosis:
-    """All refused rows. ``node_count`` is how many nodes there are."""
+    """The rejected rows with their statuses. ``node_count`` is how many nodes there are."""
 
     node_count: int
     entries: list[DiagnosisEntry] = field(default_factory=list)
 
     def add(self, status: Status, rows: RowIndex) -> None:
-        """Rows that one status refuses."""
+        """Add rows that are rejected with one status."""
         if len(rows):
             self.entries.append(DiagnosisEntry(status, rows))
 
     def add_codes(self, statuses: Sequence[Status], codes: Codes, rejected: Mask) -> None:
-        """Rows that a filter refuses: ``codes`` index into ``statuses``."""
+        """Add rows that a filter rejects: ``codes`` index into ``statuses``."""
         rows = np.flatnonzero(rejected)
-        there = codes[rows]
-        for code in np.flatnonzero(np.bincount(there)).tolist():
-            self.add(statuses[code], rows[there == code])
+        present = codes[rows]
+        for code in np.flatnonzero(np.bincount(present)).tolist():
+            self.add(statuses[code], rows[present == code])
 
     def status_of(self, row: int) -> Status | None:
-        """Why the row was refused, if it was."""
+        """The status with which the row was rejected; None when it was not."""
         return next((r.status for r in self.entries if row in r.rows), None)
 
     def resolvable_rows(self) -> RowIndex:
@@ -185,10 +156,10 @@ class Diagnosis:
     def rejections(self, names: Sequence[str]) -> tuple[Rejection, ...]:
         """One for each plugin and reason, the most frequent first; ``names`` are the rows' nodes."""
         groups: dict[tuple[str, str], list[DiagnosisEntry]] = {}
-        for refusal in self.entries:
-            for reason in refusal.status.reasons:
-                groups.setdefault((refusal.status.plugin, reason), []).append(refusal)
-        made = [_rejection(plugin, reason, refusals, names) for (plugin, reason), refusals in groups.items()]
+        for entry in self.entries:
+            for reason in entry.status.reasons:
+                groups.setdefault((entry.status.plugin, reason), []).append(entry)
+        made = [_rejection(plugin, reason, entries, names) for (plugin, reason), entries in groups.items()]
         return tuple(sorted(made, key=lambda r: (-r.nodes, r.plugin, r.reason)))
 
     def message(self) -> str:
@@ -196,24 +167,43 @@ class Diagnosis:
         if self.node_count == 0:
             return NO_NODES
         counts: Counter[str] = Counter()
-        for refusal in self.entries:
-            for reason in refusal.status.reasons:
-                counts[reason] += len(refusal.rows)
+        for entry in self.entries:
+            for reason in entry.status.reasons:
+                counts[reason] += len(entry.rows)
         return unavailable(self.node_count, sorted(f"{count} {reason}" for reason, count in counts.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class DiagnosisEntry:
+    """Rows that were rejected with one status; the status names the plugin."""
+
+    status: Status
+    rows: RowIndex
+
+
 def unavailable(node_count: int, reasons: Iterable[str]) -> str:
-    """The sentence that begins every "no"."""
+    """The beginning of every FailedScheduling message."""
     listed = ", ".join(reasons)
     return f"0/{node_count} nodes are available:{f' {listed}.' if listed else ''}"
 
 
-def _rejection(plugin: str, reason: str, refusals: Sequence[DiagnosisEntry], names: Sequence[str]) -> Rejection:
-    first = sorted(row for refusal in refusals for row in refusal.rows[:EXAMPLES].tolist())[:EXAMPLES]
+def _numbered(values: npt.NDArray[np.int64], width: int) -> tuple[list[int], npt.NDArray[np.intp]]:
+    """The values that occur, ascending, and for each element the index of its value among them."""
+    if width > _MAX_TABLE_WIDTH:
+        present, places = np.unique(values, return_inverse=True)
+        return present.tolist(), places
+    present = np.flatnonzero(np.bincount(values))
+    table = np.zeros(int(present[-1]) + 1, dtype=np.intp)
+    table[present] = np.arange(len(present))
+    return present.tolist(), table[values]
+
+
+def _rejection(plugin: str, reason: str, entries: Sequence[DiagnosisEntry], names: Sequence[str]) -> Rejection:
+    first = sorted(row for entry in entries for row in entry.rows[:EXAMPLES].tolist())[:EXAMPLES]
     return Rejection(
         plugin=plugin,
         reason=reason,
-        nodes=sum(len(refusal.rows) for refusal in refusals),
+        nodes=sum(len(entry.rows) for entry in entries),
         examples=[names[row] for row in first],
-        resolvable=any(refusal.status.code is Code.UNSCHEDULABLE for refusal in refusals),
+        resolvable=any(entry.status.code is Code.UNSCHEDULABLE for entry in entries),
     )

@@ -123,17 +123,17 @@ def assume_pod_volumes(pod_volumes: PodVolumeBindings, node: str, snapshot: Snap
     """Shows volumes and claims in the Snapshot as they will be, so that no other pod gets them."""
     volumes, claims = snapshot.objects(PersistentVolume), snapshot.objects(PersistentVolumeClaim)
     for claim, volume in pod_volumes.static_bindings:
-        volumes.suppose(volume.metadata.name, _with_claim_ref(volume, claim))
+        volumes.assume(volume.metadata.name, _with_claim_ref(volume, claim))
     for claim in pod_volumes.dynamic_provisions:
-        claims.suppose(claim.metadata.uid, _with_selected_node(claim, node))
+        claims.assume(claim.metadata.uid, _with_selected_node(claim, node))
 
 
 def revert_assumed_pod_volumes(pod_volumes: PodVolumeBindings, snapshot: Snapshot) -> None:
     """Shows them as they are. What is already written stays: the controllers go on, as with kube-scheduler."""
     for _, volume in pod_volumes.static_bindings:
-        snapshot.objects(PersistentVolume).show_real(volume.metadata.name)
+        snapshot.objects(PersistentVolume).restore(volume.metadata.name)
     for claim in pod_volumes.dynamic_provisions:
-        snapshot.objects(PersistentVolumeClaim).show_real(claim.metadata.uid)
+        snapshot.objects(PersistentVolumeClaim).restore(claim.metadata.uid)
 
 
 def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, ...]:
@@ -158,7 +158,7 @@ def check_bindings(pod_volumes: PodVolumeBindings, node: NodeInfo) -> Status:
 
 def _check_static(claim: PersistentVolumeClaim, volume: PersistentVolume, node: NodeInfo) -> Status:
     name = volume.metadata.name
-    found = node.snapshot.objects(PersistentVolume).real(name)
+    found = node.snapshot.objects(PersistentVolume).api_object(name)
     if found is None:
         return _rejected(f'failed to check binding: persistentvolume "{name}" not found')
     if not translated_node_affinity_of(found).includes(node):
@@ -169,14 +169,14 @@ def _check_static(claim: PersistentVolumeClaim, volume: PersistentVolume, node: 
 
 
 def _check_dynamic(claim: PersistentVolumeClaim, node: NodeInfo) -> Status:
-    found = node.snapshot.objects(PersistentVolumeClaim).real(claim.metadata.uid)
+    found = node.snapshot.objects(PersistentVolumeClaim).api_object(claim.metadata.uid)
     if found is None:
         return _claim_not_found(claim)
     if (found.metadata.annotations or {}).get(SELECTED_NODE) != node.name:
         return _rejected(f'provisioning failed for PVC "{claim.metadata.name}"')
     if not found.spec.volume_name:
         return NOT_BOUND_YET
-    volume = node.snapshot.objects(PersistentVolume).real(found.spec.volume_name)
+    volume = node.snapshot.objects(PersistentVolume).api_object(found.spec.volume_name)
     if volume is None:
         return NOT_BOUND_YET
     return (
@@ -187,7 +187,7 @@ def _check_dynamic(claim: PersistentVolumeClaim, node: NodeInfo) -> Status:
 
 
 def _check_claim(claim: PersistentVolumeClaim, node: NodeInfo) -> Status:
-    found = node.snapshot.objects(PersistentVolumeClaim).real(claim.metadata.uid)
+    found = node.snapshot.objects(PersistentVolumeClaim).api_object(claim.metadata.uid)
     if found is None:
         return _claim_not_found(claim)
     return SUCCESS if found.is_fully_bound else NOT_BOUND_YET
