@@ -1,4 +1,4 @@
-"""Objects of further kinds, as a Snapshot holds them and as the mirror brings them."""
+"""Objects of other kinds in a Snapshot, and from the mirror."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Snapshot that followed events equals one that was built from where they led, whatever the order."""
+"""A Snapshot that applied events equals one built from the final state, whatever the order of events."""
 
 from __future__ import annotations
 

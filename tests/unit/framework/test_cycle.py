@@ -1,4 +1,4 @@
-"""One pod, one state: which nodes are best, or in which words there is none."""
+"""The scheduling cycle: the best nodes, or why there is none."""
 
 from __future__ import annotations
 

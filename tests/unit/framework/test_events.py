@@ -1,4 +1,4 @@
-"""What happened to a node or pod, in the actions that plugins ask for."""
+"""The actions that the update of a node or pod consists of."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What a configuration becomes, the order of the queue, and which events wake a pod."""
+"""Profiles made from a configuration, the order of the queue, and which events requeue a pod."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""percentageOfNodesToScore: how many feasible nodes are scored, and that all nodes have their turn."""
+"""percentageOfNodesToScore: how many feasible nodes are scored; all nodes have their turn."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def found(search: NodeSearch, feasible: str, wanted: int) -> tuple[list[int], in
     return result.rows.tolist(), result.evaluated
 
 
-def test_each_search_begins_where_the_last_one_ended_and_goes_round():
+def test_each_search_begins_where_the_last_one_ended():
     search = NodeSearch()
     assert found(search, "YnYYY", 2) == ([0, 2], 3)
     assert found(search, "YnYYY", 2) == ([3, 4], 2)
@@ -47,24 +47,24 @@ def test_each_search_begins_where_the_last_one_ended_and_goes_round():
     assert found(search, "YnYYY", 2) == ([0, 4], 2)
 
 
-def test_rows_without_a_node_are_not_counted_as_looked_at():
+def test_rows_without_a_node_are_not_counted():
     search = NodeSearch(next_row=3)
     assert found(search, "YY YnY", 2) == ([3, 5], 3)
     assert found(search, "YY  nY", 2) == ([0, 1], 2)
     assert found(search, " Y YnY", 1) == ([3], 1)
 
 
-def test_a_search_that_looked_at_every_node_leaves_the_beginning_where_it_was():
+def test_a_search_of_all_nodes_does_not_move_the_beginning():
     search = NodeSearch(next_row=2)
     assert found(search, "YnnYn", 2) == ([0, 3], 5)
     assert search.next_row == 2
 
 
-def test_a_beginning_beyond_the_rows_that_are_left_is_the_first_row():
+def test_a_beginning_beyond_the_last_row_is_the_first_row():
     assert found(NodeSearch(next_row=9), "YYY", 1) == ([0], 1)
 
 
-def test_of_200_nodes_half_is_scored_for_one_pod_and_the_other_half_for_the_next_whatever_their_profiles():
+def test_all_profiles_share_where_the_search_begins():
     body = "percentageOfNodesToScore: 50\nprofiles: [{schedulerName: a}, {schedulerName: b}]"
     profiles = build_profiles(load(HEAD + body, known=BUILT_IN, preset=DEFAULT), BUILT_IN)
     snapshot = Snapshot()
@@ -81,7 +81,7 @@ def test_of_200_nodes_half_is_scored_for_one_pod_and_the_other_half_for_the_next
     assert halves[2] == halves[0]
 
 
-def test_a_pod_that_no_node_takes_is_told_of_every_node():
+def test_a_pod_without_feasible_node_is_filtered_on_all():
     (profile,) = build_profiles(
         load(HEAD + "percentageOfNodesToScore: 10", known=BUILT_IN, preset=DEFAULT), BUILT_IN
     ).values()

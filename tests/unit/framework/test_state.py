@@ -1,4 +1,4 @@
-"""What plugins tell themselves during a cycle."""
+"""What plugins store during a cycle."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The best nodes come in the order of their points, however many have equal ones."""
+"""The order of the best nodes, however many have equal totals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.builders.objects import a_node, a_pod, first_attempt
     count=st.integers(1, 12),
     fewer=st.booleans(),
 )
-def test_the_best_come_in_the_order_of_points_then_pods_then_chance(nodes, left_out, count, fewer):
+def test_best_first_by_points_then_pods_then_hash(nodes, left_out, count, fewer):
     snapshot = Snapshot()
     for number, (_, pods) in enumerate(nodes):
         snapshot.set_node(a_node(f"n{number}"))

@@ -1,6 +1,9 @@
-"""What is remembered for classes of pods never changes a decision, and is bounded."""
+"""The equivalence cache never changes a decision, and is bounded."""
 
 from __future__ import annotations
+
+import gc
+import weakref
 
 import msgspec
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from berth.api.meta import ObjectMeta
 from berth.api.node import ContainerImage, NodeStatus
 from berth.api.pod import Container, Pod
+from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.equivalencecache import EquivalenceCache
@@ -64,17 +68,17 @@ def named(pod: Pod, uid: str) -> ObjectMeta:
 @pytest.mark.parametrize("profile", PROFILES)
 @settings(max_examples=80)
 @given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
-def test_remembering_equals_computing_anew(profile, begun, waiting, data):
+def test_cached_results_equal_new_ones(profile, begun, waiting, data):
     """What is remembered is the profile's and what plugins derive from the Snapshot: both are made anew each time."""
-    remembering, followed, past = profile(), replayed(begun), list(begun)
+    cached, followed, past = profile(), replayed(begun), list(begun)
     for event in data.draw(steps(waiting, followed.node_names() or NODE_NAMES)):
         event(followed)
         past.append(event)
         fresh = replayed(past)
         for pod in waiting:
             attempt = first_attempt(pod)
-            with_memory = rank(pod, followed, remembering, attempt=attempt)
-            assert with_memory == rank(pod, fresh, profile(), attempt=attempt)
+            with_cache = rank(pod, followed, cached, attempt=attempt)
+            assert with_cache == rank(pod, fresh, profile(), attempt=attempt)
 
 
 @given(snapshot=snapshots(), pod=pods)
@@ -98,7 +102,7 @@ class Counting(FilterPlugin):
         return SUCCESS
 
 
-def test_only_nodes_that_changed_are_asked_about_again():
+def test_only_changed_nodes_are_evaluated_again():
     plugin, snapshot = Counting(), Snapshot()
     profile = profile_of(plugin)
     for i in range(4):
@@ -111,7 +115,7 @@ def test_only_nodes_that_changed_are_asked_about_again():
     assert plugin.asked == ["n0", "n1", "n2", "n3", "n2"]
 
 
-def test_a_plugin_that_reads_more_than_its_row_is_asked_every_time():
+def test_a_plugin_that_reads_more_than_its_row_is_never_cached():
     plugin, snapshot = Counting(), Snapshot()
     plugin.reads = Reads.ANYTHING
     profile = profile_of(plugin)
@@ -121,17 +125,17 @@ def test_a_plugin_that_reads_more_than_its_row_is_asked_every_time():
     assert plugin.asked == ["n0"] * 3
 
 
-def test_the_number_of_remembered_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_cached_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("berth.framework.equivalencecache._MAX_BYTES", 10_000)
     profile, snapshot = default_profile(), Snapshot()
     snapshot.set_node(a_node("n0"))
-    memory = EquivalenceCache.of(snapshot, profile)
+    cache = EquivalenceCache.of(snapshot, profile)
     for milli in range(1, 40):
         rank(pod_requesting(cpu=f"{milli}m"), snapshot, profile, attempt=first_attempt(pod_requesting()))
-    assert len(memory) == memory.bound < 39
+    assert len(cache) == cache.bound < 39
 
 
-def test_a_log_that_does_not_reach_back_makes_everything_new():
+def test_everything_is_evaluated_again_when_the_log_is_too_short():
     plugin, snapshot = Counting(), Snapshot()
     profile = profile_of(plugin)
     snapshot.set_node(a_node("n0"))
@@ -143,7 +147,7 @@ def test_a_log_that_does_not_reach_back_makes_everything_new():
     assert plugin.asked == ["n0"] * 2
 
 
-def test_an_image_that_comes_to_another_node_counts_for_more_where_it_was():
+def test_an_image_on_one_more_node_changes_scores_where_it_was():
     """ImageLocality looks at how many nodes have an image, so that nodes which did not change are scored anew."""
     snapshot, profile, pod = Snapshot(), default_profile(), a_pod(containers=[Container(name="c", image="app:v1")])
     image = ContainerImage(names=["app:v1"], size_bytes=500 << 20)
@@ -159,3 +163,17 @@ def test_an_image_that_comes_to_another_node_counts_for_more_where_it_was():
     assert points_of_n0() == 23
     snapshot.set_node(msgspec.structs.replace(a_node("n1"), status=has_it))
     assert points_of_n0() == 48
+
+
+def test_a_snapshot_in_no_use_is_freed():
+    """Each reconnect makes a new Snapshot: a profile must not keep the old one."""
+    profile = profiles_of(read_configuration(None))["berth"]
+    pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
+    attempt = Attempt(uid=Uid("u"), term=Term(1), n=1)
+    first, second = Snapshot(), Snapshot()
+    rank(pod, first, profile, attempt=attempt)
+    forgotten = weakref.ref(first)
+    rank(pod, second, profile, attempt=attempt)
+    del first
+    gc.collect()
+    assert forgotten() is None

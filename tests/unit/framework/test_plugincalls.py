@@ -1,4 +1,4 @@
-"""What a cycle tells of its time, with a clock that moves one second whenever it is looked at."""
+"""The timing of a cycle, with a clock that advances one second with every reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every extension point says in which service it runs, and the contract that people read says the same."""
+"""The contract and the docs name the services that call each extension point, as the code does."""
 
 import inspect
 import re
@@ -38,21 +38,21 @@ def told() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("point", Point)
-def test_the_contract_says_where_each_point_of_a_file_runs(point):
+def test_the_contract_names_the_services_of_each_configured_point(point):
     name = str(point)[0].upper() + str(point)[1:]
     assert told()[name] == {str(service) for service in services_of(point)}
 
 
 @pytest.mark.parametrize(("name", "kind"), OWN_NAMES.items())
-def test_the_contract_says_where_the_points_that_no_file_names_run(name, kind):
+def test_the_contract_names_the_services_of_other_points(name, kind):
     assert told()[name] == {str(service) for service in RUNS_IN[kind]}
 
 
-def test_the_contract_tells_of_no_other_points():
+def test_the_contract_has_no_other_points():
     assert told().keys() == {str(point)[0].upper() + str(point)[1:] for point in Point} | OWN_NAMES.keys()
 
 
-def test_no_class_of_the_contract_is_without_its_services():
+def test_every_class_of_the_contract_has_its_services():
     classes = {
         kind
         for _, kind in inspect.getmembers(interface, inspect.isclass)
@@ -67,7 +67,7 @@ def test_every_service_that_has_plugins_is_one_of_three():
     assert set(POINT_TYPES) == set(Point)
 
 
-def test_the_docs_say_the_same_of_every_point_of_a_file():
+def test_the_docs_name_the_same_services():
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     rows = re.findall(r"^\| [\w, ]+ \| `(\w+)` \| ([a-z, ]+) \|$", page, re.MULTILINE)
     assert {point: where.split(", ") for point, where in rows} == {

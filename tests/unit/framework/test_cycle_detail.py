@@ -1,4 +1,4 @@
-"""A cycle that is asked for its detail says of every node what every plugin gave it, or why it is refused."""
+"""The detail of a cycle has for every node each plugin's score, or why it was rejected."""
 
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Detail, rank
@@ -26,7 +26,7 @@ def cluster(**labels: dict[str, str]) -> Snapshot:
     return snapshot
 
 
-def test_every_node_is_told_of_also_beyond_the_best():
+def test_every_node_is_in_the_detail():
     snapshot = cluster(
         **{f"n{number}": {"cpu": "true"} for number in range(20)}, other={}, hello={"cpu": "true", "node": "hello"}
     )
@@ -37,7 +37,7 @@ def test_every_node_is_told_of_also_beyond_the_best():
     assert (len(scores), scores["hello"], scores["n7"]) == (21, 0, 300)  # 100 x weight 3
 
 
-def test_a_rejection_before_any_node_is_looked_at_is_told_of_each():
+def test_a_rejection_by_prefilter_is_that_of_every_node():
     detail = detail_of(a_pod(), cluster(a={}, b={}), TenantSpread(TenantSpreadArgs()))
     assert {node: plugin for node, (plugin, _) in refusals_of(detail).items()} == {
         "a": "TenantSpread",

@@ -1,4 +1,4 @@
-"""What many pods and nodes have in common is held once, and nothing that plugins read is lost by it."""
+"""Equal parts of pods and nodes are kept once, and nothing that plugins read is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def owned(name: str, **more) -> Pod:
     return msgspec.structs.replace(a_pod(name, **more), metadata=metadata)
 
 
-def test_pods_of_one_workload_share_all_but_their_names():
+def test_pods_of_one_workload_share_all_but_names():
     snapshot = Snapshot()
     one = placed(snapshot, owned("one", volumes=[Volume(name="token-1")]))
     other = placed(snapshot, owned("other", volumes=[Volume(name="token-2")]))
@@ -49,7 +49,7 @@ def test_pods_of_one_workload_share_all_but_their_names():
     assert (one.metadata.name, other.metadata.name) == ("one", "other")
 
 
-def test_what_differs_stays_each_pods_own():
+def test_different_parts_are_not_shared():
     snapshot = Snapshot()
     placed(snapshot, owned("one"))
     other = owned("other")
@@ -57,12 +57,12 @@ def test_what_differs_stays_each_pods_own():
     assert placed(snapshot, other).metadata == other.metadata
 
 
-def test_volumes_that_plugins_look_into_are_kept():
+def test_volumes_that_plugins_read_are_kept():
     held = placed(Snapshot(), owned("one", volumes=[Volume(name="token"), DATA]))
     assert held.spec.volumes == [DATA]
 
 
-def test_an_image_of_many_nodes_is_held_once():
+def test_an_image_of_many_nodes_is_kept_once():
     snapshot = Snapshot()
     for name in ("n0", "n1"):
         image = ContainerImage(names=["app@sha256:1", "app:v1"], size_bytes=7)
@@ -73,7 +73,7 @@ def test_an_image_of_many_nodes_is_held_once():
     assert snapshot.images.nodes_with("app:v1") == 2
 
 
-def test_an_image_that_leaves_a_node_in_the_middle_leaves_the_others_as_they_are():
+def test_removing_an_image_from_one_node_keeps_the_others():
     snapshot, sizes = Snapshot(), {"n0": 7, "n1": 8, "n2": 9}
     for name, size in sizes.items():
         images = [ContainerImage(names=["app"], size_bytes=size)]

@@ -1,4 +1,4 @@
-"""Columns of placed pods, kept up while pods come and go, are those that one would make anew."""
+"""Columns of placed pods that were updated equal columns made anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live data beside a Snapshot: rows that come, go and change hands, and what the buckets' entries mean."""
+"""Live data beside a Snapshot: rows that are added, freed and reassigned, and the entries of the buckets."""
 
 from datetime import UTC, datetime
 
