@@ -1,1 +1,1 @@
-"""What the services say to each other and to Kubernetes: objects, messages, identities. Pure types, no I/O."""
+"""What the services exchange with each other and with Kubernetes: objects, messages, names. Pure types, no I/O."""

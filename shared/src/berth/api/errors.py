@@ -1,4 +1,4 @@
-"""The errors that say what becomes of a message (STYLE, rule 2): tried again, or put aside."""
+"""The errors that decide what happens to a message: it is tried again, or it becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class BerthError(Exception):
 
 
 class TemporaryError(BerthError):
-    """It may work later: the message is given back and comes again after ``retry_after``."""
+    """It may work later: the message is redelivered after ``retry_after``."""
 
     def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -18,8 +18,8 @@ class TemporaryError(BerthError):
 
 
 class PermanentError(BerthError):
-    """It will never work: the message goes to ``dead`` with this text as its reason."""
+    """It will never work: the message becomes a dead letter with this text as its reason."""
 
 
 class DecodeError(PermanentError):
-    """Bytes or text that do not say what they should."""
+    """Bytes or text that are not what they should be."""

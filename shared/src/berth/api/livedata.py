@@ -1,10 +1,7 @@
-"""Bandwidth of nodes: which question is asked (plugin and collector name it alike), and what stands in the bucket.
+"""Live data that plugins may read besides objects: bandwidth of nodes, and facts.
 
-The bucket ``bandwidth`` holds one value for each question and node, under ``<query>.<node>``. Amounts are bytes per
-second throughout; only what people write (annotations, arguments) is in bits, as links and Kubernetes count.
-
-
-What a plugin declares to read besides the cluster's objects: a question of ``bandwidth``, a source of ``facts``.
+The bucket ``bandwidth`` holds one sample for each query and node, under ``<query>.<node>``; plugin and collector name a
+query alike. Amounts are bytes per second; only annotations and arguments, which people write, are in bits.
 """
 
 from __future__ import annotations
@@ -21,26 +18,33 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.quantity import QuantityError, value
 
-INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
+BANDWIDTH: Final = "bandwidth"
 
-EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
-"""Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
 
-LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
-"""Annotation of a node: bits per second of its link, for network cards that do not tell or lie."""
+FACTS: Final = "facts"
 
-BITS_PER_BYTE: Final = 8
-"""In a byte."""
+
+LiveBucket = Literal["bandwidth", "facts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSource:
+    """All keys ``<name>.<node>`` of a bucket."""
+
+    bucket: LiveBucket
+    name: str
+
 
 DEFAULT_DEVICES: Final = ("eth.*", "en.*", "bond.*")
-"""An allow-list: what carries traffic of the machine. A bond's slaves are left out by whoever sums."""
+"""An allow-list: devices that carry traffic of the machine. The sum leaves the members of a bond out."""
+
 
 DEFAULT_NODE_LABEL: Final = "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthQuery:
-    """One question: the average over ``time_range`` of what these devices of every node carry, both directions."""
+    """The average over ``time_range`` of what these devices of every node carry, in each direction."""
 
     url: str
     """Of the Prometheus server, with scheme."""
@@ -48,11 +52,11 @@ class BandwidthQuery:
     """Names of network devices, each a regular expression that must match the whole name."""
     time_range: timedelta
     node_label: str = DEFAULT_NODE_LABEL
-    """The label that carries the node's name, where a relabelling rule has made one."""
+    """The label with the node's name, where a relabelling rule has made one."""
 
     @property
     def token(self) -> str:
-        """Names the question in keys: short, stable, the same in every process."""
+        """The name of the query in keys: short, stable, the same in every process."""
         text = "\0".join((self.url, *self.devices, "", f"{self.time_range.total_seconds():g}", self.node_label))
         return f"q{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
@@ -60,7 +64,7 @@ class BandwidthQuery:
 class Bandwidth(Versioned, frozen=True, kw_only=True):
     """What one node's devices carry. ``None`` is unknown, never 0.
 
-    ``receive`` and ``transmit`` are bytes per second, averaged over the question's range up to ``sampled_at``: the time
+    ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``: the time
     of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in
     each direction.
     """
@@ -93,15 +97,29 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
 
 
 def utc_time(seconds: float) -> datetime:
-    """A time of Prometheus (Unix seconds) as it is written, to the millisecond."""
+    """A time of Prometheus (Unix seconds), to the millisecond."""
     return datetime.fromtimestamp(math.floor(seconds * 1000) / 1000, tz=UTC)
+
+
+INGRESS_ANNOTATION: Final = "kubernetes.io/ingress-bandwidth"
+
+
+EGRESS_ANNOTATION: Final = "kubernetes.io/egress-bandwidth"
+"""Annotations of a pod: bits per second as a quantity (``10M``), as the CNI plugin that shapes traffic reads them."""
+
+
+LINK_CAPACITY_ANNOTATION: Final = "berth/link-capacity"
+"""Annotation of a node: bits per second of its link, for network cards that report no speed or a wrong one."""
+
+
+BITS_PER_BYTE: Final = 8
 
 
 def bytes_per_second(bits: str | float) -> float:
     """A quantity of bits per second (``10M``) in bytes per second.
 
     Raises:
-        QuantityError: it is none, or below 0.
+        QuantityError: it is no quantity, or below 0.
     """
     amount = value(bits)
     if amount < 0:
@@ -110,7 +128,7 @@ def bytes_per_second(bits: str | float) -> float:
 
 
 def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
-    """Bytes per second that an object's annotation names; ``None`` without it, and for one that cannot be read."""
+    """Bytes per second of an object's annotation; ``None`` without it, and for one that cannot be read."""
     written = (thing.metadata.annotations or {}).get(annotation)
     if written is None:
         return None
@@ -118,18 +136,3 @@ def annotated_rate(thing: Pod | Node, annotation: str) -> float | None:
         return bytes_per_second(written)
     except PermanentError:
         return None
-
-
-BANDWIDTH: Final = "bandwidth"
-
-FACTS: Final = "facts"
-
-LiveBucket = Literal["bandwidth", "facts"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSource:
-    """All keys ``<name>.<node>`` of a bucket."""
-
-    bucket: LiveBucket
-    name: str

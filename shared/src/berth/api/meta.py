@@ -1,11 +1,6 @@
-"""What every Kubernetes object carries, trimmed to what scheduling reads.
+"""What every Kubernetes object carries, trimmed to what scheduling reads, and resourceVersions as numbers.
 
-Decoding a full object into these types is the trimming.
-
-
-What decoding keeps but nobody reads: dropped once where an object comes in, so that it costs nothing further on.
-
-resourceVersions as numbers: since Kubernetes 1.35 they are decimal and may be compared within a kind.
+Decoding a full object into these types is the trimming; ``trim`` drops what they keep only for some readers.
 """
 
 from __future__ import annotations
@@ -17,11 +12,11 @@ import msgspec
 from berth.api.errors import DecodeError
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""A number as wide as the API has it there; a wider one is no object of Kubernetes and is not decoded."""
+"""An integer of the width that the API defines; a wider one is a decoding error."""
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""The same, of twice the width."""
+"""The same with 64 bits."""
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -29,7 +24,7 @@ class Trimmed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
 
 class OwnerReference(Trimmed, frozen=True, kw_only=True):
-    """Who made the object; only the controller is of interest to schedulers."""
+    """An owner of the object; schedulers read the controller only."""
 
     kind: str = ""
     name: str = ""
@@ -71,7 +66,7 @@ class LabelSelector(Trimmed, frozen=True, kw_only=True):
 
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""A copy of the whole object that kubectl keeps in an annotation; on pods it is often most of what is left of them."""
+"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
 
 
 class KubernetesObject(Protocol):
@@ -97,9 +92,9 @@ def trim(thing: T) -> T:
 def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
     """The same for metadata alone."""
     annotations, owners = metadata.annotations, metadata.owner_references
-    too_much_said = annotations is not None and LAST_APPLIED in annotations
-    too_many_owners = owners is not None and not all(owner.controller for owner in owners)
-    if not too_much_said and not too_many_owners:
+    has_last_applied = annotations is not None and LAST_APPLIED in annotations
+    has_other_owners = owners is not None and not all(owner.controller for owner in owners)
+    if not has_last_applied and not has_other_owners:
         return metadata
     return msgspec.structs.replace(
         metadata,

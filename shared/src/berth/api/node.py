@@ -1,7 +1,4 @@
-"""Node, trimmed to what plugins read.
-
-Which tolerations put up with which taints.
-"""
+"""Node, trimmed to what plugins read; whether it is ready, and which tolerations tolerate its taints."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from berth.api.pod import Toleration
 
 
 class Taint(Trimmed, frozen=True, kw_only=True):
-    """A mark that keeps pods away which do not tolerate it."""
+    """A mark of the node that repels pods which do not tolerate it."""
 
     key: str
     effect: str
@@ -21,14 +18,14 @@ class Taint(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeSpec(Trimmed, frozen=True, kw_only=True):
-    """What the operator wants of the node."""
+    """What is configured for the node."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None
 
 
 class ContainerImage(Trimmed, frozen=True, kw_only=True):
-    """An image that lies on the node, under all its names."""
+    """An image on the node, with all its names."""
 
     names: list[str] | None = None
     size_bytes: Int64 = 0
@@ -42,7 +39,7 @@ class NodeAddress(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeCondition(Trimmed, frozen=True, kw_only=True):
-    """A state of the node that the kubelet reports; heartbeat times are left out, they change and mean nothing here."""
+    """A state of the node that the kubelet reports; heartbeat times, which change all the time, are left out."""
 
     type: str
     status: str
@@ -67,11 +64,11 @@ class Node(Trimmed, frozen=True, kw_only=True):
 
 
 READY = "Ready"
-"""The condition by which the kubelet says that the node takes pods."""
+"""The condition of a node that takes pods."""
 
 
 def is_ready(node: Node) -> bool:
-    """Whether the node's condition Ready is True; a node that has none does not say, and counts as ready."""
+    """Whether the node's condition Ready is True; a node without the condition counts as ready."""
     return all(condition.status == "True" for condition in node.status.conditions or () if condition.type == READY)
 
 
@@ -82,10 +79,10 @@ NO_EXECUTE: Final = "NoExecute"
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 
 NO_SCHEDULE_EFFECTS: Final = frozenset({NO_SCHEDULE, NO_EXECUTE})
-"""The effects that keep a new pod away; PreferNoSchedule only costs points."""
+"""The effects that exclude a node; PreferNoSchedule only lowers its score."""
 
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-"""What a cordoned node carries; a pod that tolerates it may go there."""
+"""The taint of a cordoned node; a pod that tolerates it may be placed there."""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -105,11 +102,11 @@ def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that keeps a pod with these tolerations away, if there is one."""
+    """The first taint that excludes the node for a pod with these tolerations, if there is one."""
     return next((t for t in taints if t.effect in NO_SCHEDULE_EFFECTS and not is_tolerated(t, tolerations)), None)
 
 
 def count_untolerated_prefer_no_schedule(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
-    """How many PreferNoSchedule taints are not tolerated; only tolerations that could match that effect count."""
+    """How many PreferNoSchedule taints are not tolerated; only tolerations of that effect, or of all, count."""
     mild = [t for t in tolerations if t.effect in ("", PREFER_NO_SCHEDULE)]
     return sum(t.effect == PREFER_NO_SCHEDULE and not is_tolerated(t, mild) for t in taints)

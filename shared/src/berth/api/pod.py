@@ -1,10 +1,6 @@
-"""Where a volume's bytes are: the sources that plugins look into, as pods and PersistentVolumes name them.
+"""Pod, trimmed to what plugins read, and the questions about pods that watcher and binder must answer alike.
 
-Pod, trimmed to what plugins read, and the questions that watcher and binder must answer alike: changed? bound?
-
-Since when a pod is on its node, as far as its object says.
-
-How a scheduler says on a pod that it evicts it for a more important one: the condition DisruptionTarget.
+They are: is it bound, finished or gated, was it changed, since when is it on its node, is it being preempted.
 """
 
 from __future__ import annotations
@@ -15,62 +11,6 @@ from typing import Final
 import msgspec
 
 from berth.api.meta import Int32, Int64, LabelSelector, ObjectMeta, SelectorRequirement, Trimmed
-
-
-class GCEPersistentDisk(Trimmed, frozen=True, kw_only=True):
-    """A disk of Google's cloud."""
-
-    pd_name: str = ""
-    read_only: bool = False
-
-
-class AWSElasticBlockStore(Trimmed, frozen=True, kw_only=True):
-    """A disk of Amazon's cloud: ``vol-...`` or ``aws://<zone>/vol-...``."""
-
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
-class AzureDisk(Trimmed, frozen=True, kw_only=True):
-    """A disk of Microsoft's cloud."""
-
-    disk_name: str = ""
-    disk_uri: str = msgspec.field(default="", name="diskURI")
-
-
-class Cinder(Trimmed, frozen=True, kw_only=True):
-    """A disk of OpenStack."""
-
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
-class PortworxVolume(Trimmed, frozen=True, kw_only=True):
-    """A Portworx volume."""
-
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
-class RBD(Trimmed, frozen=True, kw_only=True):
-    """An image of a Ceph cluster, which is known by its monitors."""
-
-    monitors: list[str] | None = None
-    pool: str = "rbd"
-    image: str = ""
-    read_only: bool = False
-
-
-class ISCSI(Trimmed, frozen=True, kw_only=True):
-    """A disk behind iSCSI, known by its qualified name."""
-
-    iqn: str = ""
-    read_only: bool = False
-
-
-class CSISource(Trimmed, frozen=True, kw_only=True):
-    """What a CSI driver knows under a handle; an inline one of a pod has none."""
-
-    driver: str = ""
-    volume_handle: str = ""
-
 
 Quantities = dict[str, str | int | float]
 """Resource name to quantity as written (``500m``, ``1Gi``, ``2``); ``berth.api.quantity`` reads them."""
@@ -86,7 +26,7 @@ class ContainerPort(Trimmed, frozen=True, kw_only=True):
 
 
 class ResourceRequirements(Trimmed, frozen=True, kw_only=True):
-    """What a container or a whole pod asks for."""
+    """What a container or a whole pod requests, and its limits."""
 
     requests: Quantities | None = None
     limits: Quantities | None = None
@@ -103,7 +43,7 @@ class Container(Trimmed, frozen=True, kw_only=True):
 
 
 class Toleration(Trimmed, frozen=True, kw_only=True):
-    """A taint that the pod puts up with. An empty key with Exists tolerates all."""
+    """Taints that the pod tolerates. An empty key with Exists tolerates all."""
 
     key: str = ""
     operator: str = "Equal"
@@ -132,14 +72,14 @@ class PreferredNodeTerm(Trimmed, frozen=True, kw_only=True):
 
 
 class NodeAffinity(Trimmed, frozen=True, kw_only=True):
-    """Which nodes the pod must and would rather be on."""
+    """Which nodes the pod requires and prefers."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: list[PreferredNodeTerm] | None = None
 
 
 class PodAffinityTerm(Trimmed, frozen=True, kw_only=True):
-    """Pods (by labels, in namespaces) and the topology in which to be together with them, or apart."""
+    """Pods (by labels, in namespaces), and the topology in which the pod is to be with them, or away from them."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -172,7 +112,7 @@ class Affinity(Trimmed, frozen=True, kw_only=True):
 
 
 class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
-    """How evenly pods of a selector are to lie over a topology."""
+    """How evenly the pods of a selector are to be spread over a topology."""
 
     max_skew: Int32
     topology_key: str
@@ -184,6 +124,61 @@ class TopologySpreadConstraint(Trimmed, frozen=True, kw_only=True):
     match_label_keys: list[str] | None = None
 
 
+class GCEPersistentDisk(Trimmed, frozen=True, kw_only=True):
+    """A disk of Google Cloud."""
+
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AWSElasticBlockStore(Trimmed, frozen=True, kw_only=True):
+    """A disk of AWS: ``vol-...`` or ``aws://<zone>/vol-...``."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class AzureDisk(Trimmed, frozen=True, kw_only=True):
+    """A disk of Azure."""
+
+    disk_name: str = ""
+    disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class Cinder(Trimmed, frozen=True, kw_only=True):
+    """A disk of OpenStack."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class PortworxVolume(Trimmed, frozen=True, kw_only=True):
+    """A Portworx volume."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class RBD(Trimmed, frozen=True, kw_only=True):
+    """An image of a Ceph cluster; its monitors identify the cluster."""
+
+    monitors: list[str] | None = None
+    pool: str = "rbd"
+    image: str = ""
+    read_only: bool = False
+
+
+class ISCSI(Trimmed, frozen=True, kw_only=True):
+    """A disk that is reached by iSCSI; its qualified name identifies it."""
+
+    iqn: str = ""
+    read_only: bool = False
+
+
+class CSISource(Trimmed, frozen=True, kw_only=True):
+    """A volume of a CSI driver; an inline one of a pod has no handle."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
 class ClaimSource(Trimmed, frozen=True, kw_only=True):
     """A volume that is a PersistentVolumeClaim."""
 
@@ -192,11 +187,11 @@ class ClaimSource(Trimmed, frozen=True, kw_only=True):
 
 
 class EphemeralSource(Trimmed, frozen=True, kw_only=True):
-    """A claim that is made for the pod and goes with it, ``<pod>-<volume>``; what it asks for is the claim's matter."""
+    """A claim that is made for the pod and goes with it, ``<pod>-<volume>``; what it requests is in the claim."""
 
 
 class Volume(Trimmed, frozen=True, kw_only=True):
-    """A volume of the pod. Sources that no plugin looks into are left out."""
+    """A volume of the pod. Sources that no plugin reads are left out."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
@@ -213,7 +208,7 @@ class Volume(Trimmed, frozen=True, kw_only=True):
 
 
 class PodSchedulingGate(Trimmed, frozen=True, kw_only=True):
-    """A reason to leave the pod alone until somebody removes it."""
+    """A gate; the pod is not scheduled while it has any."""
 
     name: str = ""
 
@@ -227,7 +222,7 @@ class PodResourceClaim(Trimmed, frozen=True, kw_only=True):
 
 
 class PodSpec(Trimmed, frozen=True, kw_only=True):
-    """What the pod asks for."""
+    """What the pod requests and requires."""
 
     scheduler_name: str = "default-scheduler"
     node_name: str = ""
@@ -260,7 +255,7 @@ class PodCondition(Trimmed, frozen=True, kw_only=True):
 
 
 class PodStatus(Trimmed, frozen=True, kw_only=True):
-    """Where the pod stands."""
+    """The state of the pod, as kubelet and scheduler report it."""
 
     phase: str = ""
     nominated_node_name: str = ""
@@ -290,7 +285,7 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 def is_bound(pod: Pod) -> bool:
-    """Whether the pod takes up room on a node: nodeName set and not yet finished (PROTOCOL 1, *bound*)."""
+    """Whether the pod uses resources of a node: nodeName is set and it is not finished (PROTOCOL 1, *bound*)."""
     return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL_PHASES
 
 
@@ -300,12 +295,12 @@ def is_finished(pod: Pod) -> bool:
 
 
 def is_gone_while_unbound(pod: Pod) -> bool:
-    """Whether an unbound pod is past placing: being deleted (the API would answer a Binding with 409) or finished."""
+    """Whether an unbound pod can no longer be placed: terminating (a Binding is answered with 409), or finished."""
     return not pod.spec.node_name and (pod.metadata.deletion_timestamp is not None or is_finished(pod))
 
 
 def is_gated(pod: Pod) -> bool:
-    """Whether scheduling gates hold the pod back."""
+    """Whether the pod has scheduling gates."""
     return bool(pod.spec.scheduling_gates)
 
 
@@ -317,12 +312,12 @@ def priority_of(pod: Pod) -> int:
 def changed(seen: Pod, now: Pod) -> bool:
     """Whether a pod differs from what was ranked in anything that scheduling reads (PROTOCOL 1, *changed*).
 
-    Conditions, nominatedNodeName and resourceVersion are left out: berth writes them itself.
+    Conditions, nominatedNodeName and resourceVersion are left out, as berth writes them itself.
     """
-    return _essence(seen) != _essence(now)
+    return _scheduling_fields(seen) != _scheduling_fields(now)
 
 
-def _essence(pod: Pod) -> tuple[object, ...]:
+def _scheduling_fields(pod: Pod) -> tuple[object, ...]:
     meta, status = pod.metadata, pod.status
     return (
         meta.name,
@@ -337,10 +332,8 @@ def _essence(pod: Pod) -> tuple[object, ...]:
     )
 
 
-_POD_SCHEDULED: Final = "PodScheduled"
-
 LONG_AGO: Final = 0.0
-"""Unix seconds of a Binding of which nobody knows when it was: nothing of it is new."""
+"""Unix seconds of a Binding whose time is unknown: long enough ago for nothing to count it as recent."""
 
 
 def bound_at(pod: Pod) -> float:
@@ -349,8 +342,19 @@ def bound_at(pod: Pod) -> float:
 
 
 def bound_at_text(pod: Pod) -> str | None:
-    """The same as RFC 3339 text, as the mirror holds it: when the API server took the Binding, else the creation."""
+    """When the API server took the Binding, else the creation, as RFC 3339 text; so the mirror has it."""
     return _bound_by_condition(pod) or pod.metadata.creation_timestamp
+
+
+def unix_seconds(text: str | None) -> float:
+    """Unix seconds of an RFC 3339 time; LONG_AGO for none, and for other text."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return LONG_AGO
+
+
+_POD_SCHEDULED: Final = "PodScheduled"
 
 
 def _bound_by_condition(pod: Pod) -> str | None:
@@ -360,32 +364,23 @@ def _bound_by_condition(pod: Pod) -> str | None:
     return None
 
 
-def unix_seconds(text: str | None) -> float:
-    """Unix seconds of an RFC 3339 time; LONG_AGO for none, and for text that is none."""
-    try:
-        return datetime.fromisoformat(text or "").timestamp()
-    except (ValueError, OverflowError):
-        return LONG_AGO
-
-
 DISRUPTION_TARGET: Final = "DisruptionTarget"
+
 
 PREEMPTION_BY_SCHEDULER: Final = "PreemptionByScheduler"
 
-_TRUE: Final = "True"
-
 
 def disruption_condition(pod: Pod) -> PodCondition | None:
-    """The pod's condition of that type."""
+    """The pod's condition DisruptionTarget."""
     return next((each for each in pod.status.conditions or () if each.type == DISRUPTION_TARGET), None)
 
 
 def is_marked_for_preemption(pod: Pod) -> bool:
-    """Whether a scheduler has said on the pod that it evicts it."""
-    said = disruption_condition(pod)
-    return said is not None and said.status == _TRUE and said.reason == PREEMPTION_BY_SCHEDULER
+    """Whether a scheduler has marked the pod, by its condition, as one that it evicts."""
+    condition = disruption_condition(pod)
+    return condition is not None and condition.status == "True" and condition.reason == PREEMPTION_BY_SCHEDULER
 
 
 def is_being_preempted(pod: Pod) -> bool:
-    """Whether the pod is going because a scheduler evicted it."""
+    """Whether the pod is terminating because a scheduler evicted it."""
     return pod.metadata.deletion_timestamp is not None and is_marked_for_preemption(pod)

@@ -1,4 +1,4 @@
-"""What a pod asks for, summed over its containers as kubelet and kube-scheduler do it."""
+"""The requests of a pod, summed over its containers as kubelet and kube-scheduler do it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EPHEMERAL_STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 
 DEFAULT_CPU_MILLICORES: Final = 100
-"""What a container counts with in scores when it names no cpu request at all."""
+"""What scores count for a container without a cpu request."""
 DEFAULT_MEMORY_BYTES: Final = 200 * 1024 * 1024
 """The same for memory."""
 _DEFAULTS: Final[Mapping[str, int]] = {CPU: DEFAULT_CPU_MILLICORES, MEMORY: DEFAULT_MEMORY_BYTES}
@@ -23,7 +23,7 @@ _DEFAULTS: Final[Mapping[str, int]] = {CPU: DEFAULT_CPU_MILLICORES, MEMORY: DEFA
 Amounts = dict[str, int]
 """Resource to amount: cpu in millicores, everything else in base units."""
 ReportProblem = Callable[[str], None]
-"""Told of each quantity that cannot be read, in a sentence with its path; the quantity then counts as 0."""
+"""Called with a sentence, path first, for each quantity that cannot be read; it counts as 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Requests:
 
 
 def pod_requests(spec: PodSpec) -> Requests:
-    """The pod's requests; a quantity that cannot be read counts as 0 and is told in ``problems``."""
+    """The pod's requests; a quantity that cannot be read counts as 0 and is named in ``problems``."""
     problems: list[str] = []
     containers = _requests_of(spec.containers, "spec.containers", problems.append)
     init_containers = _requests_of(spec.init_containers, "spec.initContainers", problems.append)
@@ -72,7 +72,7 @@ def is_scalar(resource: str) -> bool:
 
 
 def is_extended(resource: str) -> bool:
-    """Whether the resource is one that neither Kubernetes nor the kubelet knows, such as ``example.com/gpu``."""
+    """Whether the resource is an extended one, such as ``example.com/gpu``."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
@@ -81,15 +81,15 @@ def is_counted(resource: str) -> bool:
     return resource in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar(resource)
 
 
-def read_amounts(quantities: Quantities | None, path: str, odd: ReportProblem) -> Amounts:
-    """Quantities as amounts; one that cannot be read counts as 0 and is told to ``odd``. Negative ones count as 0."""
+def read_amounts(quantities: Quantities | None, path: str, report: ReportProblem) -> Amounts:
+    """Quantities as amounts; one that cannot be read counts as 0 and is reported. Negative ones count as 0."""
     amounts: Amounts = {}
     for resource, quantity in (quantities or {}).items():
         try:
             amounts[resource] = max(0, of_resource(resource, quantity))
         except QuantityError as exc:
             amounts[resource] = 0
-            odd(f"{path}.{resource}: {exc}")
+            report(f"{path}.{resource}: {exc}")
     return amounts
 
 
@@ -97,18 +97,18 @@ def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def _requests_of(containers: list[Container] | None, path: str, odd: ReportProblem) -> list[Amounts]:
+def _requests_of(containers: list[Container] | None, path: str, report: ReportProblem) -> list[Amounts]:
     return [
         read_amounts(
-            container.resources.requests if container.resources else None, f"{path}[{i}].resources.requests", odd
+            container.resources.requests if container.resources else None, f"{path}[{i}].resources.requests", report
         )
         for i, container in enumerate(containers or ())
     ]
 
 
-def _pod_level(resources: ResourceRequirements | None, odd: ReportProblem) -> Amounts:
+def _pod_level(resources: ResourceRequirements | None, report: ReportProblem) -> Amounts:
     """Requests of the pod as a whole take the place of its containers': of cpu, memory and huge pages, no others."""
-    amounts = read_amounts(resources.requests if resources else None, "spec.resources.requests", odd)
+    amounts = read_amounts(resources.requests if resources else None, "spec.resources.requests", report)
     return {name: n for name, n in amounts.items() if name in _DEFAULTS or name.startswith("hugepages-")}
 
 

@@ -1,7 +1,4 @@
-"""Label and node selectors, compiled once and asked often.
-
-Pod affinity terms, compiled once: which pods a term means, and over which topology.
-"""
+"""Label selectors, node selectors and pod affinity terms, compiled once and matched often."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """``key operator values`` on one label; what Kubernetes refuses has the operator ``invalid`` and never holds."""
+    """``key operator values`` on one label; an invalid one has the operator ``invalid`` and never holds."""
 
     key: str
     operator: str
@@ -217,11 +214,11 @@ class PodSelector:
     labels: LabelMatcher
 
     def matches(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOfNamespace) -> bool:
-        """Whether it means a pod with these labels in this namespace; ``labels_of`` answers for namespaces."""
+        """Whether it selects a pod with these labels in this namespace; ``labels_of`` gives a namespace's labels."""
         return self.labels.matches(labels) and self.covers(namespace, labels_of)
 
     def covers(self, namespace: str, labels_of: LabelsOfNamespace) -> bool:
-        """Whether it means pods of this namespace."""
+        """Whether it selects pods of this namespace."""
         return namespace in self.namespaces or (
             self.uses_namespace_labels and self.namespace_selector.matches(labels_of(namespace))
         )
@@ -234,7 +231,7 @@ class PodSelector:
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """Pods, and the node label of which the values are domains; ``weight`` is that of a preference, otherwise 0."""
+    """Pods, and the node label whose values are the domains; ``weight`` is that of a preference, else 0."""
 
     selector: PodSelector
     topology_key: str
@@ -242,7 +239,7 @@ class AffinityTerm:
 
 
 class AffinityTermKind(Enum):
-    """Where a pod has a term: what it requires and what it would rather have, together with pods or apart from them."""
+    """The four lists of terms that a pod can have."""
 
     REQUIRED_AFFINITY = auto()
     REQUIRED_ANTI_AFFINITY = auto()
@@ -259,9 +256,9 @@ class AffinityTerms:
     preferred_affinity: tuple[AffinityTerm, ...] = ()
     preferred_anti_affinity: tuple[AffinityTerm, ...] = ()
 
-    def at(self, point: AffinityTermKind) -> tuple[AffinityTerm, ...]:
-        """Those of one point."""
-        match point:
+    def at(self, kind: AffinityTermKind) -> tuple[AffinityTerm, ...]:
+        """The terms of one list."""
+        match kind:
             case AffinityTermKind.REQUIRED_AFFINITY:
                 return self.required_affinity
             case AffinityTermKind.REQUIRED_ANTI_AFFINITY:
@@ -278,8 +275,8 @@ NO_AFFINITY_TERMS: Final = AffinityTerms()
 def compile_affinity_terms(affinity: Affinity | None, namespace: str) -> AffinityTerms:
     """The terms of a pod of this namespace.
 
-    ``matchLabelKeys`` and ``mismatchLabelKeys`` say nothing here: the API server wrote them into the label selector
-    when it took the pod.
+    ``matchLabelKeys`` and ``mismatchLabelKeys`` are not read: the API server merged them into the label selector
+    when it created the pod.
     """
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
         return NO_AFFINITY_TERMS

@@ -1,11 +1,8 @@
-"""Subjects and keys: how names of profiles, namespaces, pods and nodes are written where NATS allows few characters.
+"""Names on the bus: subjects of streams, keys of buckets, and the identities in messages (PROTOCOL 1).
 
-A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. What a
-place does not allow is written as ``=XX`` for each byte of its UTF-8 form, and ``=`` itself as ``=3D``, so that every
-name has one written form and comes back whole.
-
-
-Who is who on the bus: attempts, terms, epochs and the ids that make repeated messages harmless (PROTOCOL 1).
+A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Anything
+else is written as ``=XX`` for each byte of its UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one
+written form and can be read back. Attempts, terms and epochs make repeated messages harmless.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ def _escape(name: str, allowed: frozenset[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSubject:
-    """A subject of a pod's way: ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
+    """The subject of a pod at a stage: ``berth.<stage>.<profile>.<namespace>.<pod name>``."""
 
     stage: str
     profile: str
@@ -89,7 +86,7 @@ class PodSubject:
         """Read a subject.
 
         Raises:
-            DecodeError: not of a pod's way.
+            DecodeError: it is not the subject of a pod.
         """
         tokens = subject.split(".", 4)
         if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:  # noqa: PLR2004 - as above
@@ -123,10 +120,10 @@ Uid = NewType("Uid", str)
 """A Kubernetes object's metadata.uid."""
 
 Term = NewType("Term", int)
-"""The number of a watcher's leadership. Never comes again, also not in a new store."""
+"""The number of a watcher's leadership. It is never used again, also not with a new store."""
 
 Epoch = NewType("Epoch", int)
-"""The number of a binder's leadership. Never comes again, also not in a new store."""
+"""The number of a binder's leadership. It is never used again, also not with a new store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=False)

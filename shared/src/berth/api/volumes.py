@@ -1,7 +1,4 @@
-"""PersistentVolume and PersistentVolumeClaim, trimmed to what decides which node can have them, and their words.
-
-What is known of storage beside volumes and claims: classes, and what CSI drivers can do on which node.
-"""
+"""PersistentVolumes, claims, storage classes and CSI objects, trimmed to what volume plugins read."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from berth.api.pod import (
 )
 
 BETA_STORAGE_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-"""An annotation that names the class, from before there was a field; where it is, it counts."""
+"""An old annotation that names the class; it overrides the field."""
 
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 """An annotation of claims whose binding is complete, whatever its value."""
 
 STORAGE: Final = "storage"
-"""The resource that capacities and claims speak of."""
+"""The resource name in capacities and requests."""
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 
 
 class ClaimReference(Trimmed, frozen=True, kw_only=True):
-    """The claim that a volume is promised to. Without a uid: to whoever has the name."""
+    """The claim that a volume is reserved for; without a uid, any claim of the name."""
 
     namespace: str = ""
     name: str = ""
@@ -46,7 +43,7 @@ class VolumeNodeAffinity(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Trimmed, frozen=True, kw_only=True):
-    """What the volume is. Sources that no plugin looks into are left out."""
+    """What the volume is. Sources that no plugin reads are left out."""
 
     capacity: Quantities | None = None
     access_modes: list[str] | None = None
@@ -70,7 +67,7 @@ class PhaseStatus(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolume(Trimmed, frozen=True, kw_only=True):
-    """A volume of the cluster."""
+    """A PersistentVolume."""
 
     metadata: ObjectMeta
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
@@ -83,13 +80,13 @@ class PersistentVolume(Trimmed, frozen=True, kw_only=True):
 
 
 class ClaimResources(Trimmed, frozen=True, kw_only=True):
-    """How much is claimed."""
+    """How much storage is requested."""
 
     requests: Quantities | None = None
 
 
 class PersistentVolumeClaimSpec(Trimmed, frozen=True, kw_only=True):
-    """What is claimed; ``volume_name`` is what was given."""
+    """What is requested; ``volume_name`` is the volume that it is bound to."""
 
     access_modes: list[str] | None = None
     resources: ClaimResources = ClaimResources()
@@ -101,7 +98,7 @@ class PersistentVolumeClaimSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
-    """A claim to a volume."""
+    """A PersistentVolumeClaim."""
 
     metadata: ObjectMeta
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
@@ -109,12 +106,12 @@ class PersistentVolumeClaim(Trimmed, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """The class that a volume is wanted of; empty for none."""
+        """The storage class of the claim; empty for none."""
         return (self.metadata.annotations or {}).get(BETA_STORAGE_CLASS, self.spec.storage_class_name or "")
 
     @property
     def is_fully_bound(self) -> bool:
-        """Whether it has its volume and both sides say so."""
+        """Whether it is bound to its volume and the binding is complete."""
         return bool(self.spec.volume_name) and BIND_COMPLETED in (self.metadata.annotations or {})
 
 
@@ -122,24 +119,24 @@ WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
 """The binding mode in which a claim gets its volume only when the scheduler has chosen a node."""
 
 MIGRATED_PLUGINS: Final = "storage.alpha.kubernetes.io/migrated-plugins"
-"""An annotation of CSINodes: the in-tree plugins, by name and comma, whose volumes CSI drivers take there."""
+"""An annotation of CSINodes: the in-tree plugins, by commas, whose volumes are migrated to CSI drivers."""
 
 
 class TopologyLabel(Trimmed, frozen=True, kw_only=True):
-    """A label that has one of these values."""
+    """A label with one of these values."""
 
     key: str
     values: list[str] | None = None
 
 
 class TopologyTerm(Trimmed, frozen=True, kw_only=True):
-    """Labels that must all be so; none means no node."""
+    """Labels that must all match; a term without any matches no node."""
 
     match_label_expressions: list[TopologyLabel] | None = None
 
 
 class StorageClass(Trimmed, frozen=True, kw_only=True):
-    """A kind of storage: who makes its volumes, when, and for which nodes."""
+    """A StorageClass: what provisions its volumes, when, and for which nodes."""
 
     metadata: ObjectMeta
     provisioner: str = ""
@@ -167,27 +164,27 @@ class CSINodeSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class CSINode(Trimmed, frozen=True, kw_only=True):
-    """What the kubelet says of the CSI drivers on its node; it has the node's name."""
+    """The CSI drivers of a node; it has the node's name."""
 
     metadata: ObjectMeta
     spec: CSINodeSpec = CSINodeSpec()
 
 
 class CSIDriverSpec(Trimmed, frozen=True, kw_only=True):
-    """``storage_capacity``: the driver says how much room there is, and pods wait until it is enough."""
+    """``storage_capacity``: the driver reports its capacity, and pods wait until it is enough."""
 
     storage_capacity: bool | None = None
 
 
 class CSIDriver(Trimmed, frozen=True, kw_only=True):
-    """A driver of the cluster; it has the name of the provisioner."""
+    """A CSI driver; it has the name of the provisioner."""
 
     metadata: ObjectMeta
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
 class CSIStorageCapacity(Trimmed, frozen=True, kw_only=True):
-    """How much room a class has for the nodes of a topology. Absent amounts mean none."""
+    """The capacity of a class for the nodes of a topology. Absent amounts mean none."""
 
     metadata: ObjectMeta
     storage_class_name: str = ""
@@ -197,7 +194,7 @@ class CSIStorageCapacity(Trimmed, frozen=True, kw_only=True):
 
 
 class AttachedSource(Trimmed, frozen=True, kw_only=True):
-    """The volume that is attached; an inline one has no name."""
+    """The attached volume; an inline one has no name."""
 
     persistent_volume_name: str | None = None
 
@@ -211,7 +208,7 @@ class VolumeAttachmentSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class VolumeAttachment(Trimmed, frozen=True, kw_only=True):
-    """A volume that is attached to a node, or is to be."""
+    """A volume that is, or is to be, attached to a node."""
 
     metadata: ObjectMeta
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

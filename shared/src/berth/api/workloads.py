@@ -1,12 +1,7 @@
-"""Services and the controllers that make pods, trimmed to what says which pods are theirs.
+"""Small kinds: services, controllers, disruption budgets, namespaces, priority classes and Leases, trimmed.
 
-PodDisruptionBudget, trimmed to what says how many of which pods may be evicted.
-
-Namespace, trimmed to its labels.
-
-PriorityClass, trimmed to what a pod gets of it when it is created.
-
-Lease: who leads, until when, and in its annotations the numbers that outlive the bus (PROTOCOL 1, *term*).
+Services and controllers say which pods belong together; budgets, how many of them may be evicted; a Lease, who leads,
+with the numbers that outlive the bus in its annotations (PROTOCOL 1, *term*).
 """
 
 from __future__ import annotations
@@ -24,48 +19,48 @@ class LabelsSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class SelectorSpec(Trimmed, frozen=True, kw_only=True):
-    """Pods that the selector means."""
+    """Pods that the selector matches."""
 
     selector: LabelSelector | None = None
 
 
 class Service(Trimmed, frozen=True, kw_only=True):
-    """A service."""
+    """A Service."""
 
     metadata: ObjectMeta
     spec: LabelsSpec = LabelsSpec()
 
 
 class ReplicationController(Trimmed, frozen=True, kw_only=True):
-    """A replication controller."""
+    """A ReplicationController."""
 
     metadata: ObjectMeta
     spec: LabelsSpec = LabelsSpec()
 
 
 class ReplicaSet(Trimmed, frozen=True, kw_only=True):
-    """A replica set."""
+    """A ReplicaSet."""
 
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
 
 
 class StatefulSet(Trimmed, frozen=True, kw_only=True):
-    """A stateful set."""
+    """A StatefulSet."""
 
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
 
 
 class BudgetStatus(Trimmed, frozen=True, kw_only=True):
-    """What the budget allows now. ``disrupted_pods``: by name, since when their eviction is under way."""
+    """How many evictions the budget allows now. ``disrupted_pods``: when the eviction of each pod, by name, began."""
 
     disruptions_allowed: Int32 = 0
     disrupted_pods: dict[str, str] | None = None
 
 
 class PodDisruptionBudget(Trimmed, frozen=True, kw_only=True):
-    """A budget of disruptions; its selector, absent, means no pods."""
+    """A disruption budget; without a selector it covers no pods."""
 
     metadata: ObjectMeta
     spec: SelectorSpec = SelectorSpec()
@@ -79,7 +74,7 @@ class Namespace(Trimmed, frozen=True, kw_only=True):
 
 
 class PriorityClass(Trimmed, frozen=True, kw_only=True):
-    """A name for a priority. ``global_default``: pods that name no class get this one."""
+    """A named priority. ``global_default``: the class of pods that name none."""
 
     metadata: ObjectMeta
     value: Int32 = 0
@@ -95,7 +90,7 @@ SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
 
 
 class LeaseSpec(Trimmed, frozen=True, kw_only=True):
-    """The record of an election. Times are the holder's wall clock: for people, never to be reckoned with."""
+    """The record of an election. Times are the holder's wall clock: for people, never to be computed with."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

@@ -1,12 +1,4 @@
-"""From the sets of a profile to the plugins of each extension point, as kube-scheduler merges and expands them.
-
-First the multiPoint set of the profile is merged with that of the preset; then what is enabled at many points is
-expanded into each point that the plugin implements. The order at one point: plugins that the point enables itself
-though they are enabled at many points (their weight and place are the point's), those of multiPoint, then the others.
-
-
-The configuration as the services use it: every default filled in, plugin lists expanded, arguments typed.
-"""
+"""The configuration as the services use it: every default filled in, plugin lists expanded, arguments typed."""
 
 from __future__ import annotations
 

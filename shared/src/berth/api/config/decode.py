@@ -1,13 +1,8 @@
-"""Strict decoding of parsed YAML or JSON into msgspec Structs that reports every error, not only the first.
+"""From text to Structs, strictly: YAML or JSON, then types, with every problem and not only the first.
 
-``Problems`` collects sentences of the form ``path: expectation, got value``; a value that could not be read is left at
-its default, so that the rest of the file is still looked at.
-
-
-From text to one mapping: YAML, or JSON, which is YAML. A key stands in a mapping once.
-
-PyYAML lets the last of several equal keys win, so that half a file could be lost without a word; kube-scheduler refuses
-such a file too.
+``Problems`` collects sentences of the form ``path: expectation, got value``. A value that cannot be read is left at its
+default, so that the rest of the file is still checked. A repeated key is a problem too: PyYAML would let the last one
+win, and half a file could be lost silently.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
 
 _NEAR: Final = 0.75
-"""Of 1, how alike two names are of which one may be a slip of the other: less is a guess."""
+"""How alike two names must be, of 1, for one to be taken as a misspelling of the other."""
 
 _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -46,7 +41,7 @@ class Problems(list[str]):
         self.append(f"{where}want {expectation}, got {_show(got)}")
 
     def check_range(self, path: str, value: int | None, low: int, high: int) -> None:
-        """Say so when a number that was given is out of its range."""
+        """Add a problem when a number is out of its range."""
         if value is not None and not low <= value <= high:
             self.append(f"{path}: want {low}..{high}, got {value}")
 
@@ -145,7 +140,7 @@ def join(path: str, name: object) -> str:
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """What a typing error may have been meant to be, to be put behind a sentence; empty when nothing is near."""
+    """A suggestion to append to a sentence; empty when no known name is close."""
     close = difflib.get_close_matches(str(name), known, n=1, cutoff=_NEAR)
     return f", did you mean {close[0]!r}?" if close else ""
 

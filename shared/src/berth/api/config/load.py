@@ -1,4 +1,4 @@
-"""Loading: text to configuration, or every reason why not."""
+"""Loading: from the text of a file to the configuration, or to every problem in it."""
 
 from __future__ import annotations
 

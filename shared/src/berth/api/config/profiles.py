@@ -1,12 +1,9 @@
-"""Which plugins a file may name and where, and what is said of a name that it may not.
+"""Completing profiles: names checked against the known plugins, lists expanded, arguments read and validated.
 
-Second names of plugins: what a profile says under one is said of the plugin, whichever name the rest uses.
-
-The article that NetworkTraffic comes from enables ``network_traffic`` and configures ``NetworkTraffic``; there the
-arguments never arrived.
-
-
-Completing a profile: names checked against the known plugins, lists expanded, arguments read and validated.
+Plugin lists are merged as kube-scheduler does it. First the multiPoint set of the profile is merged with that of the
+preset; then it is expanded into each extension point that a plugin implements. The order at one point is: plugins of
+multiPoint that the point enables itself (with the weight and place that it gives them), the others of multiPoint, the
+point's own. A plugin may have aliases: what a profile configures under one applies to the plugin.
 """
 
 from __future__ import annotations
@@ -25,104 +22,6 @@ from berth.api.config.versions import GONE_PLUGINS, NOT_HERE
 MULTI_POINT: Final = "multiPoint"
 
 
-class NamedPlugin(Protocol):
-    """What is asked of a plugin here."""
-
-    @property
-    def only_in_presets(self) -> bool:
-        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class PluginNames:
-    """The names that one file may use."""
-
-    known: Mapping[str, NamedPlugin]
-    preset: Plugins
-    has_listed: bool = field(init=False, default=False)
-    """Whether somebody was told all names."""
-
-    def allows(self, name: str) -> bool:
-        """Whether any file may name the plugin."""
-        return name in self.known and not self.known[name].only_in_presets
-
-    def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
-        """Whether this set of an extension point, or of multiPoint, may name the plugin.
-
-        One that is gone from v1 may stand in a list that is written out whole (what ``berth config show`` prints), as
-        the preset has it there.
-        """
-        return self.allows(ref.name) or (
-            ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
-        )
-
-    def refusal(self, path: str, name: str) -> str:
-        """What is wrong with the name at this path."""
-        if name in GONE_PLUGINS:
-            return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
-        near, listed = did_you_mean(name, self._offered()), self._listed_once()
-        known = f"{' Known' if near else ', known'} are {listed}" if listed else ""
-        return f"{path}: unknown plugin {name!r}{near}{known}"
-
-    def _listed_once(self) -> str:
-        """All that may be named, the first time; a second one would bury the other lines."""
-        if self.has_listed:
-            return ""
-        self.has_listed = True
-        return ", ".join(self._offered())
-
-    def _of_preset(self, place: str) -> set[tuple[str, int]]:
-        if place not in set(Point):
-            return set()
-        return {_read(ref) for ref in self.preset.at(Point(place)).enabled or ()}
-
-    def _offered(self) -> list[str]:
-        return [name for name in sorted(self.known) if self.allows(name)]
-
-
-def _is_whole(written: PluginSet) -> bool:
-    return any(ref.name == EVERYTHING for ref in written.disabled or ())
-
-
-def _read(ref: PluginRef) -> tuple[str, int]:
-    """Weight absent or 0 is 1."""
-    return ref.name, ref.weight or 1
-
-
-Rename = Callable[[str], str]
-
-
-def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FileProfile:
-    """The profile with every alias replaced by the plugin's own name; unknown names stay for others to complain of."""
-    aliases = {alias: own for alias, plugin in known.items() if (own := getattr(plugin, "name", alias)) != alias}
-    if not aliases:
-        return profile
-
-    def own_name(name: str) -> str:
-        return aliases.get(name, name)
-
-    config = profile.plugin_config
-    return msgspec.structs.replace(
-        profile,
-        plugins=_plugins(profile.plugins, own_name),
-        plugin_config=config and [msgspec.structs.replace(one, name=own_name(one.name)) for one in config],
-    )
-
-
-def _plugins(plugins: Plugins, own_name: Rename) -> Plugins:
-    names = [field.name for field in msgspec.structs.fields(Plugins)]
-    return Plugins(**{name: _set(getattr(plugins, name), own_name) for name in names})
-
-
-def _set(given: PluginSet, own_name: Rename) -> PluginSet:
-    return PluginSet(enabled=_refs(given.enabled, own_name), disabled=_refs(given.disabled, own_name))
-
-
-def _refs(refs: list[PluginRef] | None, own_name: Rename) -> list[PluginRef] | None:
-    return refs and [msgspec.structs.replace(ref, name=own_name(ref.name)) for ref in refs]
-
-
 DEFAULT_SCHEDULER_NAME: Final = "berth"
 
 
@@ -133,7 +32,7 @@ _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
 class KnownPlugin(Protocol):
-    """What loading must know of a plugin; the registry's factories are of this form."""
+    """What loading must know of a plugin; the factories of the registry have this form."""
 
     @property
     def points(self) -> Collection[Point]:
@@ -158,7 +57,7 @@ class KnownPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSetting:
-    """The plugins that there are, which of them the preset runs, and what the file says for all profiles."""
+    """The known plugins, the preset, and what the file sets for all profiles."""
 
     known: Mapping[str, KnownPlugin]
     preset: Plugins
@@ -245,58 +144,6 @@ def _check_lists(lists: PluginLists, path: str, problems: Problems) -> None:
         problems.append(f"{path}.bind: want at least one plugin, got none")
 
 
-def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked against
-    given: FileProfile,
-    path: str,
-    lists: PluginLists,
-    known: Mapping[str, KnownPlugin],
-    names: PluginNames,
-    problems: Problems,
-) -> Mapping[str, object]:
-    made: dict[str, object] = {}
-    for index, config in enumerate(given.plugin_config or ()):
-        place = f"{path}[{index}]"
-        if config.name in made:
-            problems.append(f"{place}.name: {config.name!r} stands there more than once")
-        elif not names.allows(config.name):
-            problems.append(names.refusal(f"{place}.name", config.name))
-        else:
-            made[config.name] = _read_args(
-                config.args or {}, config.name, f"{place}.args", known[config.name], problems
-            )
-    used = dict.fromkeys(ref.name for refs in lists.values() for ref in refs)
-    for name in (name for name in used if name not in made):
-        args_type = known[name].args_type if name in known else None
-        if args_type is not None:
-            made[name] = args_type()
-            problems.extend(known[name].validate(made[name], f"{path}.{name}"))
-    return made
-
-
-def _read_args(
-    given: dict[str, object], name: str, path: str, plugin: KnownPlugin, problems: Problems
-) -> object | None:
-    """The fields apiVersion and kind may stand in the arguments, as kube-scheduler's files have them."""
-    fields = {key: value for key, value in given.items() if key not in ("apiVersion", "kind")}
-    if plugin.args_type is None:
-        problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
-        return None
-    _check_args_identity(given, name, path, problems)
-    before = len(problems)
-    made = read_struct(fields, plugin.args_type, path, problems)
-    if made is not None and len(problems) == before:
-        problems.extend(plugin.validate(made, path))
-    return made
-
-
-def _check_args_identity(given: dict[str, object], name: str, path: str, problems: Problems) -> None:
-    version, kind = given.get("apiVersion"), given.get("kind")
-    if version is not None and version != API_VERSION:
-        problems.append(f"{path}.apiVersion: want {API_VERSION!r}, got {version!r}")
-    if kind is not None and kind != f"{name}Args":
-        problems.append(f"{path}.kind: want {name + 'Args'!r}, got {kind!r}")
-
-
 def _check_together(profiles: tuple[ProfileConfiguration, ...], problems: Problems) -> None:
     names = [profile.scheduler_name for profile in profiles]
     for index, name in enumerate(names):
@@ -353,5 +200,155 @@ def _at(
 
 
 def _disabled(preset: PluginSet, custom: PluginSet) -> frozenset[str]:
-    """What is disabled stays so for the plugins of multiPoint, whoever said it."""
+    """Disabled by the preset or by the profile: it stays so for the plugins of multiPoint."""
     return frozenset(ref.name for ref in (*(custom.disabled or ()), *(preset.disabled or ())))
+
+
+def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked against
+    given: FileProfile,
+    path: str,
+    lists: PluginLists,
+    known: Mapping[str, KnownPlugin],
+    names: PluginNames,
+    problems: Problems,
+) -> Mapping[str, object]:
+    made: dict[str, object] = {}
+    for index, config in enumerate(given.plugin_config or ()):
+        place = f"{path}[{index}]"
+        if config.name in made:
+            problems.append(f"{place}.name: {config.name!r} stands there more than once")
+        elif not names.allows(config.name):
+            problems.append(names.refusal(f"{place}.name", config.name))
+        else:
+            made[config.name] = _read_args(
+                config.args or {}, config.name, f"{place}.args", known[config.name], problems
+            )
+    used = dict.fromkeys(ref.name for refs in lists.values() for ref in refs)
+    for name in (name for name in used if name not in made):
+        args_type = known[name].args_type if name in known else None
+        if args_type is not None:
+            made[name] = args_type()
+            problems.extend(known[name].validate(made[name], f"{path}.{name}"))
+    return made
+
+
+def _read_args(
+    given: dict[str, object], name: str, path: str, plugin: KnownPlugin, problems: Problems
+) -> object | None:
+    """The fields apiVersion and kind may stand in the arguments, as kube-scheduler's files have them."""
+    fields = {key: value for key, value in given.items() if key not in ("apiVersion", "kind")}
+    if plugin.args_type is None:
+        problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
+        return None
+    _check_args_identity(given, name, path, problems)
+    before = len(problems)
+    made = read_struct(fields, plugin.args_type, path, problems)
+    if made is not None and len(problems) == before:
+        problems.extend(plugin.validate(made, path))
+    return made
+
+
+def _check_args_identity(given: dict[str, object], name: str, path: str, problems: Problems) -> None:
+    version, kind = given.get("apiVersion"), given.get("kind")
+    if version is not None and version != API_VERSION:
+        problems.append(f"{path}.apiVersion: want {API_VERSION!r}, got {version!r}")
+    if kind is not None and kind != f"{name}Args":
+        problems.append(f"{path}.kind: want {name + 'Args'!r}, got {kind!r}")
+
+
+class NamedPlugin(Protocol):
+    """What must be known of a plugin to check its name."""
+
+    @property
+    def only_in_presets(self) -> bool:
+        """Whether it is gone from v1: a file may name it only in lists that it writes out whole, as its preset has."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class PluginNames:
+    """The names that one file may use."""
+
+    known: Mapping[str, NamedPlugin]
+    preset: Plugins
+    has_listed: bool = field(init=False, default=False)
+    """Whether a problem has listed all names already."""
+
+    def allows(self, name: str) -> bool:
+        """Whether any file may name the plugin."""
+        return name in self.known and not self.known[name].only_in_presets
+
+    def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
+        """Whether this set of an extension point, or of multiPoint, may name the plugin.
+
+        One that is gone from v1 may stand in a list that is written out whole (what ``berth config show`` prints), as
+        the preset has it there.
+        """
+        return self.allows(ref.name) or (
+            ref.name in self.known and _is_whole(written) and _read(ref) in self._of_preset(place)
+        )
+
+    def refusal(self, path: str, name: str) -> str:
+        """The problem of the name at this path."""
+        if name in GONE_PLUGINS:
+            return f"{path}: {name!r} was invalid in version {API_VERSION!r}; {GONE_PLUGINS[name]}"
+        near, listed = did_you_mean(name, self._offered()), self._listed_once()
+        known = f"{' Known' if near else ', known'} are {listed}" if listed else ""
+        return f"{path}: unknown plugin {name!r}{near}{known}"
+
+    def _listed_once(self) -> str:
+        """All valid names, in the first problem only, so that a long list is not repeated."""
+        if self.has_listed:
+            return ""
+        self.has_listed = True
+        return ", ".join(self._offered())
+
+    def _of_preset(self, place: str) -> set[tuple[str, int]]:
+        if place not in set(Point):
+            return set()
+        return {_read(ref) for ref in self.preset.at(Point(place)).enabled or ()}
+
+    def _offered(self) -> list[str]:
+        return [name for name in sorted(self.known) if self.allows(name)]
+
+
+def _is_whole(written: PluginSet) -> bool:
+    return any(ref.name == EVERYTHING for ref in written.disabled or ())
+
+
+def _read(ref: PluginRef) -> tuple[str, int]:
+    """Weight absent or 0 is 1."""
+    return ref.name, ref.weight or 1
+
+
+Rename = Callable[[str], str]
+
+
+def with_own_names(profile: FileProfile, known: Mapping[str, object]) -> FileProfile:
+    """The profile with every alias replaced by the plugin's own name; unknown names are left as they are."""
+    aliases = {alias: own for alias, plugin in known.items() if (own := getattr(plugin, "name", alias)) != alias}
+    if not aliases:
+        return profile
+
+    def own_name(name: str) -> str:
+        return aliases.get(name, name)
+
+    config = profile.plugin_config
+    return msgspec.structs.replace(
+        profile,
+        plugins=_plugins(profile.plugins, own_name),
+        plugin_config=config and [msgspec.structs.replace(one, name=own_name(one.name)) for one in config],
+    )
+
+
+def _plugins(plugins: Plugins, own_name: Rename) -> Plugins:
+    names = [field.name for field in msgspec.structs.fields(Plugins)]
+    return Plugins(**{name: _set(getattr(plugins, name), own_name) for name in names})
+
+
+def _set(given: PluginSet, own_name: Rename) -> PluginSet:
+    return PluginSet(enabled=_refs(given.enabled, own_name), disabled=_refs(given.disabled, own_name))
+
+
+def _refs(refs: list[PluginRef] | None, own_name: Rename) -> list[PluginRef] | None:
+    return refs and [msgspec.structs.replace(ref, name=own_name(ref.name)) for ref in refs]

@@ -1,7 +1,7 @@
 """Files of older versions: turned into v1 where the meaning is clear, refused with what to write instead elsewhere.
 
 Known are kubescheduler.config.k8s.io/v1beta3, v1beta2, v1beta1, v1alpha2 and v1alpha1, and componentconfig/v1alpha1.
-Fields that no version had are left to the strict reading of v1, which knows them not either.
+Fields that no version had are left to the strict decoding of v1, which reports them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "port": "left out: the flag --health-port says where /metrics is",
     "address": "left out: the flag --health-port says where /metrics is",
 }
-"""Top-level fields that may go: nothing about placing pods hangs on them."""
+"""Top-level fields that are dropped: they have no influence on where pods are placed."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "algorithmProvider": "not part of v1; start with --algorithm-provider=NAME instead",
@@ -36,7 +36,7 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     "failureDomains": "not part of v1; write topologyKey at each affinity term of the pods",
 }
-"""Top-level fields that change where pods go, and whose place in v1 is another one."""
+"""Top-level fields that influence where pods are placed, and that v1 has elsewhere."""
 
 _FIT: Final = "write NodeResourcesFit with the args scoringStrategy: {{type: {}}}"
 GONE_PLUGINS: Final[Mapping[str, str]] = {
@@ -72,7 +72,7 @@ _OLD_LOCKS: Final = ("endpoints", "configmaps", "endpointsleases", "configmapsle
 
 @dataclass(slots=True)
 class Conversion:
-    """A file on its way to v1: what it is by now, what was done, and what nobody can do but its owner."""
+    """A file being converted to v1: the document, what was done, and the problems that its owner must solve."""
 
     document: dict[str, Any]
     done: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Conversion:
 
 
 def to_v1(document: dict[str, Any]) -> Conversion:
-    """The file as v1; itself when it is that, or of a version that nobody knows."""
+    """The file as v1; unchanged when it is v1 already, or of an unknown version."""
     version = document.get("apiVersion")
     if version not in OLD:
         return Conversion(document)
@@ -141,7 +141,7 @@ def _top(conversion: Conversion) -> None:
         del document[name]
         conversion.done.append(f"{name}: {DROPPED[name]}")
     for name in [name for name in document if name in REFUSED]:
-        if document.pop(name) not in (None, False, ""):  # said, but switched off: nothing is lost
+        if document.pop(name) not in (None, False, ""):  # written but switched off: nothing is lost
             conversion.problems.append(f"{name}: {REFUSED[name]}")
 
 
@@ -168,7 +168,7 @@ def _plugins(plugins: object, path: str, conversion: Conversion) -> None:
 
 
 def _args(plugin_config: object) -> None:
-    """Arguments name the version of their file, which is another one now."""
+    """Arguments name the version of their file, which has changed."""
     for config in plugin_config if isinstance(plugin_config, list) else ():
         args = config.get("args") if isinstance(config, dict) else None
         if isinstance(args, dict) and args.get("apiVersion") in OLD:
