@@ -65,17 +65,17 @@ async def serve(arguments: argparse.Namespace) -> None:
         identity=arguments.identity,
     )
     async with cluster:
-        said = {
+        started = {
             "event": "listening",
             "url": cluster.url,
             "kubeconfig": str(cluster.kubeconfig_path),
             "prometheus": cluster.prometheus_url,
         }
-        _say({**said, "nodes": arguments.nodes, "loaded": cluster.loaded})
+        _print({**started, "nodes": arguments.nodes, "loaded": cluster.loaded})
         await stopped.wait()
 
 
-def _say(line: dict[str, object]) -> None:
+def _print(line: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -1,11 +1,7 @@
-"""What the API server makes of volumes, claims and storage classes that it is given: their defaults.
+"""What the simulated API server does with a new or changed object: light validation, defaults, priority admission.
 
-Without the finalizers by which the real one keeps those that are in use: nobody is here who takes them off again.
-
-
-What the API server makes of an object that it is given: defaults and the light checks of shape.
-
-Quantities are let through whatever they say, so that what reads them can be tried with bad ones.
+Quantities are not validated, so that bad ones can be tried on their readers. Volumes and claims do not get the
+finalizers that protect them while they are in use, as no controller here would remove them.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Loads what `kubectl get ... -o json|yaml` wrote into the simulated cluster.
+"""The simulated cluster as a whole: API server, kubelets, nodes and a kubeconfig, for tests and `python -m berth.sim`.
 
-The simulated cluster as a whole: API server, kubelet, nodes and a kubeconfig, for tests and for `berth.sim`'s CLI.
+    async with SimulatedCluster(nodes=node_manifests(100)) as cluster:
+        cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
 
-async with SimulatedCluster(nodes=node_manifests(100)) as cluster:
-    cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
+It can be filled with what ``kubectl get ... -o json|yaml`` printed.
 """
 
 import json

@@ -48,7 +48,7 @@ class _Aimed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field
     count: int | None = 1
 
     def meets(self, verb: Verb, resource: str) -> bool:
-        """Say whether a request is meant."""
+        """Whether the fault applies to a request."""
         return self.verb in (ANY, verb) and self.resource in (ANY, resource)
 
 

@@ -1,7 +1,4 @@
-"""What clients ask before they ask for objects: /api, /apis, /version and health; enough for kubectl.
-
-What `kubectl get` prints: the Table form of lists, with the columns of the real server for nodes and pods.
-"""
+"""What kubectl needs besides objects: discovery (/api, /apis, /version, OpenAPI) and the tables that it prints."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
-"""Label and field selectors: parsed once into requirements, matched against objects as dicts.
+"""LIST and its query: label and field selectors, pages, and continue tokens of the real form.
 
-LIST: a consistent snapshot, in pages; the continue token has the form of the real one.
+Selectors are parsed once and matched against objects as dicts. Every page of a list shows the state of its first.
 """
 
 import base64
@@ -42,7 +42,7 @@ class LabelRequirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: dict[str, str]) -> bool:
-        """Say whether an object with these labels is meant; `!=` and `notin` also hold without the label."""
+        """Whether an object with these labels matches; `!=` and `notin` also hold without the label."""
         match self.operator:
             case "=" | "in":
                 return labels.get(self.key) in self.values
@@ -63,7 +63,7 @@ class FieldRequirement:
     is_equal: bool
 
     def matches(self, value: JsonObject) -> bool:
-        """Say whether the object is meant."""
+        """Whether the object matches."""
         return (_field(value, self.path) == self.value) is self.is_equal
 
 
@@ -80,7 +80,7 @@ class Selector:
         return not self.labels and not self.fields
 
     def matches(self, value: JsonObject) -> bool:
-        """Say whether an object is meant."""
+        """Whether an object matches."""
         for requirement in self.fields:
             if not requirement.matches(value):
                 return False
@@ -247,7 +247,7 @@ def selector_of(kind: SimulatedKind, query: Mapping[str, str]) -> Selector:
 
 
 def is_set(query: Mapping[str, str], name: str) -> bool:
-    """Say whether a switch is on: everything but `false` and `0` is, whatever the case (clients send `True`)."""
+    """Whether a switch is on: everything but `false` and `0` is, whatever the case (clients send `True`)."""
     return name in query and query[name].lower() not in {"false", "0"}
 
 

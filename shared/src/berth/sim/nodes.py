@@ -1,7 +1,4 @@
-"""A simulated kubelet for every node: bound pods start to run after a while, terminating ones end.
-
-Made-up nodes and pods, as the dicts that one would post.
-"""
+"""Simulated nodes: the kubelets that start and end their pods, and the manifests of nodes and pods."""
 
 import asyncio
 import dataclasses

@@ -1,19 +1,17 @@
-"""A simulated Prometheus at `<cluster>/prometheus`: made-up traffic of the simulated nodes, for berth's own questions.
+"""Made-up traffic of the simulated nodes, as a Prometheus server and as node exporters.
 
-It answers `/prometheus/api/v1/query` for exactly the queries that the metrics collector asks (rate, count_over_time and
+``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
 timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
-scrape interval), in the shape of a real server's answer; anything else is refused with 400 and a sentence, as PromQL
-that is none. It is no PromQL engine. Every node has one device, eth0, and a link of 1 Gbit/s; its traffic is a share
-of its own, which comes and goes, and what every pod on it adds.
+scrape interval), in the form of a real server's answer. It is no PromQL engine: any other query is answered with 400.
+Every node has one device, eth0, and a link of 1 Gbit/s; its traffic is a share of its own, which rises and falls, and
+what every pod on it adds.
 
-
-Simulated node exporters at `<cluster>/sim/exporters`: the made-up traffic of simulated nodes, for a real Prometheus.
+``<cluster>/sim/exporters`` is for a real Prometheus:
 
     http_sd_configs: [{url: http://<cluster>/sim/exporters}]
 
-names one target a node; each is scraped at this same address, under a path of its own. Their counters grow by the rates
-that `berth.sim.prometheus` makes up, so that a Prometheus which scrapes them shows the traffic that the simulated one
-tells of.
+It lists one target a node, each at this same address under a path of its own. The counters grow by the same rates, so
+that a Prometheus which scrapes them shows the same traffic.
 """
 
 import hashlib

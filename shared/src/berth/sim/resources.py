@@ -1,9 +1,4 @@
-"""What a write says about the object that it means: uid and resourceVersion, and the refusals when they differ.
-
-Create, read, update and delete of any kind: what kube-apiserver's generic registry does, on the store.
-
-The Binding subresource: puts a pod on a node, once.
-"""
+"""Create, read, update and delete of any kind, with preconditions, as kube-apiserver's generic registry has them."""
 
 import dataclasses
 import random
@@ -22,7 +17,7 @@ from berth.sim.store import Key, Store, StoredObject
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """What a DELETE asks for; None is "not said"."""
+    """What a DELETE asks for; None is absent."""
 
     grace_seconds: int | None = None
     uid: str | None = None
@@ -321,7 +316,7 @@ def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part:
 
 
 def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
-    """Say whether a terminating object has nothing left to wait for."""
+    """Whether a terminating object can be removed."""
     metadata = value["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers") or kind is NAMESPACES:
         return False

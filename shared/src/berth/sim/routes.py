@@ -1,4 +1,4 @@
-"""Paths of the API: which kind, namespace, object and subresource a request means."""
+"""The API's paths: the kind, namespace, object and subresource that a request addresses."""
 
 import dataclasses
 

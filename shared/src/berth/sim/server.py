@@ -1,7 +1,4 @@
-"""Paths of the API: which kind, namespace, object and subresource a request means.
-
-The HTTP side of the simulated API server: from a request to the store and back, in bytes.
-"""
+"""The HTTP side of the simulated API server: from a request to the store and back, in bytes."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Refusals as kube-apiserver words them: `ApiError` carries the code, reason, message and details of a Status."""
+"""Errors in kube-apiserver's words: ``ApiError`` has the code, reason, message and details of a Status."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus

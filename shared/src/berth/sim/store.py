@@ -1,9 +1,8 @@
-"""The two forms of an Event: core/v1 is kept, events.k8s.io/v1 is made from it and turned back into it.
+"""The objects in memory, with one revision counter, a bounded history for each kind, and listeners.
 
-Objects in memory with one revision counter, a bounded history per kind, and listeners.
-
-Values are never changed in place: a write brings a new dict that may share parts with the old one, so that a reader
-may keep what it got. Each object is encoded once per revision.
+Values are never changed in place: a write brings a new dict that may share parts with the old one, so that readers may
+keep what they got. Each object is encoded once a revision. Events are kept in their core/v1 form and converted to
+events.k8s.io/v1 and back.
 """
 
 from collections import deque
@@ -189,7 +188,7 @@ class Table:
             yield change
 
     def record(self, change: StoreEvent) -> None:
-        """Take a change in and tell the listeners."""
+        """Apply a change and call the listeners."""
         if change.after is None:
             del self.items[change.key]
         else:

@@ -1,4 +1,4 @@
-"""WATCH: from a revision, or from the present state, until its time is over, it is cut, or its reader is too slow."""
+"""WATCH: from a revision, or from the present state, until it times out, is cut, or its reader is too slow."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Bandwidth on the wire, in annotations, and the time of a Binding as far as objects tell it."""
+"""Bandwidth on the bus and in annotations."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ import pytest
 
 from berth.api.livedata import Bandwidth, annotated_rate, bytes_per_second, decode_bandwidth, encode_bandwidth, utc_time
 from berth.api.meta import ObjectMeta
-from berth.api.pod import LONG_AGO, Pod, PodCondition, PodStatus, bound_at, unix_seconds
+from berth.api.pod import Pod
 from berth.api.quantity import QuantityError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,29 +33,3 @@ def test_what_is_no_rate_is_refused_and_an_annotation_that_is_none_says_nothing(
         assert annotated_rate(Pod(metadata=ObjectMeta(annotations={"a": text})), "a") is None
     assert annotated_rate(Pod(metadata=ObjectMeta()), "a") is None
     assert annotated_rate(Pod(metadata=ObjectMeta(annotations={"a": "80"})), "a") == 10.0
-
-
-def scheduled(time: str) -> PodCondition:
-    return PodCondition(type="PodScheduled", status="True", last_transition_time=time)
-
-
-@pytest.mark.parametrize(
-    ("status", "created", "expected"),
-    [
-        pytest.param(
-            PodStatus(conditions=[scheduled("2026-01-01T00:00:00Z")], start_time="2027-01-01T00:00:00Z"),
-            None,
-            T0.timestamp(),
-            id="when the Binding was taken",
-        ),
-        pytest.param(PodStatus(start_time="2026-01-01T00:00:00Z"), None, T0.timestamp(), id="else its start"),
-        pytest.param(PodStatus(), "2026-01-01T00:00:00Z", T0.timestamp(), id="else its creation"),
-        pytest.param(PodStatus(), None, LONG_AGO, id="else long ago"),
-    ],
-)
-def test_since_when_a_pod_is_bound(status, created, expected):
-    assert bound_at(Pod(metadata=ObjectMeta(creation_timestamp=created), status=status)) == expected
-
-
-def test_a_time_that_is_none_is_long_ago():
-    assert [unix_seconds(text) for text in (None, "", "yesterday")] == [LONG_AGO] * 3
