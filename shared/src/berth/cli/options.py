@@ -64,7 +64,7 @@ async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]
         raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
     try:
         if not session.bus_id:
-            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
+            raise MissingError("reading NATS: it has nothing of berth: start `berth up`, or run `berth bus apply`")
         yield session
     finally:
         await session.close()
