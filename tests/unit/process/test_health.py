@@ -91,10 +91,10 @@ def test_the_same_sentence_is_said_again_after_ten_seconds_and_a_new_one_at_once
     monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
     waiting = WaitReporter(Health().condition("nats"), clock)
     for _ in range(11):
-        waiting.say("waiting for NATS")
+        waiting.waiting("waiting for NATS")
         clock.jump(1)
     assert said == ["waiting for NATS"] * 2
-    waiting.say("refused", every=ONCE)
+    waiting.waiting("refused", every=ONCE)
     clock.jump(1000)
-    waiting.say("refused", every=ONCE)
+    waiting.waiting("refused", every=ONCE)
     assert said[2:] == ["refused"]

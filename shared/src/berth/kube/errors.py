@@ -1,8 +1,7 @@
-"""What can go wrong between berth and the API server, apart from its answers: those are values.
+"""Answers and errors of the API server.
 
-A missing right in one sentence: the API server says who may not do what; people need the rule to add.
-
-An answer that the caller has no use for, as an error in one sentence.
+An answer is a value; an error is for a caller that has no use for it. A missing right (403) is explained by the rule to
+add to the role.
 """
 
 from __future__ import annotations

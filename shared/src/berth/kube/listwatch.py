@@ -1,6 +1,6 @@
-"""From bytes of LIST and WATCH to events: pure, and the hot path of every reflector.
+"""LIST and WATCH: a consistent LIST in pages, and the decoding of lists and watch events.
 
-A consistent LIST, read in pages.
+Decoding is pure, and the hot path of every reflector.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ PAGE_TIMEOUT = timedelta(seconds=30)
 """How long a page may take; a LIST of everything on a busy API server takes seconds."""
 
 
-class _ExpiredError(Exception):
+class _ListExpiredError(Exception):
     """The snapshot of which pages were read is gone."""
 
 
@@ -217,7 +217,7 @@ async def list_objects(
         return await _in_pages(client, kind, decoder, params)
     try:
         return await _in_pages(client, kind, decoder, {**params, "limit": str(page_size)})
-    except _ExpiredError:
+    except _ListExpiredError:
         return await _in_pages(client, kind, decoder, params)
 
 
@@ -247,7 +247,7 @@ async def _in_pages(client: KubeClient, kind: Kind[T], decoder: ObjectDecoder[T]
 async def _page(client: KubeClient, kind: Kind[T], decoder: ObjectDecoder[T], params: Mapping[str, str]) -> Page[T]:
     response = await client.request("GET", kind.path, params=params, timeout=PAGE_TIMEOUT)
     if response.status == HTTPStatus.GONE and "continue" in params:
-        raise _ExpiredError
+        raise _ListExpiredError
     return decoder.page(_wanted(kind, response).body)
 
 

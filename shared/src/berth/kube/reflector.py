@@ -1,8 +1,7 @@
-"""How far a reflector has come, counted in resourceVersions of its kind (PROTOCOL 3 and 5).
+"""A reflector: lists everything of one kind, then watches it, for as long as it runs.
 
-A reflector: everything of one kind, first listed, then watched, for as long as it runs.
-
-Nothing that the API server does ends it. What fails is said in ``status`` and tried again, after a pause that grows.
+Nothing that the API server does ends it: a failure is logged and tried again after a back-off. Its positions are
+resourceVersions of its kind (PROTOCOL 3 and 5).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from berth.kube.watch import Current, Listed, ReflectorEvent, Sink, T, Undecodab
 
 
 class ReflectorPositions:
-    """Two numbers: how far the reading has come, and the newest object or event in it.
+    """Two numbers: up to which version everything was handed on, and the newest object or event in it.
 
-    A LIST and a bookmark move the first one only. What a conflict names is the second: the first may be a number
-    that another reader of a quiet kind reaches with its next bookmark only.
+    A LIST and a bookmark move the first one only. A conflict names the second: another reader of a kind without changes
+    may reach the first only with its next bookmark.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class ReflectorPositions:
         self._order = itertools.count()
 
     def listed(self, version: str, newest_object: int) -> None:
-        """A LIST has been handed on. It may go back: then the API server has another store, and its numbers count."""
+        """A LIST was handed on. Its version may be lower: then the API server has another store that counts anew."""
         self.reached = version_number(version)
         self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
@@ -107,10 +106,10 @@ class ReflectorSettings:
 
 
 SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
-"""A watch that ended earlier and gave nothing counts as a failure: asking again at once would go round and round."""
+"""A watch that ended earlier without an event counts as a failure: without a pause it would be asked again at once."""
 
 LONGEST_RETRY_AFTER = timedelta(minutes=1)
-"""The most of a Retry-After that is heeded."""
+"""The longest Retry-After that is kept."""
 
 
 class ReflectorPhase(StrEnum):
@@ -123,7 +122,7 @@ class ReflectorPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorStatus:
-    """How a reflector is getting on, for /readyz."""
+    """What a reflector is doing, and its last error."""
 
     phase: ReflectorPhase = ReflectorPhase.LISTING
     listed: bool = False
@@ -137,16 +136,16 @@ class ReflectorStatus:
 
 
 class _ExpiredError(TemporaryError):
-    """410: what came after the last resourceVersion seen is forgotten; everything must be listed again."""
+    """410: the API server no longer has what came after the last resourceVersion. Everything must be listed again."""
 
 
 class _RelistError(TemporaryError):
-    """The watch cannot go on from where it was, and 410 is not the reason."""
+    """The watch cannot go on from its resourceVersion, for another reason than 410."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """One watch: when it began, and whether anything came of it."""
+    """One watch: when it began, and whether it gave an event."""
 
     began: float
     seconds: int
@@ -189,7 +188,7 @@ class Reflector(Generic[T]):
 
     @property
     def status(self) -> ReflectorStatus:
-        """How it is getting on."""
+        """What it is doing, and its last error."""
         return self._status
 
     @property
@@ -301,7 +300,7 @@ class Reflector(Generic[T]):
         if isinstance(exc, _ExpiredError | _RelistError | DecodeError):
             self._version = None
         if isinstance(exc, _ExpiredError) and self._failures == 1:
-            pause = 0.0  # to be too late is no fault of the server's: the first time it is asked at once
+            pause = 0.0  # the server has not failed: the first time it is asked at once
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(str(exc))
@@ -320,7 +319,7 @@ async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
     if refused.status == HTTPStatus.GONE:
         return _ExpiredError(str(refused))
     if refused.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-        return _RelistError(str(refused))  # it does not like the resourceVersion
+        return _RelistError(str(refused))  # it rejects the resourceVersion
     return refused
 
 

@@ -1,7 +1,4 @@
-"""What a reflector says of one kind of object. It comes from LIST and WATCH; the reflector decides nothing.
-
-The kinds that berth reads: where the API server has them and what is kept of them.
-"""
+"""The events of a reflector. They come from LIST and WATCH; the reflector decides nothing."""
 
 from __future__ import annotations
 

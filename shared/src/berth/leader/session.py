@@ -66,7 +66,7 @@ async def lead(*, role: Role, session: Session, client: KubeClient, process: Pro
     try:
         lease, number = await candidate.acquire()
         leadership = LeaderSession(role=role, number=number, lease=lease, session=session, process=process)
-        candidate.waiting.over(f"leading as {role} {number}")
+        candidate.reporter.over(f"leading as {role} {number}")
         log.info("leading", role=role, number=number, lease=candidate.lease_name)
         _show(process, role, candidate.lease_name, number)
         process.metrics.count("berth_leaderships_total", role=role)
@@ -181,7 +181,8 @@ class _Candidate:
         self._settings = process.settings.leader_election
         names = {each: _lease_name(self._settings, each) for each in ROLES}
         self.lease_name = names[role]
-        self.waiting = WaitReporter(process.health.condition("leadership", f"waiting to lead as {role}"), process.clock)
+        condition = process.health.condition("leadership", f"waiting to lead as {role}")
+        self.reporter = WaitReporter(condition, process.clock)
         self._role: Role = role
         self._session = session
         self._client = client
@@ -219,11 +220,11 @@ class _Candidate:
             try:
                 return await self._try()
             except _MismatchError as error:
-                self.waiting.say(str(error), every=ONCE)
+                self.reporter.waiting(str(error), every=ONCE)
             except (BusLostError, MissingError, BusRefusedError):
                 raise
             except BerthError as error:
-                self.waiting.say(f"waiting to lead as {self._role}: {error}")
+                self.reporter.waiting(f"waiting to lead as {self._role}: {error}")
             await self.release()
             await self._process.clock.sleep(RETRY_SECONDS)
 
@@ -276,16 +277,16 @@ class _Candidate:
             except (BusLostError, MissingError, BusRefusedError):
                 raise
             except BerthError as error:
-                self.waiting.say(f"waiting to lead as {self._role}: {error}")
+                self.reporter.waiting(f"waiting to lead as {self._role}: {error}")
 
     def _show_holder(self, election: Elector | Unelected) -> None:
         if isinstance(election, Unelected):
             return
         status = election.status
         if status.last_error is not None:
-            self.waiting.say(f"waiting to lead as {self._role}: {status.last_error}")
+            self.reporter.waiting(f"waiting to lead as {self._role}: {status.last_error}")
         elif status.holder and not status.leading:
-            self.waiting.standby(f"standing by: Lease {self.lease_name!r} is held by {status.holder!r}")
+            self.reporter.standby(f"standing by: Lease {self.lease_name!r} is held by {status.holder!r}")
 
     def _election(self) -> Elector | Unelected:
         namespace, clock = self._settings.resource_namespace, self._process.clock

@@ -16,7 +16,7 @@ from berth.process.settings import NatsSettings, Settings
 
 
 def nats_bus(settings: Settings) -> NatsBus:
-    """The bus that the settings name; nothing is connected yet."""
+    """The bus of the settings, not connected yet."""
     nats, numbers = settings.nats, settings.numbers
     topology = TopologySettings(
         replicas=nats.replicas,
@@ -54,12 +54,10 @@ def _tls(nats: NatsSettings) -> TlsSettings | None:
 
 @asynccontextmanager
 async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
-    """A client of the API server that the settings name, closed at the end. The API server is not asked yet.
-
-    Its requests are counted under the names of Kubernetes' own client.
+    """A client of the API server of the settings, closed at the end. Its requests are counted as client-go counts them.
 
     Raises:
-        KubeconfigError: there is no usable way to an API server; the text says what to do.
+        KubeconfigError: no usable configuration was found; the text says what to do.
     """
     kube = settings.kube
     async with await KubeClient.connect(

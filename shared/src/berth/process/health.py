@@ -23,7 +23,7 @@ _READY: Final = "ok"
 
 
 class Condition:
-    """One thing that must be so before the service works. Begins not ready."""
+    """Something that the service needs before it works. Not ready at first."""
 
     def __init__(self, name: str, sentence: str, changed: Callable[[], None]) -> None:
         self.name = name
@@ -33,15 +33,15 @@ class Condition:
         self._changed = changed
 
     def ready(self, sentence: str = _READY) -> None:
-        """It is so."""
+        """The condition is met."""
         self._set(sentence, ready=True, standby=False)
 
     def waiting(self, sentence: str) -> None:
-        """It is not so; the sentence reads after *not ready:* and says what is waited for, or what is wrong."""
+        """The condition is not met. The sentence follows *not ready:* and gives what is waited for or wrong."""
         self._set(sentence, ready=False, standby=False)
 
     def standby(self, sentence: str) -> None:
-        """As good as it can be for one that does not lead: /readyz says yes, the ready file is not written for it."""
+        """Met as far as it can be without leading: /readyz is ok, but the ready file is not written for it."""
         self._set(sentence, ready=True, standby=True)
 
     def _set(self, sentence: str, *, ready: bool, standby: bool) -> None:
@@ -50,21 +50,21 @@ class Condition:
 
 
 class Health:
-    """The conditions of one process. A process without any is not ready: nothing has begun yet."""
+    """The conditions of one process. Without any it is not ready: nothing has begun yet."""
 
     def __init__(self) -> None:
         self._conditions: dict[str, Condition] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def condition(self, name: str, sentence: str = "") -> Condition:
-        """The condition of that name, made when there is none; ``sentence`` says what a new one waits for."""
+        """The condition of that name, created if there is none; ``sentence`` is what a new one waits for."""
         if name not in self._conditions:
             self._conditions[name] = Condition(name, sentence or f"waiting for {name}", self._changed)
         return self._conditions[name]
 
     @property
     def is_ready(self) -> bool:
-        """Whether every condition is so; a standby is ready too."""
+        """Whether every condition is met; a standby is ready too."""
         return bool(self._conditions) and all(each.is_ready for each in self._conditions.values())
 
     @property
@@ -94,7 +94,7 @@ class Health:
 
 
 def write_when_working(health: Health, path: Path) -> None:
-    """Write the ready file the first time that the service works, whole or not at all. One left behind goes first."""
+    """Write the ready file, atomically, the first time that the service works. A former one is removed first."""
     path.unlink(missing_ok=True)
     written = False
 
@@ -116,43 +116,43 @@ def _write_whole(path: Path, text: str) -> None:
 log = get_logger()
 
 
-SAY_EVERY_SECONDS: Final = 10.0
-"""Often enough for somebody who looks, seldom enough for a log that is kept."""
+REPEAT_SECONDS: Final = 10.0
+"""Between two log lines about the same wait."""
 
 
 ONCE: Final = float("inf")
-"""For refusals: only a person can change them, and saying it again tells nobody more."""
+"""For what only a person can change: it is logged once."""
 
 
 class WaitReporter:
-    """What one condition waits for, and when that was last said."""
+    """Reports what one condition waits for: always in /readyz, in the log at once and then every 10 s."""
 
     def __init__(self, condition: Condition, clock: Clock) -> None:
         self._condition = condition
         self._clock = clock
-        self._said = ""
-        self._said_at = 0.0
+        self._logged = ""
+        self._logged_at = 0.0
 
-    def say(self, sentence: str, *, every: float = SAY_EVERY_SECONDS) -> None:
-        """Not ready for this reason. Call it on every look; it decides whether it is time to say it again."""
+    def waiting(self, sentence: str, *, every: float = REPEAT_SECONDS) -> None:
+        """Not ready for this reason. Call it after each try: it is logged if new, or after ``every`` seconds."""
         self._condition.waiting(sentence)
         self._log(sentence, every)
 
     def standby(self, sentence: str) -> None:
-        """Ready to take over; said once."""
+        """Ready to take over; logged once."""
         self._condition.standby(sentence)
         self._log(sentence, ONCE)
 
     def over(self, sentence: str = "ok") -> None:
-        """Ready; what comes next is new."""
+        """Ready: the next wait is a new one."""
         self._condition.ready(sentence)
-        self._said = ""
+        self._logged = ""
 
     def _log(self, sentence: str, every: float) -> None:
         now = self._clock.now()
-        if sentence == self._said and now - self._said_at < every:
+        if sentence == self._logged and now - self._logged_at < every:
             return
-        self._said, self._said_at = sentence, now
+        self._logged, self._logged_at = sentence, now
         log.info(sentence, condition=self._condition.name)
 
 
@@ -169,7 +169,7 @@ async def health_server(settings: HealthSettings, health: Health, meter: Prometh
     """Serve until left; yields the port.
 
     Raises:
-        HealthPortError: somebody else has the port.
+        HealthPortError: the port is in use.
     """
     runner = web.AppRunner(_application(health, meter), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()

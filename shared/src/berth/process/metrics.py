@@ -120,16 +120,16 @@ METRICS: Final[dict[str, Metric]] = {
     "scheduler_scheduling_attempt_duration_seconds": Metric(
         kind="histogram",
         labels=("result", "profile"),
-        meaning="Seconds of an attempt, from the PENDING that asks for it to its Decision.",
+        meaning="Seconds from an attempt's PENDING to its Decision.",
         buckets=_ATTEMPT,
     ),
     "scheduler_scheduling_algorithm_duration_seconds": Metric(
-        kind="histogram", meaning="Seconds of ranking all nodes for one pod.", buckets=_ATTEMPT
+        kind="histogram", meaning="Seconds to rank all nodes for one pod.", buckets=_ATTEMPT
     ),
     "scheduler_pod_scheduling_sli_duration_seconds": Metric(
         kind="histogram",
         labels=("attempts",),
-        meaning="Seconds from a pod's entry into the queue until it is seen bound, gated time left out.",
+        meaning="Seconds from a pod's entry into the queue until it is seen bound, without gated time.",
         buckets=_SLI,
     ),
     "scheduler_pod_scheduling_attempts": Metric(
@@ -144,24 +144,24 @@ METRICS: Final[dict[str, Metric]] = {
     "scheduler_plugin_execution_duration_seconds": Metric(
         kind="histogram",
         labels=("plugin", "extension_point", "status"),
-        meaning="Seconds of one plugin at one extension point, for one pod and all nodes; some pods are measured.",
+        meaning="Seconds of one plugin at one extension point, for one pod and all nodes; sampled.",
         buckets=_PLUGIN,
     ),
     "scheduler_pending_pods": Metric(
-        kind="gauge", labels=("queue",), meaning="Pods that wait: in active, backoff, unschedulable or gated."
+        kind="gauge", labels=("queue",), meaning="Pods that wait, by queue: active, backoff, unschedulable, gated."
     ),
     "scheduler_queue_incoming_pods_total": Metric(
         kind="counter",
         labels=("queue", "event"),
-        meaning="Pods added to a queue (active, backoff, unschedulable), by the event that did it.",
+        meaning="Pods added to a queue (active, backoff, unschedulable), by the event that caused it.",
     ),
     "scheduler_unschedulable_pods": Metric(
-        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that refused them."
+        kind="gauge", labels=("plugin", "profile"), meaning="Unschedulable pods, by the plugin that rejected them."
     ),
     "scheduler_cache_size": Metric(
         kind="gauge",
         labels=("type",),
-        meaning="What a process counts in its Snapshot: nodes, pods, and assumed_pods that no watch has shown bound.",
+        meaning="Objects in a Snapshot: nodes, pods, and assumed_pods, which no watch has shown bound.",
     ),
     "scheduler_preemption_attempts_total": Metric(
         kind="counter", meaning="Rankings without a feasible node in which PostFilter looked for pods to evict."
@@ -188,25 +188,25 @@ METRICS: Final[dict[str, Metric]] = {
         labels=("role",),
         meaning="The term (watcher) or epoch (binder) that this process leads with; 0 otherwise.",
     ),
-    "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships taken."),
+    "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that began."),
     "berth_leaderships_ended_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that ended."),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(
         kind="counter",
         labels=("cause",),
-        meaning="Looks at NATS that ended in waiting: unreachable, missing, refused.",
+        meaning="Failed tries to open a session with NATS: unreachable, missing, refused.",
         values=("unreachable", "missing", "refused"),
     ),
     "berth_messages_received_total": Metric(
-        kind="counter", labels=("stream",), meaning="Messages taken from a stream."
+        kind="counter", labels=("stream",), meaning="Messages received from a stream."
     ),
     "berth_messages_published_total": Metric(
-        kind="counter", labels=("stream",), meaning="Messages stored by a stream."
+        kind="counter", labels=("stream",), meaning="Messages published to a stream."
     ),
     "berth_dead_letters_total": Metric(
         kind="counter",
         labels=("cause",),
-        meaning="Messages put aside for people: undecodable, failed.",
+        meaning="Messages that became dead letters: undecodable, failed.",
         values=("undecodable", "failed"),
     ),
     "berth_decisions_total": Metric(
@@ -215,7 +215,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_conflicts_total": Metric(
         kind="counter",
         labels=("reason",),
-        meaning="Attempts that are ranked again: stale, no-candidate, changed, proposals, victims.",
+        meaning="Conflicts, after which a pod is ranked again: stale, no-candidate, changed, proposals, victims.",
         values=tuple(Reason),
     ),
     "berth_stage_duration_seconds": Metric(
@@ -228,10 +228,10 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
     "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
     "berth_mirror_unsettled_keys": Metric(
-        kind="gauge", meaning="Keys of the mirror that do not say yet what the API server has shown."
+        kind="gauge", meaning="Keys of the mirror that do not have the API server's newest state yet."
     ),
     "berth_relists_total": Metric(
-        kind="counter", labels=("kind",), meaning="LISTs of a kind because its watch could not go on where it was."
+        kind="counter", labels=("kind",), meaning="LISTs of a kind because its watch could not go on."
     ),
     "berth_mirror_complete_timestamp_seconds": Metric(
         kind="gauge",
@@ -246,10 +246,10 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for what its view had to reach.",
         buckets=_ATTEMPT,
     ),
-    "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has taken and not answered."),
+    "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has received and not ranked yet."),
     "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
-    "berth_reservations": Metric(kind="gauge", meaning="Reservations that the binder holds."),
-    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and readings of pods that await an answer."),
+    "berth_reservations": Metric(kind="gauge", meaning="Pods that the binder has assumed on a node."),
+    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and pod reads without an answer yet."),
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
     ),
@@ -259,30 +259,30 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_api_events_total": Metric(
         kind="counter",
         labels=("result",),
-        meaning="Events for people: sent, dropped (over budget), failed.",
+        meaning="Events and conditions of pods: sent, dropped (over budget), failed.",
         values=("sent", "dropped", "failed"),
     ),
     "berth_prometheus_rounds_total": Metric(
         kind="counter",
         labels=("query", "result"),
-        meaning="Rounds of questions to Prometheus: ok, unreachable, slow, refused, unavailable, nonsense.",
+        meaning="Polls of Prometheus: ok, unreachable, slow, refused, unavailable, nonsense.",
     ),
     "berth_bandwidth_nodes": Metric(
         kind="gauge",
         labels=("query", "state"),
-        meaning="Nodes with a sample now (known), without (missing), claimed twice (double); strangers' exporters.",
+        meaning="Nodes with a sample (known), without (missing), double; exporters of no node (stranger).",
     ),
     "berth_bandwidth_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age of the newest sample of any node."
     ),
     "berth_bandwidth_maximum_age_seconds": Metric(
-        kind="gauge", labels=("query",), meaning="Age beyond which no profile believes a sample."
+        kind="gauge", labels=("query",), meaning="Age beyond which no profile uses a sample."
     ),
     "berth_main_loop_lag_seconds": Metric(
-        kind="histogram", meaning="By how much a timer of the main loop came late.", buckets=_ATTEMPT
+        kind="histogram", meaning="Delay of a timer of the main loop.", buckets=_ATTEMPT
     ),
     "berth_main_loop_stalls_total": Metric(
-        kind="counter", meaning="Times that the main loop did nothing else for more than a second."
+        kind="counter", meaning="Times that the main loop was blocked for more than a second."
     ),
 }
 

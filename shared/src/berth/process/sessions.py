@@ -25,12 +25,12 @@ from berth.process.logging import get_logger
 log = get_logger()
 
 
-LOOK_AGAIN_SECONDS: Final = 2.0
-"""Between two looks at what only others can change."""
+RETRY_SECONDS: Final = 2.0
+"""Between two tries when only others can change what is wrong."""
 
 
 CREATED_SECONDS: Final = 0.1
-"""Before the next look after something was created on NATS."""
+"""Before the next try after something was created on NATS."""
 
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
@@ -38,11 +38,11 @@ BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(secon
 
 
 SHORT_LIFE_SECONDS: Final = 1.0
-"""A session that lived shorter is followed by a pause, so that a server which drops everybody is not stormed."""
+"""A session that lived shorter is followed by a pause, so as not to flood a server that drops all clients."""
 
 
 class _NotReadyError(Exception):
-    """This look ended in waiting; ``again_in`` overrides the back-off."""
+    """This try failed; ``again_in`` overrides the back-off."""
 
     def __init__(self, again_in: float | None) -> None:
         super().__init__()
@@ -52,19 +52,19 @@ class _NotReadyError(Exception):
 async def sessions(
     bus: Bus, *, name: str, process: Process, apply_when_missing: bool = False
 ) -> AsyncIterator[Session]:
-    """Yield a session each time that one is connected and verified; the one before is closed first. Ends on stopping.
+    """Yield one connected and verified session after the other, each closed before the next. Ends on stopping.
 
-    ``apply_when_missing``: create what is missing (the watcher does); otherwise wait for whoever does. An exception of
-    the loop's body leaves the loop, as everywhere: catch :class:`BusLostError` there to get the next session.
+    ``apply_when_missing``: create missing streams and buckets, as the watcher does; otherwise wait for them.
+    Catch :class:`BusLostError` in the loop's body to get the next session.
     """
-    waiting = WaitReporter(process.health.condition("nats", "waiting for NATS"), process.clock)
-    looks = _Looks(bus, name=name, waiting=waiting, process=process, applies=apply_when_missing)
+    reporter = WaitReporter(process.health.condition("nats", "waiting for NATS"), process.clock)
+    connector = _Connector(bus, name=name, reporter=reporter, process=process, applies=apply_when_missing)
     while not process.stopping.is_set():
-        session = await run_until(looks.verified(), process.stopping)
+        session = await run_until(connector.connect(), process.stopping)
         if session is None:
             return
         began = process.clock.now()
-        waiting.over()
+        reporter.over()
         process.metrics.count("berth_bus_sessions_total")
         try:
             yield session
@@ -72,36 +72,36 @@ async def sessions(
             process.health.condition("nats").waiting("waiting for a new connection to NATS")
             await session.close()
         if process.clock.now() - began < SHORT_LIFE_SECONDS:
-            await process.sleep(LOOK_AGAIN_SECONDS / 2)
+            await process.sleep(RETRY_SECONDS / 2)
 
 
-class _Looks:
-    """Looks at NATS until one ends in a session."""
+class _Connector:
+    """Tries to connect until a session is verified. Each try is a client of its own that first reads bus.id."""
 
-    def __init__(self, bus: Bus, *, name: str, waiting: WaitReporter, process: Process, applies: bool) -> None:
+    def __init__(self, bus: Bus, *, name: str, reporter: WaitReporter, process: Process, applies: bool) -> None:
         self._bus = bus
         self._name = name
-        self._waiting = waiting
+        self._reporter = reporter
         self._process = process
         self._applies = applies
 
-    async def verified(self) -> Session:
+    async def connect(self) -> Session:
         failures = 0
         while True:
             try:
-                return await self._look()
+                return await self._try()
             except _NotReadyError as error:
                 failures += 1
                 pause = BACKOFF.after(failures) if error.again_in is None else error.again_in
             await self._process.clock.sleep(pause)
 
-    async def _look(self) -> Session:
+    async def _try(self) -> Session:
         try:
             session = await self._bus.connect(name=self._name)
         except BusLostError as error:
             raise self._wait("unreachable", f"waiting for NATS: {error}") from error
         except BusRefusedError as error:
-            raise self._wait("refused", str(error), LOOK_AGAIN_SECONDS, every=ONCE) from error
+            raise self._wait("refused", str(error), RETRY_SECONDS, every=ONCE) from error
         try:
             await self._verify(session)
         except BaseException:
@@ -117,7 +117,7 @@ class _Looks:
         except BusLostError as error:
             raise self._wait("unreachable", f"waiting for NATS: {error}") from error
         except BusRefusedError as error:
-            raise self._wait("refused", str(error), LOOK_AGAIN_SECONDS, every=ONCE) from error
+            raise self._wait("refused", str(error), RETRY_SECONDS, every=ONCE) from error
         if not session.bus_id:
             # The bucket came after this client's first request: a new client reads the id that counts.
             raise self._wait("missing", "waiting for bus.id", CREATED_SECONDS)
@@ -125,30 +125,30 @@ class _Looks:
     async def _missing(self, session: Session, error: MissingError) -> None:
         if not self._applies:
             sentence = f"waiting for a watcher or `berth bus apply`: {error}"
-            raise self._wait("missing", sentence, LOOK_AGAIN_SECONDS) from error
+            raise self._wait("missing", sentence, RETRY_SECONDS) from error
         log.info("creating what is missing on NATS", missing=str(error))
         try:
             await session.apply()
         except (BusLostError, MissingError) as lost:
             raise self._wait("unreachable", f"waiting for NATS: {lost}") from lost
         except BusRefusedError as refused:
-            raise self._wait("refused", str(refused), LOOK_AGAIN_SECONDS, every=ONCE) from refused
+            raise self._wait("refused", str(refused), RETRY_SECONDS, every=ONCE) from refused
         raise self._wait("missing", "waiting for NATS: streams and buckets were just created", CREATED_SECONDS)
 
     def _wait(self, cause: str, sentence: str, again_in: float | None = None, *, every: float = 10.0) -> _NotReadyError:
         self._process.metrics.count("berth_bus_waits_total", cause=cause)
-        self._waiting.say(sentence, every=every)
+        self._reporter.waiting(sentence, every=every)
         return _NotReadyError(again_in)
 
 
 Reached = Callable[[str, int], None]
-"""Told of each bucket's position once everything up to it is in the Snapshot."""
+"""Called with each bucket and its position once everything up to it is in the Snapshot."""
 
 
 async def follow_live(
     session: Session, heard: LiveDataReader, stack: AsyncExitStack, tasks: asyncio.TaskGroup, reached: Reached
 ) -> list[asyncio.Task[None]]:
-    """Follow each bucket that is read, in tasks of the group, which are returned once all of them have caught up."""
+    """Read each bucket of live data into the Snapshot, in tasks of the group. Returns them once all have caught up."""
     begun = []
     for bucket in heard.buckets:
         following = await stack.enter_async_context(session.read_bucket(bucket))
@@ -165,7 +165,7 @@ async def _follow(bucket: str, following: BucketReader, heard: LiveDataReader, r
 
 
 def _take(bucket: str, entry: Entry, heard: LiveDataReader) -> None:
-    """Anybody may put facts: what cannot be read is said, and what was known before stays."""
+    """Anybody may write facts: what cannot be read is logged, and the former value stays."""
     try:
         heard.apply(bucket, entry.key, entry.data, entry.time)
     except DecodeError as exc:

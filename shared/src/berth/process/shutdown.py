@@ -1,8 +1,7 @@
-"""Ending with the process that started this one, also when that is killed with -9 and can tell nobody.
+"""Ending a process in time: on a signal, with its parent, and when the main loop hangs.
 
-How late the main loop is, and where it stands when it hangs.
-
-SIGTERM and SIGINT, heard by a thread of their own: also when the main loop hangs, and the process ends in time.
+SIGTERM and SIGINT are received in a thread of their own, so that a main loop that hangs does not keep the process from
+ending. A watchdog measures how late the main loop is and logs where it hangs.
 """
 
 from __future__ import annotations
@@ -29,23 +28,22 @@ from berth.process.metrics import Meter
 _PR_SET_PDEATHSIG: Final = 1
 
 POLL_SECONDS: Final = 0.5
-"""Between two looks at who the parent is, where the kernel does not tell. Cheap: getppid is 0.1 µs."""
+"""Between two checks of the parent, where the kernel sends no signal. Cheap: getppid takes 0.1 µs."""
 
 
 class OrphanedError(BerthError):
-    """The parent had ended before this process could ask to be told."""
+    """The parent had ended before this process could watch it."""
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Get SIGTERM as soon as the parent is gone, which then takes the usual way of stopping.
+    """Get SIGTERM as soon as the parent has ended, also when it is killed with -9. The process then stops as usual.
 
-    On Linux the kernel tells, elsewhere a thread looks. SIGTERM, so that the Lease is given back and the next leader
-    need not wait for it to run out; a parent that asked the kernel for SIGKILL is overruled from here on: the stop
-    deadline ends what hangs. The parent's *thread* that starts this process has to live as long as the parent: the
-    kernel tells of its end already.
+    On Linux the kernel sends it, elsewhere a thread watches. It is SIGTERM, also for a parent that asked the kernel for
+    SIGKILL, so that the Lease is given back; the stop deadline ends what hangs. The kernel sends it already when the
+    parent's *thread* that started this process ends, so that thread has to live as long as the parent.
 
     Raises:
-        OrphanedError: the parent is gone already, or is not the one named.
+        OrphanedError: the parent has ended already, or is not the one named.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -68,14 +66,14 @@ BEAT_SECONDS: Final = 0.25
 """Between two beats of the loop. Costs 4 timers a second."""
 
 STALL_SECONDS: Final = 1.0
-"""Silence that counts as a stall: a third of the scorer's ack_wait, so that it is seen before messages go elsewhere."""
+"""Time without a beat that counts as a stall: a third of the scorer's ack_wait, after which messages go elsewhere."""
 
 FRAMES: Final = 5
 """Innermost calls that a stall's log line shows."""
 
 
 class Watchdog:
-    """``with`` it inside the loop: it beats there, and a thread looks at the beats."""
+    """Use ``with`` inside the loop: a timer beats there, and a thread watches the beats."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -104,7 +102,7 @@ class Watchdog:
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _look(self) -> None:
-        """Say where the loop hangs while it does: afterwards nobody knows. Once for each stall."""
+        """Log where the loop hangs while it does, once for each stall."""
         said_for = 0.0
         while not self._ended.wait(BEAT_SECONDS):
             beaten_at = self._beaten_at
@@ -124,32 +122,32 @@ def main_thread_stands() -> list[str]:
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 IMPATIENT: Final = 2
-"""So many SIGINTs end the process without waiting for anything."""
+"""Number of SIGINTs that end the process at once."""
 
 MARGIN_SECONDS: Final = 0.5
-"""The process ends this much before its deadline: whoever measures 10 s starts earlier and looks later."""
+"""The process ends this much before its deadline, since whoever measures it starts earlier and ends later."""
 
 BACKSTOP_SECONDS: Final = 0.3
-"""After the thread's own end of the process: a hang that lets no Python thread run is ended from C by then."""
+"""After the deadline thread's end of the process: a hang that lets no Python thread run is then ended from C."""
 
 
 def seconds_left(deadline: timedelta) -> float:
-    """What there is between the signal and the end of the process."""
+    """Seconds between the signal and the end of the process."""
     return max(deadline.total_seconds() - MARGIN_SECONDS, MARGIN_SECONDS)
 
 
 class Deadline:
-    """The end of the process, whatever hangs, from the moment on that its end begins."""
+    """Ends the process some seconds after it began to stop, whatever hangs."""
 
     def __init__(self, after: timedelta) -> None:
         self.seconds = seconds_left(after)
         self._begun = threading.Lock()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Count from now; what comes later changes nothing."""
+        """Count from now. Later calls change nothing."""
         if not self._begun.acquire(blocking=False):
             return
-        # Of C, and needs no Python thread to run: code that keeps the interpreter to itself ends too.
+        # Implemented in C: it also ends code that holds the GIL.
         faulthandler.dump_traceback_later(self.seconds + BACKSTOP_SECONDS, exit=True)
         threading.Thread(target=self._enforce, args=(loop,), name="deadline", daemon=True).start()
 
@@ -160,12 +158,12 @@ class Deadline:
 
 
 class StopThread:
-    """Hears SIGTERM and SIGINT. A second SIGINT, of one who will not wait, ends the process at once.
+    """Receives SIGTERM and SIGINT. A second SIGINT ends the process at once.
 
-    One SIGTERM beside one SIGINT is one wish: Ctrl-C reaches every process of a terminal, and whoever started them
-    tells them too. The interpreter writes each signal's number to a socket, in whichever thread the kernel chose to
-    interrupt; so a main thread that hangs keeps none from being heard. (To block signals and ``sigwait`` is not enough:
-    the threads that NumPy's library started on import do not block them.)
+    One SIGTERM and one SIGINT count as one: Ctrl-C reaches every process of a terminal, and their parent signals them
+    too. The interpreter writes each signal's number to a socket, in whichever thread the kernel interrupted, so signals
+    are received also when the main thread hangs. (Blocking signals and ``sigwait`` is not enough: the threads that
+    NumPy's library starts on import do not block them.)
     """
 
     def __init__(self, deadline: Deadline) -> None:
@@ -174,31 +172,31 @@ class StopThread:
         self._writer.setblocking(False)
         self._early: list[int] = []
         for number in SIGNALS:
-            signal.signal(number, lambda heard, _frame: self._early.append(heard))
+            signal.signal(number, lambda received, _frame: self._early.append(received))
 
-    def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
-        """Call ``tell`` in the loop when the first signal comes, or has come. From within the loop: it listens too."""
+    def start(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> None:
+        """Call ``on_signal`` in the loop when the first signal comes, or has come. Call this from within the loop."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._writer.send(bytes(self._early))
-        threading.Thread(target=self._wait, args=(loop, tell), name="stop", daemon=True).start()
+        threading.Thread(target=self._wait, args=(loop, on_signal), name="stop", daemon=True).start()
 
-    def _wait(self, loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> None:
+    def _wait(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> None:
         first = self._next()
         self._deadline.begin(loop)
         log.info("stopping", signal=first.name)
         try:
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(on_signal)
         except RuntimeError:
             log.info("the main loop has ended already")
-        heard = [first]
-        while heard.count(signal.SIGINT) < IMPATIENT:
-            heard.append(self._next())
+        received = [first]
+        while received.count(signal.SIGINT) < IMPATIENT:
+            received.append(self._next())
         log.error("ending at once: interrupted a second time")
         os._exit(Exit.NO)
 
     def _next(self) -> signal.Signals:
         while (number := self._numbers.recv(1)[0]) not in SIGNALS:
-            pass  # a signal that somebody else asked for
+            pass  # a signal with another handler
         return signal.Signals(number)
 
 
