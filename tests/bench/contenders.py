@@ -1,4 +1,4 @@
-"""The schedulers that are measured: each started when pods wait, each ended before the next one begins."""
+"""The schedulers that are compared. Each is started when the pods wait, and stopped before the next one starts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.worlds.pipeline import BerthUp, berth_up
 
 KUBE_SCHEDULER = "kube-scheduler"
 UNLIMITED = 10_000
-"""Requests per second: its own default of 50 holds it at 56 pods/s, which would measure nothing else."""
+"""Requests per second. kube-scheduler's default of 50 would limit it to 56 pods/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Berth:
-    """`berth up` with its embedded NATS, as anybody starts it."""
+    """`berth up` with its embedded NATS server."""
 
     scorers: int = 1
     flags: tuple[str, ...] = ()
@@ -30,7 +30,6 @@ class Berth:
 
     @contextmanager
     def run(self, plane: ControlPlane, folder: Path) -> Iterator[BerthUp]:
-        """Run it for as long as the block lasts."""
         arguments = ("--kubeconfig", plane.kubeconfig_path, "--scorers", self.scorers, *self.flags)
         with berth_up(*arguments, folder=folder) as berth:
             yield berth
@@ -38,7 +37,7 @@ class Berth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneProcess:
-    """A scheduler that is a single process."""
+    """A running scheduler that is a single process."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -46,11 +45,10 @@ class OneProcess:
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """Its only process."""
         return {self.name: self.process.pid}
 
     def must_run(self) -> None:
-        """Fail with its last words when it has ended by itself."""
+        """Fail with the end of its log when it has exited."""
         code = self.process.poll()
         assert code is None, f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-3000:]}"
 
@@ -65,7 +63,6 @@ class KubeScheduler:
 
     @contextmanager
     def run(self, plane: ControlPlane, folder: Path) -> Iterator[OneProcess]:
-        """Run it for as long as the block lasts."""
         config = folder / "kube-scheduler.json"
         config.write_text(json.dumps(_configuration(plane.kubeconfig_path)))
         log = folder / "kube-scheduler.log"
@@ -81,7 +78,7 @@ Running = BerthUp | OneProcess
 
 
 def kube_scheduler() -> KubeScheduler | None:
-    """The peer to measure against, where its program lies beside the control plane's."""
+    """kube-scheduler, if its program is in the control plane's folder."""
     folder = assets_folder()
     program = None if folder is None else folder / KUBE_SCHEDULER
     return KubeScheduler(program=program) if program is not None and program.is_file() else None

@@ -1,10 +1,11 @@
-"""What one scheduling cycle costs: CPU microseconds a pod, by what the pod is and what is known of its like.
+"""The cost of one scheduling cycle: CPU microseconds per pod, by kind of pod and by what the caches hold for it.
 
     make bench-cycle ARGS="--nodes 5000 --rounds 300"
 
-Every node is looked at and scored by the whole default profile, in one thread. The nodes are those of a cluster at work
-(`bench.population`): ten pods on each, of several hundred applications. A figure is the process's CPU time, so that who
-else uses the machine hardly matters. The scorer's memory is that of a real process (`bench.scorer_memory`).
+Each cycle filters and scores every node with the whole default profile, in one thread. The nodes are those of a busy
+cluster (`bench.population`), with ten pods each from several hundred applications. A figure is the CPU time of the
+process, so other load on the machine has little effect. `bench.scorer_memory` measures the memory of a scorer process.
+"A class" in the figures is an equivalence class of pods.
 """
 
 from __future__ import annotations
@@ -22,18 +23,29 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from time import process_time_ns
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.population import applications, namespaces, nodes, pods
+from bench.population import HOSTNAME, ZONE, applications, namespaces, nodes, pods
 from bench.scorer_memory import ScorerMemory, scorer_memory
-from bench.waiting import apart, attempt, of_application, plain, spread
 from berth.api.config.load import default_configuration
-from berth.api.pod import Pod
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.pod import (
+    Affinity,
+    Container,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceRequirements,
+    TopologySpreadConstraint,
+    Volume,
+)
+from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
@@ -53,28 +65,27 @@ BUDGETS: Mapping[str, int] = {
     "spread over zones": 1000,
     "apart by host": 1000,
 }
-"""CPU microseconds at 5,000 nodes."""
+"""CPU microseconds at 5,000 nodes. The names are keys of the committed results."""
 
 console = Console(highlight=False, soft_wrap=True)
 Figures = dict[str, dict[str, float]]
 
 
 @dataclass
-class World:
-    """A cluster at work and the default profile."""
+class LoadedCluster:
+    """A busy cluster, the default profile, and numbers for new pods."""
 
     snapshot: Snapshot
     profile: Profile
     numbers: Iterator[int]
 
     def place(self, pod: Pod) -> None:
-        """Rank a pod and count it where it goes best, as a scorer does."""
-        best = rank(pod, self.snapshot, self.profile, attempt=attempt(pod)).candidates[0]
+        """Rank a pod and place it on the best node, as a scorer does."""
+        best = rank(pod, self.snapshot, self.profile, attempt=first_attempt(pod)).candidates[0]
         self.snapshot.place(pod, best.node)
 
 
-def world(node_count: int) -> World:
-    """Nodes, their pods, and what says whose the pods are."""
+def loaded_cluster(node_count: int) -> LoadedCluster:
     snapshot = Snapshot()
     for namespace in namespaces():
         snapshot.set_namespace(namespace)
@@ -87,50 +98,84 @@ def world(node_count: int) -> World:
     for pod in pods(node_count, PODS_PER_NODE):
         snapshot.place(pod, pod.spec.node_name)
     profile = build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
-    return World(snapshot, profile, count(10**7))
+    return LoadedCluster(snapshot, profile, count(10**7))
 
 
 def measure(node_count: int, rounds: int) -> Figures:
     """All figures for one number of nodes."""
-    at_work = world(node_count)
-    gc.freeze()  # as a service does: what was there at the start is not looked through again
-    return {name: microseconds(rounds, work) for name, work in scenarios(at_work, node_count)}
+    cluster = loaded_cluster(node_count)
+    gc.freeze()  # as a service does: later collections skip the objects that exist at the start
+    return {name: microseconds(rounds, work) for name, work in scenarios(cluster, node_count)}
 
 
-def scenarios(at_work: World, node_count: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is measured. Pods are placed where they went best, and counted: so each finds one row changed."""
-    snapshot, profile, numbers = at_work.snapshot, at_work.profile, at_work.numbers
+def scenarios(cluster: LoadedCluster, node_count: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is measured, by name. After `place` the next cycle finds one node changed."""
+    snapshot, profile, numbers = cluster.snapshot, cluster.profile, cluster.numbers
     few, every = applications()[50:60:2], applications()
     millis = count(101)
 
     def ranked(pod: Pod) -> object:
-        return rank(pod, snapshot, profile, attempt=attempt(pod))
+        return rank(pod, snapshot, profile, attempt=first_attempt(pod))
 
-    yield "known class", lambda: at_work.place(plain(next(numbers)))
+    yield "known class", lambda: cluster.place(plain(next(numbers)))
     yield "known class, nothing changed", lambda: ranked(plain(next(numbers)))
     yield "new class", lambda: ranked(plain(next(numbers), f"{next(millis)}m"))
     yield "new class, refused by every node", lambda: ranked(plain(next(numbers), f"{1000 + next(millis)}"))
     yield "known class, refused by every node", lambda: ranked(plain(next(numbers), "1000"))
-    yield "spread over zones", lambda: at_work.place(spread(next(numbers)))
-    yield "apart by host", lambda: at_work.place(apart(next(numbers)))
-    yield "of a replica set", lambda: at_work.place(of_application(every[5], next(numbers)))
-    yield "of one of 5 classes", lambda: at_work.place(plain(n := next(numbers), f"{n % 5 * 50 + 110}m"))
-    yield "of one of 5 replica sets", lambda: at_work.place(of_application(few[(n := next(numbers)) % 5], n))
-    yield "of one of 400 replica sets", lambda: at_work.place(of_application(every[(n := next(numbers)) % 400], n))
+    yield "spread over zones", lambda: cluster.place(spread(next(numbers)))
+    yield "apart by host", lambda: cluster.place(apart(next(numbers)))
+    yield "of a replica set", lambda: cluster.place(every[5].pod(next(numbers)))
+    yield "of one of 5 classes", lambda: cluster.place(plain(n := next(numbers), f"{n % 5 * 50 + 110}m"))
+    yield "of one of 5 replica sets", lambda: cluster.place(few[(n := next(numbers)) % 5].pod(n))
+    yield "of one of 400 replica sets", lambda: cluster.place(every[(n := next(numbers)) % 400].pod(n))
     yield "check of one node", lambda: check(plain(n := next(numbers)), _node(n, node_count), snapshot, profile)
     yield (
         "check of one node, spread over zones",
         lambda: check(spread(n := next(numbers)), _node(n, node_count), snapshot, profile),
     )
-    yield "placing a pod", lambda: snapshot.place(of_application(every[5], n := next(numbers)), _node(n, node_count))
+    yield "placing a pod", lambda: snapshot.place(every[5].pod(n := next(numbers)), _node(n, node_count))
 
 
 def _node(number: int, node_count: int) -> str:
     return f"node-{number % node_count:05d}"
 
 
+def first_attempt(pod: Pod) -> Attempt:
+    return Attempt(uid=Uid(pod.uid), term=Term(1), n=1)
+
+
+def plain(number: int, cpu: str = "100m", *, app: str = "plain", **spec: Any) -> Pod:
+    """A pod without an owner. Equal cpu means one equivalence class, although each pod has its own token volume."""
+    container = Container(
+        name="main",
+        image="registry.example.com/plain:v1",
+        resources=ResourceRequirements(requests={"cpu": cpu, "memory": "128Mi"}),
+    )
+    token = Volume(name=f"kube-api-access-{number:x}")
+    metadata = ObjectMeta(name=f"{app}-{number}", namespace="default", uid=f"{app}-{number}", labels={"app": app})
+    return Pod(metadata=metadata, spec=PodSpec(scheduler_name="berth", containers=[container], volumes=[token], **spec))
+
+
+def spread(number: int) -> Pod:
+    """A pod with a topology spread constraint over zones."""
+    by_zone = TopologySpreadConstraint(
+        max_skew=1,
+        topology_key=ZONE,
+        when_unsatisfiable="DoNotSchedule",
+        label_selector=LabelSelector(match_labels={"app": "spread"}),
+    )
+    return plain(number, app="spread", topology_spread_constraints=[by_zone])
+
+
+def apart(number: int) -> Pod:
+    """A pod with anti-affinity to its own kind on the same node."""
+    by_host = PodAffinityTerm(topology_key=HOSTNAME, label_selector=LabelSelector(match_labels={"app": "apart"}))
+    anti = PodAffinity(required_during_scheduling_ignored_during_execution=[by_host])
+    return plain(number, app="apart", affinity=Affinity(pod_anti_affinity=anti))
+
+
 def microseconds(rounds: int, work: Callable[[], object]) -> dict[str, float]:
-    """CPU time of each of many runs, the first ones left out."""
+    """Median and 99th percentile of the CPU time of a run, without the first runs."""
     spent = []
     for _ in range(rounds + WARM_UP):
         start = process_time_ns()
@@ -141,14 +186,14 @@ def microseconds(rounds: int, work: Callable[[], object]) -> dict[str, float]:
 
 
 def main(
-    nodes: Annotated[list[int] | None, typer.Option(help="Numbers of nodes, one after another.")] = None,
-    rounds: Annotated[int, typer.Option(min=10, help="How often each is measured.")] = 300,
+    nodes: Annotated[list[int] | None, typer.Option(help="Number of nodes; may be repeated.")] = None,
+    rounds: Annotated[int, typer.Option(min=10, help="Measured runs per figure.")] = 300,
     scorer_nodes: Annotated[
-        int, typer.Option(min=0, help="Nodes of the scorer whose memory is measured; 0: no.")
+        int, typer.Option(min=0, help="Nodes for the measurement of a scorer's memory; 0 skips it.")
     ] = 5000,
     out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
 ) -> None:
-    """Measure, print tables, write the figures. Nothing fails for being slow: figures are for people."""
+    """Measure, print tables, write the figures. A slow result is not an error."""
     keep_freed_memory()
     figures = {}
     for node_count in nodes or [1000, 5000, 10_000, 50_000]:
@@ -161,8 +206,8 @@ def main(
 
 
 def show(node_count: int, figures: Figures) -> None:
-    """One table: medians, and beside those that have a budget what part of it they are."""
-    table = Table("pod", "median us", "p99 us", "of the budget", title=f"{node_count} nodes", title_justify="left")
+    """Print one table; a median that has a budget is also shown as a fraction of it."""
+    table = Table("pod", "median us", "p99 us", "median / budget", title=f"{node_count} nodes", title_justify="left")
     for name, spent in figures.items():
         table.add_row(name, f"{spent['median']:.0f}", f"{spent['p99']:.0f}", _share(name, node_count, spent["median"]))
     console.print(table)
@@ -174,21 +219,19 @@ def _share(name: str, node_count: int, median: float) -> str:
 
 
 def show_memory(held: ScorerMemory) -> None:
-    """What the scorer's process held."""
     console.print(
-        f"a scorer of {held.nodes} nodes and {held.pods} pods: {held.ready_mebibytes} MiB when ready after "
-        f"{held.start_seconds} s (peak {held.ready_peak_mebibytes}), {held.ranked_mebibytes} MiB after ranking "
-        f"{held.classes} classes (peak {held.ranked_peak_mebibytes}), "
-        f"{held.ranked_peak_mebibytes / BUDGET_MEBIBYTES:.2f} of the budget"
+        f"memory of a scorer with {held.nodes} nodes and {held.pods} pods: {held.ready_mebibytes} MiB when ready after "
+        f"{held.start_seconds} s (peak {held.ready_peak_mebibytes}); {held.ranked_mebibytes} MiB after ranking "
+        f"{held.classes} classes (peak {held.ranked_peak_mebibytes}, "
+        f"{held.ranked_peak_mebibytes / BUDGET_MEBIBYTES:.2f} of the budget)"
     )
 
 
 def write(figures: Mapping[int, Figures], held: ScorerMemory | None, rounds: int, folder: Path) -> Path:
-    """Write everything that was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
     path = folder / f"cycle-{now:%Y%m%dT%H%M%SZ}.json"
-    told = {
+    results = {
         "at": now.isoformat(),
         "machine": {
             "cores": os.cpu_count(),
@@ -203,7 +246,7 @@ def write(figures: Mapping[int, Figures], held: ScorerMemory | None, rounds: int
         "cpu_microseconds_by_nodes": {str(node_count): figures[node_count] for node_count in figures},
         "scorer": None if held is None else dataclasses.asdict(held),
     }
-    path.write_text(json.dumps(told, indent=2) + "\n")
+    path.write_text(json.dumps(results, indent=2) + "\n")
     return path
 
 

@@ -1,16 +1,19 @@
-"""One measurement: pods wait, a scheduler is started, and a watch from outside tells when each pod got its node.
+"""One measurement: pods wait, a scheduler is started, and a watch of the API server records when each pod is bound.
 
-The clock is that of the observer, and everything is what the API server shows:
+All times are those of the observer:
 
-- `bound`: from the first pod seen bound to the last, so that starting a process counts for nobody;
+- `bound`: from the first pod seen bound to the last, so the start of the processes is not included;
 - `with_events`: from the same instant until the last pod's Event `Scheduled` exists;
 - `from_start`: from the start of the process to the last pod bound.
+
+CPU time and memory of the processes are read from /proc.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -20,18 +23,20 @@ from pathlib import Path
 import msgspec
 
 from bench.contenders import Contender, Running
-from bench.processes import Cost, children, costs, machine_busy_seconds
 from berth.sim.nodes import pod_manifest
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
 
 DRAIN_SECONDS = 300.0
 EVENTS_SECONDS = 30.0
-"""After the last Binding. A scheduler that drops Events under load would keep us for ever."""
+"""The wait for Events after the last Binding. A scheduler that drops Events under load never completes them."""
 BENCH = "bench"
-"""This process, whose cost is nobody's."""
+"""This process, whose cost belongs to no scheduler."""
 CPU = "100m"
 MEMORY = "500Mi"
+PROC = Path("/proc")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 class _Metadata(msgspec.Struct):
@@ -55,7 +60,7 @@ class _Change(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """What one scheduler did with so many waiting pods. Rates are pods per second, costs per 1,000 pods."""
+    """The figures of one scheduler, as in the results. Rates are pods per second, costs per 1,000 pods."""
 
     scheduler: str
     pods: int
@@ -67,14 +72,14 @@ class Drain:
     cpu_seconds_per_1000: dict[str, float]
     peak_mebibytes: dict[str, float]
     cores_taken_by_others: float
-    """What everything else on the machine used meanwhile, in cores: above a few tenths the rates say little."""
+    """CPU used by everything else on the machine, in cores. Above a few tenths the rates are not reliable."""
     watch_resumed: int
-    """How often the observer's own watch was ended and resumed: each time its clock stood for some ms."""
+    """How often the observer's watch ended and was resumed. Each time, pods are seen some milliseconds late."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """Instants at which pods were first seen with a node, and the nodes."""
+    """When each pod was first seen bound, and the nodes."""
 
     times: list[float] = field(default_factory=list)
     nodes: dict[str, str] = field(default_factory=dict)
@@ -93,7 +98,7 @@ _CHANGES = msgspec.json.Decoder(_Change)
 
 
 async def drain(contender: Contender, seen: ClusterUser, plane: ControlPlane, folder: Path, pods: int) -> Drain:
-    """Let the pods wait, start the scheduler, and see it place them."""
+    """Create the pods, start the scheduler, and measure until all are bound."""
     namespace = seen.namespace
     made = (_waiting(f"web-{number}", namespace, contender.scheduler_name) for number in range(pods))
     await seen.create(made)
@@ -151,7 +156,7 @@ async def _count_of(watched: _Watched, count: int, watching: asyncio.Task[None],
 
 
 async def _watch(seen: ClusterUser, version: str, watched: _Watched) -> None:
-    """The API server ends a watch whose reader was late for a moment; it goes on from where it was."""
+    """Watch the pods. The API server ends a watch with a slow reader; it is resumed from the last version."""
     watched.version = version
     while True:
         async with seen.changes(seen.api.pods, watched.version) as lines:
@@ -161,7 +166,7 @@ async def _watch(seen: ClusterUser, version: str, watched: _Watched) -> None:
 
 
 async def _events_there(seen: ClusterUser, count: int) -> float | None:
-    """When the last Event existed; None when it did not come in time."""
+    """When the last Event existed, or None after a timeout."""
     deadline = time.monotonic() + EVENTS_SECONDS
     while time.monotonic() < deadline:
         answer = await seen.api.get(seen.api.new_events, limit=1)
@@ -181,5 +186,53 @@ def _spread(watched: _Watched) -> str:
 
 
 def _between(before: dict[str, Cost], after: dict[str, Cost]) -> dict[str, float]:
-    """Seconds of CPU by process, from the first pod bound to the last Event."""
+    """CPU seconds by process, from the first pod bound to the last Event."""
     return {name: after[name].cpu_seconds - before[name].cpu_seconds for name in after if name in before}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """CPU seconds (user and system) and peak memory of one process since its start."""
+
+    cpu_seconds: float
+    peak_mebibytes: float
+
+
+def costs(pids: Mapping[str, int]) -> dict[str, Cost]:
+    """The cost of each process; processes that have ended are left out."""
+    return {name: cost for name, pid in pids.items() if (cost := _cost(PROC / str(pid))) is not None}
+
+
+def _cost(folder: Path) -> Cost | None:
+    try:
+        times = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
+        peak = _PEAK.search((folder / "status").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    cpu_seconds = sum(int(ticks) for ticks in times) / TICKS_PER_SECOND
+    return Cost(cpu_seconds=cpu_seconds, peak_mebibytes=int(peak[1]) / 1024 if peak else 0.0)
+
+
+def machine_busy_seconds() -> float:
+    """CPU seconds of the whole machine since boot, without I/O wait."""
+    fields = (PROC / "stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = (int(each) for each in fields[:8])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
+def children(*names: str) -> dict[str, int]:
+    """Process ids of this process's children that run one of the named programs."""
+    found = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (name := _child(entry)) in names:
+            found[name] = int(entry.name)
+    return found
+
+
+def _child(folder: Path) -> str:
+    try:
+        parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        program = (folder / "cmdline").read_text(errors="replace").partition("\0")[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return Path(program).name if parent == os.getpid() else ""

@@ -1,8 +1,8 @@
-"""A cluster at work, made up: what its nodes and pods look like where the mirror holds them. The same every time.
+"""Nodes and pods of a busy cluster, as the mirror holds them. They are generated, and the same in each run.
 
-Nodes carry labels, conditions and images as kubelets report them. Pods come from a few hundred applications, each with
-labels, an owner, tolerations and a token volume as the API server adds them. So nothing is smaller or more equal than
-it is in a real cluster.
+Nodes have labels, conditions and images as kubelets report them. Pods belong to a few hundred applications and have
+labels, an owner, tolerations and a token volume as the API server adds them. So the objects are as large and as varied
+as in a real cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ZONE = "topology.kubernetes.io/zone"
 APPLICATIONS = 400
 NAMESPACES = 40
 IMAGES_PER_NODE = 50
-"""What a kubelet reports at most (nodeStatusMaxImages)."""
+"""The most that a kubelet reports (nodeStatusMaxImages)."""
 SINCE = "2026-05-04T10:20:30Z"
 _SIZES = (("8", "32Gi"), ("16", "64Gi"), ("32", "128Gi"))
 _CONDITIONS = (("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False"), ("Ready", "True"))
@@ -77,7 +77,7 @@ class Application:
 
     @cached_property
     def spec(self) -> PodSpec:
-        """Every tenth is spread over zones, every twentieth apart by host, the rest plain."""
+        """Every tenth application spreads over zones, every twentieth has anti-affinity by host, the others neither."""
         chance = random.Random(self.number)
         requests = {"cpu": f"{chance.randrange(2, 16) * 50}m", "memory": f"{chance.randrange(2, 32) * 64}Mi"}
         return PodSpec(
@@ -93,10 +93,10 @@ class Application:
             ],
             tolerations=_TOLERATIONS,
             termination_grace_period_seconds=30,
-            **self._together(),
+            **self._constraints(),
         )
 
-    def _together(self) -> dict[str, Any]:
+    def _constraints(self) -> dict[str, Any]:
         selector = LabelSelector(match_labels={"app.kubernetes.io/name": self.name})
         if self.number % 10 == 1:
             spread = TopologySpreadConstraint(
@@ -141,12 +141,10 @@ class Application:
 
 
 def applications() -> list[Application]:
-    """Every application."""
     return [Application(number) for number in range(APPLICATIONS)]
 
 
 def namespaces() -> Iterator[Namespace]:
-    """The applications' namespaces."""
     for number in range(NAMESPACES):
         name = f"team-{number:02d}"
         labels = {"kubernetes.io/metadata.name": name, "tier": "gold" if number % 8 == 0 else "silver"}
@@ -154,7 +152,7 @@ def namespaces() -> Iterator[Namespace]:
 
 
 def nodes(count: int) -> Iterator[Node]:
-    """Nodes of three sizes in three zones; one in 50 for one purpose only, one in 100 cordoned."""
+    """Nodes of three sizes in three zones; one in 50 is tainted for batch jobs, one in 100 is cordoned."""
     images = [application.image for application in applications()]
     for number in range(count):
         yield _node(number, random.Random(number).sample(images, IMAGES_PER_NODE))
@@ -196,14 +194,14 @@ def _labels(number: int, name: str) -> dict[str, str]:
 
 
 def _image(name: str) -> ContainerImage:
-    """Under its tag and its digest, as kubelets list it."""
+    """An image with its digest and its tag as names, as kubelets list it."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     size = (int(digest[:8], 16) % 900 + 20) << 20
     return ContainerImage(names=[f"{name.rpartition(':')[0]}@sha256:{digest}", name], size_bytes=size)
 
 
 def pods(nodes: int, per_node: int) -> Iterator[Pod]:
-    """Bound pods, as many on each node, of an application by chance; those that want a host to themselves come once."""
+    """Bound pods, the same number on each node, from random applications. No application has two pods on a node."""
     every = applications()
     for node in range(nodes):
         chance = random.Random(node)

@@ -1,9 +1,9 @@
-"""Throughput on a real API server: berth and, where its program is there, kube-scheduler, in turn on one cluster.
+"""Throughput on a real API server: berth and, if its program is there, kube-scheduler, in turn on one cluster.
 
     make bench ARGS="--nodes 5000 --pods 2000 --rounds 3 --scorers 2"
 
-Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver; with kube-scheduler in the same folder the two are compared.
-What the figures mean is said in `bench.drain`. Every round has pods of its own; nodes stay.
+Needs KUBEBUILDER_ASSETS with etcd and kube-apiserver. With kube-scheduler in the same folder the two are compared.
+`bench.drain` explains the figures. Each round has new pods; the nodes stay.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def main(
-    nodes: Annotated[int, typer.Option(min=1, help="Equal nodes of 4 CPU, 16 GiB and 110 pods.")] = 1000,
-    pods: Annotated[int, typer.Option(min=2, help="Pods that wait when a scheduler is started.")] = 2000,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each scheduler is measured.")] = 3,
-    scorers: Annotated[int, typer.Option(min=1, help="Scorers of berth.")] = 1,
-    only: Annotated[str, typer.Option(help="berth or kube-scheduler, in place of both.")] = "",
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes, each with 4 CPU, 16 GiB and 110 pods.")] = 1000,
+    pods: Annotated[int, typer.Option(min=2, help="Pods that wait when a scheduler starts.")] = 2000,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each scheduler.")] = 3,
+    scorers: Annotated[int, typer.Option(min=1, help="Number of berth's scorers.")] = 1,
+    only: Annotated[str, typer.Option(help="Measure only berth or only kube-scheduler.")] = "",
     out: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = RESULTS,
 ) -> None:
     """Measure, print a table, write the figures."""
@@ -63,7 +63,7 @@ def main(
 async def measure(
     contenders: Sequence[Contender], plane: ControlPlane, *, nodes: int, pods: int, rounds: int
 ) -> list[Drain]:
-    """Run each of them in turn, as often as asked."""
+    """Run the schedulers in turn, `rounds` times each."""
     drains = []
     async with cluster_user(plane.kubeconfig_path) as cluster:
         await cluster.add_nodes(nodes)
@@ -71,7 +71,7 @@ async def measure(
             for contender in contenders:
                 drains.append(done := await _round(contender, plane, pods))
                 console.print(f"round {number + 1}: {_sentence(done)}")
-        cluster.nodes.clear()  # they end with their API server
+        cluster.nodes.clear()  # the nodes are not deleted: they end with their API server
     return drains
 
 
@@ -83,9 +83,9 @@ async def _round(contender: Contender, plane: ControlPlane, pods: int) -> Drain:
 
 def _sentence(done: Drain) -> str:
     return (
-        f"{done.scheduler} bound {done.pods} pods at {done.bound_per_second:.0f}/s, Events included "
-        f"{_rate(done.with_events_per_second)}/s, {done.from_start_seconds:.1f} s from its start to the last; "
-        f"{done.events} Events, pods per node {done.pods_per_node}; others took {done.cores_taken_by_others:.1f} cores"
+        f"{done.scheduler} bound {done.pods} pods at {done.bound_per_second:.0f}/s, with Events "
+        f"{_rate(done.with_events_per_second)}/s, {done.from_start_seconds:.1f} s from start to last pod; "
+        f"{done.events} Events, pods per node {done.pods_per_node}; others used {done.cores_taken_by_others:.1f} cores"
     )
 
 
@@ -94,7 +94,7 @@ def _rate(rate: float | None) -> str:
 
 
 def show(drains: Sequence[Drain], *, nodes: int, pods: int) -> None:
-    """Print medians, what they cost, and the ratio to the peer."""
+    """Print medians, costs, and the ratio to kube-scheduler."""
     table = Table("scheduler", "bound/s", "with Events/s", "start to last", title_justify="left")
     table.title = f"{pods} waiting pods on {nodes} nodes, median of {_rounds(drains)}"
     costs = Table("scheduler", "process", "CPU s per 1,000 pods", "peak MiB")
@@ -118,7 +118,7 @@ def _speeds(drains: Sequence[Drain]) -> list[str]:
 
 
 def _costs(drains: Sequence[Drain]) -> Iterator[tuple[str, float, float]]:
-    """Medians of each process: seconds of CPU per 1,000 pods, mebibytes at the peak."""
+    """For each process the medians of CPU seconds per 1,000 pods and of peak mebibytes."""
     for name in sorted({name for each in drains for name in each.cpu_seconds_per_1000}):
         cpu = [each.cpu_seconds_per_1000[name] for each in drains if name in each.cpu_seconds_per_1000]
         peak = [each.peak_mebibytes[name] for each in drains if name in each.peak_mebibytes]
@@ -126,12 +126,12 @@ def _costs(drains: Sequence[Drain]) -> Iterator[tuple[str, float, float]]:
 
 
 def ratios(drains: Sequence[Drain]) -> dict[str, float]:
-    """Medians of berth by those of its peer; empty without a peer."""
+    """Medians of berth divided by those of kube-scheduler; empty without kube-scheduler."""
     figures = {}
     for what in ("bound_per_second", "with_events_per_second"):
         ours, theirs = (
-            _median([getattr(each, what) for each in drains if (each.scheduler == KUBE_SCHEDULER) is peers])
-            for peers in (False, True)
+            _median([getattr(each, what) for each in drains if (each.scheduler == KUBE_SCHEDULER) is is_peer])
+            for is_peer in (False, True)
         )
         if ours and theirs:
             figures[what] = round(ours / theirs, 3)
@@ -148,14 +148,13 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def write(drains: Sequence[Drain], folder: Path, asked: dict[str, int]) -> Path:
-    """Write everything that was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
     path = folder / f"drain-{asked['nodes']}-nodes-{now:%Y%m%dT%H%M%SZ}.json"
     machine = {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
     rounds = [dataclasses.asdict(each) for each in drains]
-    told = {"at": now.isoformat(), "machine": machine, **asked, "ratios": ratios(drains), "rounds_measured": rounds}
-    path.write_text(json.dumps(told, indent=2) + "\n")
+    results = {"at": now.isoformat(), "machine": machine, **asked, "ratios": ratios(drains), "rounds_measured": rounds}
+    path.write_text(json.dumps(results, indent=2) + "\n")
     return path
 
 

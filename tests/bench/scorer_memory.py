@@ -1,6 +1,6 @@
-"""What a scorer holds: a real one, on a real NATS whose bucket ``cluster`` has the nodes and pods of a cluster at work.
+"""The memory of a scorer process on a real NATS server whose bucket ``cluster`` has the objects of a busy cluster.
 
-It is asked for pods of every application, so that it remembers as many classes as it may.
+The scorer ranks one pod of each application, so that its cache of equivalence classes is full.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEBI = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerMemory:
-    """Mebibytes of the process: resident when ready, and after it has ranked; the peak up to each."""
+    """Mebibytes of the process: resident when ready and after ranking, each with the peak until then."""
 
     nodes: int
     pods: int
@@ -50,7 +50,7 @@ class ScorerMemory:
 
 
 async def scorer_memory(node_count: int, per_node: int) -> ScorerMemory:
-    """Fill a bucket, start a scorer on it, have it rank, and look."""
+    """Fill the bucket, start a scorer, have it rank pods, and read its memory."""
     with nats_server() as server, tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
         async with _session(server.address) as session:
             await _fill(session, _entries(node_count, per_node))
@@ -90,7 +90,7 @@ async def _session(address: str) -> AsyncIterator[Session]:
 
 
 def _entries(node_count: int, per_node: int) -> Iterator[tuple[str, bytes]]:
-    """Every key of the bucket, as a watcher writes it."""
+    """Every key and value of the bucket, as a watcher writes them."""
     yield from (_entry("namespace", each.metadata.name, each) for each in namespaces())
     for application in applications():
         replica_set, service = application.owners()
@@ -117,27 +117,27 @@ async def _fill(session: Session, entries: Iterable[tuple[str, bytes]]) -> None:
 
 
 async def _rank_all(session: Session) -> None:
-    """One pod of each application, and wait for the answers."""
+    """Request a ranking for one pod of each application, and wait for all answers."""
     for application in applications():
         pod = application.pod(10**6 + application.number)
         attempt = str(Attempt(uid=Uid(pod.uid), term=Term(1), n=1))
         await publish_pending(session, Pending(config="bench", attempt=attempt, profile="berth", pod=pod))
     deadline = time.monotonic() + _READY_SECONDS
     while (await session.state("RANKED")).messages < APPLICATIONS:
-        assert time.monotonic() < deadline, "the scorer does not answer"
+        assert time.monotonic() < deadline, "the scorer has not ranked every pod in time"
         await asyncio.sleep(0.1)
 
 
 async def _until(met: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    """Fails with the process's last words."""
+    """Wait; fail with the end of the log."""
     deadline = time.monotonic() + _READY_SECONDS
     while not met():
-        assert process.poll() is None, f"the scorer has ended: {_words(log)}"
-        assert time.monotonic() < deadline, f"the scorer is not ready: {_words(log)}"
+        assert process.poll() is None, f"the scorer has ended: {_end_of(log)}"
+        assert time.monotonic() < deadline, f"the scorer is not ready: {_end_of(log)}"
         await asyncio.sleep(0.05)
 
 
-def _words(log: Path) -> str:
+def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
 
 
