@@ -1,4 +1,4 @@
-"""compose.yaml on a real Docker engine: up and healthy, scheduling, more scorers under load, one killed, gone."""
+"""compose.yaml on a real Docker engine: start, scheduling, more scorers under load, a killed scorer, and removal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def up(project: ComposeProject) -> ComposeProject:
 
 @pytest.fixture
 def cluster_file(up: ComposeProject, tmp_path: Path) -> Path:
-    """A kubeconfig for the simulated cluster as this machine reaches it."""
+    """A kubeconfig with the simulated cluster's address on this machine."""
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{up.ports['CLUSTER_PORT']}")))
     return path
@@ -52,7 +52,7 @@ async def compose(project: ComposeProject, *arguments: str) -> str:
 
 
 async def scraped(project: ComposeProject) -> dict[str, int]:
-    """How many targets of each service answer Prometheus."""
+    """The number of healthy Prometheus targets of each service."""
     url = f"http://127.0.0.1:{project.ports['PROMETHEUS_PORT']}/api/v1/query"
     query = {"query": 'count by (service) (up{job="berth"} == 1)'}
     async with aiohttp.ClientSession() as session, session.get(url, params=query) as answer:
@@ -69,7 +69,7 @@ async def unscraped_exporters(project: ComposeProject) -> int:
 
 
 async def scaled_and_killed_under_load(project: ComposeProject, pods: ClusterUser) -> None:
-    """Create pods all the while: four scorers in the place of two, then three and a killed one."""
+    """Create pods while the scorers are scaled from two to four, and one of them is killed."""
     creating = asyncio.create_task(pods.add_pods(MORE_PODS, "more"))
     await compose(project, "up", "--wait", "--no-build", "--no-recreate", "--scale", "scorer=4")
     scorers = await asyncio.to_thread(project.containers, "scorer")
@@ -80,7 +80,7 @@ async def scaled_and_killed_under_load(project: ComposeProject, pods: ClusterUse
     assert len(await asyncio.to_thread(project.containers, "scorer")) == 3
 
 
-async def test_it_comes_up_schedules_scales_under_load_survives_a_kill_and_goes_without_a_trace(up, cluster_file):
+async def test_it_starts_schedules_scales_survives_a_kill_and_is_removed(up, cluster_file):
     async with cluster_user(cluster_file) as pods:
         await pods.add_nodes(20, cpu="32", memory="128Gi")
         await pods.all_bound(await pods.add_pods(PODS, "first"), SECONDS)
@@ -102,13 +102,13 @@ async def test_it_comes_up_schedules_scales_under_load_survives_a_kill_and_goes_
     assert up.left(*volumes) == []
 
 
-async def test_a_second_up_changes_nothing_and_what_starts_again_goes_on(up, cluster_file):
+async def test_a_second_up_changes_nothing_and_a_restart_continues(up, cluster_file):
     before = _started(up)
     password = up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf")
     await compose(up, "up", "--wait", "--no-build")
     assert _started(up) == before
     assert up.compose("exec", "-T", "nats", "cat", "/etc/nats/credentials/nats.conf") == password
-    _each_password_is_for_one_alone(up)
+    _each_password_is_readable_by_one_service(up)
     await compose(up, "restart", "simulated-cluster", "nats")
     await compose(up, "up", "--wait", "--no-build")
     async with cluster_user(cluster_file) as pods:
@@ -117,13 +117,13 @@ async def test_a_second_up_changes_nothing_and_what_starts_again_goes_on(up, clu
 
 
 def _started(up: ComposeProject) -> list[str]:
-    """Since when each service's containers run."""
+    """The start times of the services' containers."""
     ids = [each for service in SERVICES for each in up.containers(service)]
     return [each["State"]["StartedAt"] for each in inspected(*ids)]
 
 
-def _each_password_is_for_one_alone(up: ComposeProject) -> None:
-    """A service reads its own password, and nobody else's, nor the kubeconfig when it needs none."""
+def _each_password_is_readable_by_one_service(up: ComposeProject) -> None:
+    """A service can read only its own password, and the kubeconfig only if it needs it."""
     listed = (
         "cd /run/berth && for f in credentials/* kubeconfig/*; do head -c 1 $f >/dev/null 2>&1 && echo $f; done; true"
     )

@@ -1,4 +1,4 @@
-"""What compose.yaml says, read by docker compose: confined services, public images by tag, ports of one machine."""
+"""compose.yaml as docker compose reads it: confined services, public images by version, ports on this machine only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nats_has_the_version_of_the_locked_wheel(services):
     assert services["nats"]["image"] == f"nats:{locked[1]}-alpine"
 
 
-def test_our_services_may_do_nothing_but_run(services):
+def test_our_services_run_with_no_privileges(services):
     for name in OURS:
         service = services[name]
         assert service["read_only"] is True
@@ -41,24 +41,24 @@ def test_our_services_may_do_nothing_but_run(services):
         assert not service["user"].startswith("0")
 
 
-def test_each_service_is_a_user_of_its_own_for_the_system_and_for_nats(services):
+def test_each_service_has_its_own_user_id_and_nats_user(services):
     for key in ("user", "BERTH_NATS_USER", "BERTH_NATS_INBOX_PREFIX", "BERTH_NATS_PASSWORD_FILE"):
         seen = [services[name].get(key) or services[name]["environment"][key] for name in OURS]
         assert len(set(seen)) == len(OURS), key
 
 
-def test_nothing_listens_to_more_than_this_machine(services):
+def test_ports_are_published_on_this_machine_only(services):
     for name, service in services.items():
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name
 
 
-def test_no_password_stands_in_it(services):
+def test_it_contains_no_password(services):
     for service in services.values():
         given = service.get("environment") or {}
         assert not [key for key in given if re.search(r"PASSWORD$|TOKEN$|SECRET$", key)]
 
 
-def test_only_watcher_and_binder_are_shown_the_kubeconfig(services):
+def test_only_watcher_and_binder_mount_the_kubeconfig(services):
     readers = {
         name
         for name, service in services.items()
@@ -72,7 +72,7 @@ def test_each_profile_has_one_cluster(services):
     assert len([name for name in services if name.startswith("cluster-")]) == 1
 
 
-def test_without_a_word_it_is_the_simulated_cluster():
+def test_the_default_is_the_simulated_cluster():
     require("docker-compose")
     settings = dict(line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if not line.startswith("#"))
     assert settings == {"COMPOSE_PROFILES": "simulated"}

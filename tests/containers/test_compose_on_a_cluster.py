@@ -1,4 +1,4 @@
-"""The profile `cluster`: the pipeline on somebody's cluster, by a kubeconfig that containers can use."""
+"""The profile `cluster`: the pipeline on an existing cluster, with a kubeconfig that containers can use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Iterator[ComposeProject]:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[SimulatedCluster]:
-    """Somebody's cluster, with a kubeconfig as kubectl leaves it: for its owner alone."""
+    """An existing cluster, with a kubeconfig that only its owner can read, as kubectl writes it."""
     async with SimulatedCluster(host="0.0.0.0") as cluster:  # noqa: S104 - containers come from other addresses
         port = cluster.url.rpartition(":")[2]
         given = tmp_path / "given"
@@ -48,7 +48,7 @@ async def pods(cluster: SimulatedCluster) -> AsyncIterator[ClusterUser]:
         yield seen
 
 
-async def test_it_schedules_the_pods_that_name_it_and_leaves_the_others_to_others(project, pods):
+async def test_it_schedules_only_the_pods_that_name_it(project, pods):
     await asyncio.to_thread(project.compose, "up", "--wait", "--no-build")
     assert "simulated-cluster" not in project.compose("ps", "--services").split()
     others = await pods.add_pods(3, "others", scheduler="default-scheduler")
@@ -70,14 +70,14 @@ async def test_it_schedules_the_pods_that_name_it_and_leaves_the_others_to_other
         pytest.param({"server": "https://c:6443"}, {"exec": {"command": "aws"}}, "runs a program", id="program"),
     ],
 )
-def test_a_kubeconfig_that_no_container_can_use_is_refused_with_what_to_do(project, tmp_path, cluster, user, problem):
-    told = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": cluster}]}
-    (tmp_path / "given").write_text(json.dumps({**told, "users": [{"name": "u", "user": user}]}, indent=1))
+def test_an_unusable_kubeconfig_is_refused_with_a_hint(project, tmp_path, cluster, user, problem):
+    given = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": cluster}]}
+    (tmp_path / "given").write_text(json.dumps({**given, "users": [{"name": "u", "user": user}]}, indent=1))
     with pytest.raises(DockerError, match=problem):
         project.compose("run", "--rm", "--no-deps", "cluster-given")
 
 
-def test_a_kubeconfig_that_is_not_there_is_not_made_up(project, tmp_path):
+def test_a_missing_kubeconfig_is_not_created(project, tmp_path):
     with pytest.raises(DockerError, match="given"):
         project.compose("run", "--rm", "--no-deps", "cluster-given")
     assert not (tmp_path / "given").exists()

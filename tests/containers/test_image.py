@@ -1,4 +1,4 @@
-"""The image of every service: what it holds, what it lacks, and who runs in it."""
+"""The image of all services: its contents, what it must not contain, and its user."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def run(*command: str) -> str:
     return docker("run", "--rm", "--read-only", "--network", "none", "--cap-drop", "ALL", IMAGE, *command)
 
 
-def test_it_runs_as_nobody_in_particular():
+def test_it_runs_as_an_unprivileged_user():
     (found,) = inspected(IMAGE)
     assert found["Config"]["User"] == "65532:65532"
     assert run("id", "-u").strip() == "65532"
 
 
-def test_every_program_starts_on_a_file_system_that_cannot_be_written_to():
+def test_every_program_starts_on_a_read_only_file_system():
     for program in ("berth", "berth-watcher", "berth-scorer", "berth-binder", "berth-metrics-collector"):
         assert "Usage" in run(program, "--help")
     assert "simulated cluster" in run("python", "-m", "berth.sim", "--help")
 
 
-def test_there_is_nothing_to_build_or_install_with():
+def test_it_contains_no_build_tool_and_no_installer():
     assert run("sh", "-c", f"command -v {' '.join(BUILD_TOOLS)}; true").split() == []
     with pytest.raises(DockerError, match="No module named pip"):
         run("python", "-m", "pip", "--version")
 
 
-def test_the_packages_are_those_of_the_lock_and_no_others():
-    said = run(
+def test_its_packages_are_those_of_the_lock():
+    listed = run(
         "python", "-c", "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
     )
     locked = re.findall(r"^([a-z0-9._-]+==[^ ]+)", (ROOT / "deploy" / "requirements.lock").read_text(), re.MULTILINE)
-    installed = {_normal(each) for each in said.split()}
+    installed = {_normal(each) for each in listed.split()}
     ours = {each for each in installed if each.startswith("berth-")}
     assert {each.partition("==")[0] for each in ours} == {
         "berth-core",
@@ -64,7 +64,7 @@ def _normal(requirement: str) -> str:
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 
 
-def test_it_says_what_it_is():
+def test_it_has_the_standard_labels():
     (found,) = inspected(IMAGE)
     labels = found["Config"]["Labels"]
     names = {name.removeprefix("org.opencontainers.image.") for name in labels}
@@ -72,7 +72,7 @@ def test_it_says_what_it_is():
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
-def test_its_parts_hold_no_secret_and_nothing_of_the_machine_that_built_it():
+def test_it_contains_no_secret_and_no_setting_of_the_build_machine():
     (found,) = inspected(IMAGE)
     variables = dict(each.split("=", 1) for each in found["Config"]["Env"])
     assert not [name for name in variables if re.search(r"PASSWORD|TOKEN|SECRET|PIP_|CERT", name)]
@@ -81,7 +81,7 @@ def test_its_parts_hold_no_secret_and_nothing_of_the_machine_that_built_it():
     assert run("sh", "-c", "ls -A /run/secrets /etc/pip.conf 2>/dev/null; true") == ""
 
 
-def test_the_context_that_it_is_built_from_is_the_sources_alone():
+def test_the_build_context_contains_only_the_sources():
     lines = (Path(ROOT) / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

@@ -1,4 +1,4 @@
-"""The pipeline on a whole cluster, with kubelet and controllers: k3s in a container, through testcontainers."""
+"""The pipeline on a complete cluster with kubelet and controllers: k3s in a container, started by testcontainers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
 
 async def test_pods_that_name_berth_get_a_node_of_k3s(berth: BerthUp, client: KubeClient):
     async def create(name: str) -> bool:
-        """False until the namespace has its account, which a controller makes."""
+        """Return False until a controller has created the namespace's service account."""
         pod = pod_manifest(name, cpu="10m", memory="8Mi")
         return (await client.request("POST", PODS, body=msgspec.json.encode(pod))).succeeded
 
@@ -61,5 +61,5 @@ async def test_pods_that_name_berth_get_a_node_of_k3s(berth: BerthUp, client: Ku
         return all(nodes.get(name) for name in NAMES)
 
     for name in NAMES:
-        await eventually(lambda name=name: create(name), f"pod {name} to be taken", SECONDS)
+        await eventually(lambda name=name: create(name), f"pod {name} to be created", SECONDS)
     await eventually(all_placed, "every pod to have a node", SECONDS)

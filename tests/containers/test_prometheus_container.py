@@ -1,4 +1,4 @@
-"""The collector on the Prometheus of the public image: its samples are the rates at which the exporters count."""
+"""The collector on Prometheus from the public image: the samples equal the rates of the exporters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def image() -> str:
     return compose_image("prometheus")
 
 
-async def test_samples_are_the_rates_that_exporters_count_at(image: str, tmp_path: Path):
+async def test_samples_equal_the_exporters_rates(image: str, tmp_path: Path):
     (port,) = free_ports(1)
     made = [
         Exporter(address=f"127.0.0.{number}", port=port, rate=rate, transmit=rate / 2, nodename=name)

@@ -1,4 +1,4 @@
-"""What the articles configure, on the real API server: the whole pipeline with their own files."""
+"""The articles' configuration files in the whole pipeline, on the real API server."""
 
 import json
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ PODS_OF_A_TENANT = 100
 NODES = 10
 
 
-async def test_the_node_with_the_scored_label_gets_no_pod_while_others_have_room(
+async def test_the_labelled_node_gets_pods_only_when_the_others_are_full(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-score-label.yaml"
@@ -38,13 +38,13 @@ async def test_the_node_with_the_scored_label_gets_no_pod_while_others_have_room
         assert {labelled} | set(others) <= explained_nodes(berth.said, "NodeScoreLabel")
 
 
-def explained_nodes(said: str, plugin: str) -> set[str]:
-    """The nodes of which a line of verbosity 4 says what a plugin gave them."""
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+def explained_nodes(log: str, plugin: str) -> set[str]:
+    """The nodes for which a log line of verbosity 4 has the plugin's score."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     return {line["node"] for line in lines if line.get("plugin") == plugin and "score" in line}
 
 
-async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_do_not(
+async def test_only_labelled_nodes_get_pods_and_the_message_gives_the_reason(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "node-filter-label.yaml"
@@ -68,7 +68,7 @@ async def test_only_labelled_nodes_get_pods_and_the_message_says_why_the_others_
         await cluster_outside.all_bound(["late-0"])
 
 
-async def test_with_a_prometheus_that_does_not_answer_pods_are_placed_and_the_decision_says_so(
+async def test_pods_are_bound_without_prometheus_and_the_decision_says_so(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "network-traffic.yaml"
@@ -77,11 +77,11 @@ async def test_with_a_prometheus_that_does_not_answer_pods_are_placed_and_the_de
         await cluster_outside.add_nodes(3)
         names = await cluster_outside.add_pods(6, scheduler="networktraffic-scheduler")
         assert len(await cluster_outside.all_bound(names)) == 6
-        await eventually(lambda: said_of(berth.nats, "NetworkTraffic"), "a Decision that speaks of NetworkTraffic")
+        await eventually(lambda: details_of(berth.nats, "NetworkTraffic"), "a Decision with details of NetworkTraffic")
 
 
-async def said_of(nats: str, plugin: str) -> list[str]:
-    """What the Decisions on the bus say of a plugin beside its score."""
+async def details_of(nats: str, plugin: str) -> list[str]:
+    """The plugin's details in the Decisions on the bus."""
     session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
     try:
         stored = [json.loads(each.data) async for each in session.scan("DECISIONS", "berth.decision.>")]
@@ -107,7 +107,7 @@ async def test_the_scheduler_from_scratch_takes_the_freest_ready_node(
 @pytest.mark.parametrize(
     ("scorers", "allowed"), [pytest.param(1, 1, id="1 scorer"), pytest.param(2, 2, id="2 scorers")]
 )
-async def test_pods_of_each_tenant_spread_evenly_also_after_one_tenants_are_made_anew(
+async def test_each_tenants_pods_spread_evenly_also_when_created_again(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path, scorers: int, allowed: int
 ):
     kubeconfig, config = own_control_plane.kubeconfig_path, ARTICLES / "from-scratch.yaml"
@@ -141,7 +141,7 @@ def tenants_pod(seen: ClusterUser, name: str, tenant: str) -> dict:
 
 
 async def all_of(seen: ClusterUser, count: int) -> dict[str, str]:
-    """Wait until so many pods have nodes; return the nodes."""
+    """Wait until this number of pods is bound; return their nodes."""
 
     async def placed() -> dict[str, str] | None:
         found = await seen.placed()
@@ -151,7 +151,7 @@ async def all_of(seen: ClusterUser, count: int) -> dict[str, str]:
 
 
 def worst_difference(placed: dict[str, str], nodes: list[str]) -> int:
-    """By how many pods of one tenant two nodes differ at most."""
+    """The largest difference between two nodes in the number of one tenant's pods."""
     counts: dict[str, Counter[str]] = defaultdict(lambda: Counter(dict.fromkeys(nodes, 0)))
     for name, node in placed.items():
         counts[name.split("-")[0]][node] += 1

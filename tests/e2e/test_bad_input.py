@@ -1,4 +1,4 @@
-"""Bad input ends in a clear sentence where its owner looks; nothing is stuck by it, nothing lost."""
+"""Invalid input is reported clearly where its owner looks, and it neither blocks nor loses other pods."""
 
 import asyncio
 import contextlib
@@ -29,25 +29,25 @@ STARTS = "leaderElection: {leaderElect: false}\n"
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory):
-    """A pipeline on a simulated cluster, which lets objects through that the real API server would refuse."""
+    """A pipeline on a simulated cluster, which accepts objects that the real API server would reject."""
     with berth_up("--nodes", 5, folder=tmp_path_factory.mktemp("berth-up")) as berth:
         berth.wait_until_ready()
         yield berth
 
 
 @asynccontextmanager
-async def looking_at(berth: BerthUp) -> AsyncIterator[ClusterUser]:
+async def cluster_of(berth: BerthUp) -> AsyncIterator[ClusterUser]:
     async with cluster_user(berth.kubeconfig) as seen:
         yield seen
 
 
 def anywhere(seen: ClusterUser, name: str, **form: object) -> dict:
-    """Return a pod that any node of the simulated cluster may take."""
+    """Return a pod that fits on any node of the simulated cluster."""
     return seen.pod(name, spec={"nodeSelector": {}}, **form)
 
 
-async def test_pod_with_an_unreadable_quantity_is_told_so_and_others_are_bound(simulated: BerthUp):
-    async with looking_at(simulated) as seen:
+async def test_a_pod_with_an_invalid_quantity_is_rejected_and_others_are_bound(simulated: BerthUp):
+    async with cluster_of(simulated) as seen:
         await seen.create([anywhere(seen, "broken", cpu="one and a half"), anywhere(seen, "sound")])
         await seen.all_bound(["sound"])
         (event,) = await eventually(lambda: seen.events("FailedScheduling"), "an Event on the pod")
@@ -61,8 +61,8 @@ async def test_pod_with_an_unreadable_quantity_is_told_so_and_others_are_bound(s
         await seen.all_bound(["after"])
 
 
-async def test_node_without_a_status_takes_no_pod_until_it_has_one(simulated: BerthUp):
-    async with looking_at(simulated) as seen:
+async def test_a_node_without_a_status_gets_no_pod_until_it_has_one(simulated: BerthUp):
+    async with cluster_of(simulated) as seen:
         blank = node_manifest("blank")
         status = blank.pop("status")
         await seen.create([blank])
@@ -75,8 +75,8 @@ async def test_node_without_a_status_takes_no_pod_until_it_has_one(simulated: Be
         assert (await seen.all_bound(["patient"]))["patient"] == "blank"
 
 
-async def test_node_with_an_unreadable_quantity_takes_no_pod_and_others_do(simulated: BerthUp):
-    async with looking_at(simulated) as seen:
+async def test_a_node_with_an_invalid_quantity_gets_no_pod_and_others_do(simulated: BerthUp):
+    async with cluster_of(simulated) as seen:
         await seen.create([node_manifest("odd", cpu="plenty")])
         names = [f"web-{number}" for number in range(10)]
         await seen.create(anywhere(seen, name) for name in names)
@@ -90,11 +90,11 @@ async def test_node_with_an_unreadable_quantity_takes_no_pod_and_others_do(simul
         pytest.param(b"\xff\x00 no JSON", id="no JSON"),
         pytest.param(b'{"schema": 1, "attempt": 7}', id="JSON of another shape"),
         pytest.param(b"", id="nothing"),
-        pytest.param(b"[" * 5_000, id="nested without end"),
+        pytest.param(b"[" * 5_000, id="deeply nested"),
     ],
 )
-async def test_garbage_on_the_bus_is_put_aside_and_pods_go_on(simulated: BerthUp, garbage: bytes):
-    async with looking_at(simulated) as seen:
+async def test_garbage_on_the_bus_becomes_a_dead_letter_and_pods_are_bound(simulated: BerthUp, garbage: bytes):
+    async with cluster_of(simulated) as seen:
         subject = f"berth.pending.berth.{seen.namespace}.garbage"
         client = await nats.connect(simulated.nats, allow_reconnect=False)
         jetstream = client.jetstream()
@@ -102,52 +102,52 @@ async def test_garbage_on_the_bus_is_put_aside_and_pods_go_on(simulated: BerthUp
         await seen.create([anywhere(seen, "sound")])
         await seen.all_bound(["sound"])
 
-        async def buried() -> dict | None:
+        async def dead_letter() -> dict | None:
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 found = await jetstream.get_last_msg("dead", subject.replace("pending", "dead"))
                 return json.loads(found.data or b"{}")
             return None
 
-        letter = await eventually(buried, "a dead letter")
+        letter = await eventually(dead_letter, "a dead letter")
         assert letter["subject"] == subject
         assert letter["reason"]
 
-        async def taken() -> bool:
+        async def is_empty() -> bool:
             return (await jetstream.stream_info("PENDING")).state.messages == 0
 
-        await eventually(taken, "PENDING to be empty")
+        await eventually(is_empty, "PENDING to be empty")
         await client.close()
 
 
-def test_unknown_plugin_is_refused_by_its_path(tmp_path: Path):
+def test_an_unknown_plugin_is_reported_with_its_path(tmp_path: Path):
     profile = "profiles: [{plugins: {score: {enabled: [{name: NodeResourcesFit}, {name: NodeMagic}]}}}]\n"
-    said = refused(tmp_path, CONFIGURATION + profile)
-    assert "profiles[0].plugins.score.enabled[1].name" in said
-    assert "NodeMagic" in said
+    output = refused(tmp_path, CONFIGURATION + profile)
+    assert "profiles[0].plugins.score.enabled[1].name" in output
+    assert "NodeMagic" in output
 
 
-def test_unknown_field_is_refused_by_its_path(tmp_path: Path):
-    said = refused(tmp_path, CONFIGURATION + "profiles: [{schedularName: berth}]\n")
-    assert "profiles[0].schedularName" in said
+def test_an_unknown_field_is_reported_with_its_path(tmp_path: Path):
+    output = refused(tmp_path, CONFIGURATION + "profiles: [{schedularName: berth}]\n")
+    assert "profiles[0].schedularName" in output
 
 
-def test_every_error_of_a_configuration_is_said_at_once(tmp_path: Path):
-    said = refused(tmp_path, CONFIGURATION + "profiles: [{schedularName: berth}]\npodMaxBackofSeconds: 3\n")
-    assert "profiles[0].schedularName" in said
-    assert "podMaxBackofSeconds" in said
+def test_all_errors_of_a_configuration_are_reported_together(tmp_path: Path):
+    output = refused(tmp_path, CONFIGURATION + "profiles: [{schedularName: berth}]\npodMaxBackofSeconds: 3\n")
+    assert "profiles[0].schedularName" in output
+    assert "podMaxBackofSeconds" in output
 
 
 def refused(folder: Path, text: str) -> str:
-    """Start with a configuration that cannot be used; return what was said."""
+    """Start with an invalid configuration; return the error output."""
     path = folder / "config.yaml"
     path.write_text(text)
     with berth_up("--config", path, folder=folder) as berth:
         assert berth.wait() == USAGE, berth.said
-        return the_one_complaint(berth, about=path)
+        return error_output(berth, about=path)
 
 
-def the_one_complaint(berth: BerthUp, *, about: object) -> str:
-    """Return what a run said that ended at once: sentences of its own, each naming what they are about."""
+def error_output(berth: BerthUp, *, about: object) -> str:
+    """Return the error output of a run that ended at once. Each line is berth's and names the given object."""
     assert berth.printed == ""
     assert berth.living() == []
     assert berth.files_left() == []
@@ -158,38 +158,38 @@ def the_one_complaint(berth: BerthUp, *, about: object) -> str:
     return berth.said
 
 
-def test_missing_kubeconfig_is_named_in_one_sentence(tmp_path: Path):
+def test_a_missing_kubeconfig_is_reported_in_one_line(tmp_path: Path):
     path = tmp_path / "nowhere" / "kubeconfig"
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait() == USAGE, berth.said
-        assert len(the_one_complaint(berth, about=path).splitlines()) == 1
+        assert len(error_output(berth, about=path).splitlines()) == 1
 
 
-def test_kubeconfig_that_is_none_is_named_in_one_sentence(tmp_path: Path):
+def test_an_invalid_kubeconfig_is_reported_in_one_line(tmp_path: Path):
     path = tmp_path / "kubeconfig"
     path.write_text("certainly: [not, a, kubeconfig")
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait() == USAGE, berth.said
-        assert len(the_one_complaint(berth, about=path).splitlines()) == 1
+        assert len(error_output(berth, about=path).splitlines()) == 1
 
 
-def test_kubeconfig_that_points_nowhere_is_told_in_one_sentence(tmp_path: Path):
+def test_an_unreachable_api_server_is_reported_in_one_line(tmp_path: Path):
     (port,) = free_ports(1)
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{port}", tmp_path / "ca.crt", "admin", "token")))
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        assert len(the_one_complaint(berth, about=f"127.0.0.1:{port}").splitlines()) == 1
+        assert len(error_output(berth, about=f"127.0.0.1:{port}").splitlines()) == 1
 
 
-def test_nats_that_is_not_there_is_told_in_one_sentence(tmp_path: Path):
+def test_unreachable_nats_is_reported_in_one_line(tmp_path: Path):
     with berth_up("--nats", NO_NATS, folder=tmp_path) as berth:
         assert berth.wait(30) == UNREACHABLE, berth.said
-        assert len(the_one_complaint(berth, about=NO_NATS).splitlines()) == 1
+        assert len(error_output(berth, about=NO_NATS).splitlines()) == 1
 
 
 @pytest.mark.requires("kubebuilder_assets")
-async def test_second_pipeline_on_a_cluster_says_so_and_takes_over_when_the_first_ends(
+async def test_a_second_pipeline_waits_and_takes_over_when_the_first_ends(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     kubeconfig = own_control_plane.kubeconfig_path

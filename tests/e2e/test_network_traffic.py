@@ -1,4 +1,4 @@
-"""NetworkTraffic from end to end: real Prometheus, collector, scorers, binder; a burst of pods between two samples."""
+"""NetworkTraffic end to end: a real Prometheus, collector, scorers, binder, and a burst between two samples."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ profiles:
 """
 
 
-async def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_share(tmp_path, monkeypatch):
+async def test_500_pods_between_two_samples_overload_no_node(tmp_path, monkeypatch):
     nodes = node_manifests(NODES, cpu="64", memory="256Gi", pods=1000)
     names = [node["metadata"]["name"] for node in nodes]
     port = free_ports(1)[0]
-    rates = {name: 9 * MEGA if name == names[0] else 10 * MEGA for name in names}  # one is a little quieter
+    rates = {name: 9 * MEGA if name == names[0] else 10 * MEGA for name in names}  # one node has a little less traffic
     made = [
         Exporter(address=f"127.0.0.{number}", port=port, rate=rates[name], nodename=name)
         for number, name in enumerate(names, start=2)
     ]
-    monkeypatch.setenv("BERTH_COLLECTOR_INTERVAL", "120s")  # one look at the start, and none while the pods come
+    monkeypatch.setenv("BERTH_COLLECTOR_INTERVAL", "120s")  # one poll at the start, none during the burst
     async with AsyncExitStack() as stack:
         server = stack.enter_context(prometheus_server(tmp_path / "prometheus"))
         for exporter in made:
@@ -76,12 +76,12 @@ async def test_500_pods_between_two_samples_give_no_node_more_than_twice_its_sha
         decisions = await bound(berth.nats)
         assert len(decisions) == PODS
         details = [decision.candidates[0].details["NetworkTraffic"] for decision in decisions]
-        assert all(" MB/s receive, sampled " in said for said in details)
-        assert sum("estimated for" in said for said in details) > PODS / 2
+        assert all(" MB/s receive, sampled " in detail for detail in details)
+        assert sum("estimated for" in detail for detail in details) > PODS / 2
 
 
 async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
-    """Wait until what the collector will ask once has a full answer."""
+    """Wait until the collector's query, which it sends only once, has a complete result."""
     query = BandwidthQuery(url=url, devices=("eth0",), time_range=timedelta(seconds=RANGE_SECONDS))
     server = Prometheus(url)
     async with asyncio.timeout(60):
@@ -91,7 +91,7 @@ async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
 
 
 async def until_sampled(nats: str, count: int) -> None:
-    """Wait until the bucket holds a sample of so many nodes."""
+    """Wait until the bucket holds samples of this number of nodes."""
     session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
     try:
         async with asyncio.timeout(30), session.read_bucket("bandwidth") as following:
@@ -111,4 +111,5 @@ async def bound(nats: str) -> list[Decision]:
         stored = [one async for one in session.scan("DECISIONS", "berth.decision.>")]
     finally:
         await session.close()
-    return [said for one in stored if (said := decode(one.data, Decision)).outcome is Outcome.BOUND]
+    decisions = [decode(message.data, Decision) for message in stored]
+    return [decision for decision in decisions if decision.outcome is Outcome.BOUND]

@@ -1,4 +1,4 @@
-"""What a user of a real cluster sees of the whole pipeline: pods get nodes, and who waits is told why."""
+"""The whole pipeline on a real API server: pods are bound, and a pod that waits has the reason in its condition."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from harness.worlds.pipeline import BerthUp
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
 
 A_WHILE_SECONDS = 2.0
-"""What a pipeline would have taken hold of by then, it leaves alone: several times the way of a pod."""
+"""Several times as long as a pod takes; a pod that is not bound by then is ignored by the pipeline."""
 
 
 async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: BerthUp, cluster_outside: ClusterUser):
@@ -19,13 +19,13 @@ async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: Be
     pods = await cluster_outside.add_pods(20)
     placed = await cluster_outside.all_bound(pods)
 
-    async def told() -> list[dict] | None:
+    async def all_events() -> list[dict] | None:
         events = await cluster_outside.events("Scheduled")
         return events if len(events) >= len(pods) else None
 
-    events = await eventually(told, "an Event for each pod")
-    said = {event["regarding"]["name"]: event["note"] for event in events}
-    assert said == {
+    events = await eventually(all_events, "an Event for each pod")
+    notes = {event["regarding"]["name"]: event["note"] for event in events}
+    assert notes == {
         name: f"Successfully assigned {cluster_outside.namespace}/{name} to {placed[name]}" for name in pods
     }
     assert {event["reportingController"] for event in events} == {"berth"}
@@ -33,17 +33,14 @@ async def test_every_pod_has_a_scheduled_event_and_a_true_condition(pipeline: Be
     assert {condition["status"] for condition in conditions} == {"True"}
 
 
-async def test_pod_that_fits_nowhere_is_told_why_and_bound_when_a_node_comes(
+async def test_an_unschedulable_pod_gets_a_reason_and_is_bound_to_a_new_node(
     pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     await cluster_outside.add_nodes(3, cpu="1")
     await cluster_outside.add_pods(1, "large", cpu="2")
     await eventually(lambda: cluster_outside.condition("large-0"), "a condition")
 
-    async def told() -> list[dict]:
-        return await cluster_outside.events("FailedScheduling")
-
-    (event,) = await eventually(told, "an Event")
+    (event,) = await eventually(lambda: cluster_outside.events("FailedScheduling"), "an Event")
     condition = await cluster_outside.condition("large-0")
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
     assert condition["message"] == event["note"]
@@ -54,7 +51,7 @@ async def test_pod_that_fits_nowhere_is_told_why_and_bound_when_a_node_comes(
     assert await cluster_outside.all_bound(["large-0"]) == {"large-0": roomy}
 
 
-async def test_pod_of_another_scheduler_is_left_alone(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_a_pod_of_another_scheduler_is_ignored(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2)
     await cluster_outside.add_pods(3, "theirs", scheduler="default-scheduler")
     await cluster_outside.all_bound(await cluster_outside.add_pods(10, "ours"))
@@ -64,7 +61,7 @@ async def test_pod_of_another_scheduler_is_left_alone(pipeline: BerthUp, cluster
     assert [pod["status"].get("conditions") for pod in theirs] == [None, None, None]
 
 
-async def test_room_that_somebody_else_has_taken_is_counted(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_pods_that_another_scheduler_has_bound_are_counted(pipeline: BerthUp, cluster_outside: ClusterUser):
     free, taken = await cluster_outside.add_nodes(2, cpu="2")
     await cluster_outside.add_pods(1, "theirs", cpu="2", scheduler="somebody-else")
     assert (await cluster_outside.bind("theirs-0", taken)).code == 201
@@ -80,7 +77,7 @@ async def test_room_that_somebody_else_has_taken_is_counted(pipeline: BerthUp, c
     assert list(placed.values()) == [free, free]
 
 
-async def test_gated_pod_enters_when_its_gates_are_gone(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_a_gated_pod_is_bound_when_its_gates_are_removed(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(1)
     await cluster_outside.add_pods(1, "gated", spec={"schedulingGates": [{"name": "example.com/quota"}]})
     await cluster_outside.all_bound(await cluster_outside.add_pods(3, "free"))
@@ -91,7 +88,7 @@ async def test_gated_pod_enters_when_its_gates_are_gone(pipeline: BerthUp, clust
     await cluster_outside.all_bound(["gated-0"])
 
 
-async def test_pod_deleted_while_it_waits_is_in_nobodys_way(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_pods_deleted_while_they_wait_block_no_others(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2, cpu="1")
     await cluster_outside.add_pods(5, "doomed", cpu="2")
     await eventually(lambda: cluster_outside.condition("doomed-0"), "the pods to be refused")
@@ -101,7 +98,7 @@ async def test_pod_deleted_while_it_waits_is_in_nobodys_way(pipeline: BerthUp, c
     assert placed.keys() == {f"web-{number}" for number in range(10)}
 
 
-async def test_namesake_of_a_deleted_pod_is_bound_too(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_a_pod_with_the_name_of_a_deleted_pod_is_bound(pipeline: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(2)
     before = await successful_bindings(cluster_outside)
     for _ in range(3):
@@ -130,7 +127,7 @@ async def test_node_selector_taint_and_cordon_are_respected(pipeline: BerthUp, c
     assert cordoned not in placed.values()
 
 
-async def test_node_that_goes_gets_no_more_pods(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_a_deleted_node_gets_no_more_pods(pipeline: BerthUp, cluster_outside: ClusterUser):
     kept, going = await cluster_outside.add_nodes(2)
     await cluster_outside.all_bound(await cluster_outside.add_pods(4, "early"))
     assert (await cluster_outside.api.delete(f"/api/v1/nodes/{going}")).code == 200
@@ -138,7 +135,9 @@ async def test_node_that_goes_gets_no_more_pods(pipeline: BerthUp, cluster_outsi
     assert {placed[f"late-{number}"] for number in range(6)} == {kept}
 
 
-async def test_pod_of_a_deep_name_and_a_long_one_are_bound(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_pods_with_dots_in_the_name_and_with_long_names_are_bound(
+    pipeline: BerthUp, cluster_outside: ClusterUser
+):
     await cluster_outside.add_nodes(1)
     names = ["web.0.a-b.c", "x" * 253, f"{'y' * 60}.{'z' * 60}"]
     await cluster_outside.create(cluster_outside.pod(name) for name in names)

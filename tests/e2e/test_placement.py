@@ -1,4 +1,4 @@
-"""Where the pipeline puts many pods: as one scheduler would, whatever the number of scorers, beside others at work."""
+"""The placement of many pods: as by a single scheduler, for any number of scorers, also next to another scheduler."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 NODES = 60
 PODS = 240
 THEIRS = 15
-"""Pods that somebody else binds while ours are being bound, each of which fills a node of its own."""
+"""Pods that another scheduler binds at the same time. Each fills one node."""
 
 
 @pytest.fixture(scope="module", params=[1, 4], ids=["one scorer", "four scorers"])
 def scorers(
     request: pytest.FixtureRequest, own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BerthUp]:
-    """A pipeline with so many scorers."""
+    """A pipeline with the given number of scorers."""
     folder = tmp_path_factory.mktemp("berth-up")
     kubeconfig = own_control_plane.kubeconfig_path
     with berth_up("--kubeconfig", kubeconfig, "--scorers", request.param, folder=folder) as berth:
@@ -41,19 +41,17 @@ async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp,
     assert await successful_bindings(cluster_outside) - before == PODS
 
 
-async def test_a_full_cluster_is_filled_to_the_last_place_and_no_further(
-    scorers: BerthUp, cluster_outside: ClusterUser
-):
+async def test_a_cluster_is_filled_to_its_capacity_and_no_further(scorers: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(20, cpu="1")
     async with audit(cluster_outside) as seen:
-        await cluster_outside.add_pods(75, cpu="300m")  # 3 of them on a node, so 60 have room
+        await cluster_outside.add_pods(75, cpu="300m")  # 3 fit on a node, so 60 are bound
         await refused(cluster_outside, 15)
     assert seen.problems == []
     assert set(seen.pods_per_node().values()) == {3}
 
 
 async def refused(seen: ClusterUser, count: int) -> None:
-    """Wait until all pods but so many are bound, and those have been told why not."""
+    """Wait until all pods but this number are bound, and the others have a condition."""
 
     async def settled() -> bool:
         waiting = [pod for pod in (await seen.pods()).values() if not node_of(pod)]
@@ -62,9 +60,7 @@ async def refused(seen: ClusterUser, count: int) -> None:
     await eventually(settled, f"{count} pods to be refused and the others bound")
 
 
-async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_counted(
-    scorers: BerthUp, cluster_outside: ClusterUser
-):
+async def test_pods_bound_by_another_scheduler_stay_and_are_counted(scorers: BerthUp, cluster_outside: ClusterUser):
     nodes = await cluster_outside.add_nodes(40, cpu="1")
     theirs = await cluster_outside.add_pods(THEIRS, "theirs", cpu="1", scheduler="somebody-else")
     taken = dict(zip(theirs, nodes, strict=False))
@@ -72,7 +68,7 @@ async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_co
         adding = asyncio.create_task(cluster_outside.add_pods(60, "ours", cpu="250m"))
         await bind_as_somebody_else(cluster_outside, taken)
         await cluster_outside.all_bound([*await adding, *theirs])
-        too_full = list(seen.problems)  # somebody else does not ask whether there is room
+        too_full = list(seen.problems)  # the other scheduler does not check for free resources
         placed = await cluster_outside.all_bound(await cluster_outside.add_pods(20, "later", cpu="250m"))
     assert seen.problems == too_full
     assert [problem for problem in too_full if "moved" in problem] == []
@@ -81,7 +77,7 @@ async def test_pods_that_somebody_else_binds_meanwhile_stay_and_their_room_is_co
 
 
 async def bind_as_somebody_else(seen: ClusterUser, wanted: dict[str, str]) -> None:
-    """Bind without asking whether there is room."""
+    """Bind without checking for free resources."""
     for name, node in wanted.items():
         answer = await seen.bind(name, node)
         assert answer.code == 201, answer.body

@@ -1,4 +1,4 @@
-"""An important pod comes to a full cluster: less important ones go for it, as few as possible, and people are told."""
+"""An important pod on a full cluster: as few less important pods as possible are evicted for it, with Events."""
 
 import asyncio
 
@@ -10,20 +10,20 @@ from harness.worlds.pipeline import BerthUp
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(180)]
 
 A_WHILE_SECONDS = 2.0
-"""What would be evicted by then."""
+"""A pod that is still there after this time is not evicted."""
 AT_ONCE = {"terminationGracePeriodSeconds": 0}
-"""There is no kubelet to end pods: those without grace are gone when they are deleted."""
+"""There is no kubelet that ends pods. Pods without a grace period are removed as soon as they are deleted."""
 
 
 async def full(seen: ClusterUser, nodes: int, each: int, **spec: object) -> dict[str, str]:
-    """Nodes with room for so many pods each, all of it taken by unimportant ones; returns where each is."""
+    """Add nodes for `each` pods and fill them with unimportant pods; return each pod's node."""
     await seen.add_nodes(nodes, cpu=str(each))
     names = await seen.add_pods(nodes * each, "low", cpu="1", spec={**AT_ONCE, **spec})
     return await seen.all_bound(names)
 
 
 async def add_important(seen: ClusterUser, *, cpu: str = "1", **members: str) -> str:
-    """A pod that is more important than all others; ``members`` of its priority class."""
+    """Add a pod of the highest priority; ``members`` are fields of its priority class."""
     priority = await seen.add_priority_class("vip", 100_000, **members)
     (made,) = await seen.add_pods(1, "vip", cpu=cpu, priority_class=priority)
     return made
@@ -34,17 +34,15 @@ async def pod_of(seen: ClusterUser, name: str) -> dict:
 
 
 async def nominated(seen: ClusterUser, name: str) -> str:
-    """The node that is kept for the pod, once there is one."""
+    """Wait for the pod's nominated node."""
 
     async def node() -> str:
         return (await pod_of(seen, name))["status"].get("nominatedNodeName", "")
 
-    return await eventually(node, f"a node to be kept for {name}")
+    return await eventually(node, f"a nominated node for {name}")
 
 
-async def test_less_important_pods_go_and_the_important_one_gets_their_room(
-    pipeline: BerthUp, cluster_outside: ClusterUser
-):
+async def test_less_important_pods_are_evicted_for_an_important_one(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=3, each=2)
     vip = await add_important(cluster_outside, cpu="2")
     node = (await cluster_outside.all_bound([vip]))[vip]
@@ -61,7 +59,7 @@ async def events_of(seen: ClusterUser, reason: str, count: int) -> list[dict] | 
     return found if len(found) >= count else None
 
 
-async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_so(
+async def test_a_preemptor_waits_for_its_node_while_the_victims_terminate(
     pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     before = await full(cluster_outside, nodes=2, each=1, terminationGracePeriodSeconds=3600)
@@ -70,9 +68,9 @@ async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_
     (victim,) = [name for name, where in before.items() if where == node]
     going = await pod_of(cluster_outside, victim)
     assert going["metadata"]["deletionGracePeriodSeconds"] == 3600
-    said = {each["type"]: each for each in going["status"]["conditions"]}["DisruptionTarget"]
-    assert (said["status"], said["reason"]) == ("True", "PreemptionByScheduler")
-    assert said["message"] == "berth: preempting to accommodate a higher priority pod"
+    target = {each["type"]: each for each in going["status"]["conditions"]}["DisruptionTarget"]
+    assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
+    assert target["message"] == "berth: preempting to accommodate a higher priority pod"
     condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")
     assert (condition["reason"], condition["message"]) == (
         "Unschedulable",
@@ -81,11 +79,11 @@ async def test_while_its_victims_are_going_the_pod_waits_for_that_node_and_says_
     await asyncio.sleep(A_WHILE_SECONDS)
     pods = await cluster_outside.pods()
     assert [name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]] == [victim]
-    await cluster_outside.delete_pod(victim)  # the kubelet has ended it
+    await cluster_outside.delete_pod(victim)  # as the kubelet does when the pod has ended
     assert (await cluster_outside.all_bound([vip]))[vip] == node
 
 
-async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_no_other_pod_takes_the_resources_of_the_victims(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=1, each=2, terminationGracePeriodSeconds=3600)
     vip = await add_important(cluster_outside, cpu="2")
     await nominated(cluster_outside, vip)
@@ -98,7 +96,7 @@ async def test_room_that_was_made_is_not_taken_by_others(pipeline: BerthUp, clus
     assert node_of(await pod_of(cluster_outside, "other-0")) == ""
 
 
-async def test_a_disruption_budget_is_kept_to_where_another_node_serves(
+async def test_a_disruption_budget_is_kept_when_another_node_is_possible(
     pipeline: BerthUp, cluster_outside: ClusterUser
 ):
     await forbid_disruptions(cluster_outside, app="protected")
@@ -110,14 +108,14 @@ async def test_a_disruption_budget_is_kept_to_where_another_node_serves(
 
 
 async def forbid_disruptions(seen: ClusterUser, **labels: str) -> None:
-    """A budget that allows none: nobody here counts healthy pods, so it stays at that."""
+    """Add a budget that allows no disruption. No controller updates its status here."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": labels}}
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "none"}, "spec": spec}
     path = f"/apis/policy/v1/namespaces/{seen.namespace}/poddisruptionbudgets"
     assert (await seen.api.post(path, budget)).code == 201
 
 
-async def test_a_pod_whose_policy_is_never_waits_and_says_why(pipeline: BerthUp, cluster_outside: ClusterUser):
+async def test_a_pod_with_policy_never_waits_and_gives_the_reason(pipeline: BerthUp, cluster_outside: ClusterUser):
     before = await full(cluster_outside, nodes=2, each=1)
     vip = await add_important(cluster_outside, preemptionPolicy="Never")
     condition = await eventually(lambda: cluster_outside.condition(vip), "a condition")

@@ -1,4 +1,4 @@
-"""The providers of 1.18 by name on the real API server: the whole pipeline places pods by their lists."""
+"""The algorithm providers of 1.18 in the whole pipeline, on the real API server."""
 
 from collections import Counter
 from pathlib import Path

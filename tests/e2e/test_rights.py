@@ -1,4 +1,4 @@
-"""The accounts of docs/rights/berth.yaml on the real API server: they suffice for everything, and for nothing more."""
+"""The accounts of docs/rights/berth.yaml on the real API server: they allow all that berth does, and nothing more."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @contextmanager
 def services(nats: str, kubeconfigs: dict[str, Path], folder: Path) -> Iterator[Path]:
-    """Watcher, binder and a scorer, each with what it is given; in the folder each says that it is ready."""
+    """Run watcher, binder and a scorer, each with its own kubeconfig; each writes its ready file into the folder."""
     running: list[subprocess.Popen[bytes]] = []
     try:
         applied = [sys.executable, "-m", "berth.cli", "bus", "apply", "--nats", nats]
@@ -50,15 +50,14 @@ async def all_ready(folder: Path) -> None:
     await eventually(ready, f"the services of {folder} to be ready", READY_SECONDS)
 
 
-def words(folder: Path) -> str:
-    """What was written to logs."""
+def log_text(folder: Path) -> str:
     logs = [*folder.glob("*.log"), *folder.glob("stderr")]
     return "\n".join(log.read_text(errors="replace") for log in logs)
 
 
 @asynccontextmanager
 async def accounts_of_their_own(plane: ControlPlane, seen: ClusterUser, folder: Path) -> AsyncIterator[None]:
-    """A program for each service, watcher and binder with an account each."""
+    """A process for each service, with separate accounts for watcher and binder."""
     kubeconfigs = {name: await kubeconfig_of(plane, seen.api, f"berth-{name}") for name in ("watcher", "binder")}
     with nats_server() as nats, services(nats.address, kubeconfigs, folder):
         await all_ready(folder)
@@ -74,7 +73,7 @@ async def one_account_for_all(plane: ControlPlane, seen: ClusterUser, folder: Pa
 
 
 @pytest.mark.parametrize("started", [accounts_of_their_own, one_account_for_all])
-async def test_everything_that_berth_does_is_allowed(
+async def test_the_accounts_may_do_everything_that_berth_does(
     started, own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     await grant(cluster_outside.api)
@@ -84,8 +83,8 @@ async def test_everything_that_berth_does_is_allowed(
         for lease in ("berth-watcher", "berth-binder"):
             held = await cluster_outside.api.get(f"{LEASES}/{lease}")
             assert held.body["spec"]["holderIdentity"]
-    assert "may not" not in words(tmp_path)
-    assert "forbidden" not in words(tmp_path)
+    assert "may not" not in log_text(tmp_path)
+    assert "forbidden" not in log_text(tmp_path)
 
 
 async def pods_are_bound_and_evicted(seen: ClusterUser) -> None:
@@ -100,7 +99,7 @@ async def pods_are_bound_and_evicted(seen: ClusterUser) -> None:
 
 
 async def volumes_are_found_and_asked_for(seen: ClusterUser) -> None:
-    """A volume that is there is kept for a claim; for another claim one is to be made. Nobody here does more."""
+    """One claim gets an existing volume, the other is to be provisioned. No controller completes either here."""
     (node,) = seen.nodes
     claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"
     for name, provisioner in (("local", "kubernetes.io/no-provisioner"), ("made", "disks.example.com")):
@@ -115,16 +114,16 @@ async def volumes_are_found_and_asked_for(seen: ClusterUser) -> None:
         mount = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
         await seen.create([seen.pod(name, spec={"volumes": [mount], "terminationGracePeriodSeconds": 0})])
 
-    async def is_kept() -> bool:
+    async def is_prebound() -> bool:
         kept = (await seen.api.get(f"/api/v1/persistentvolumes/{volume}")).body["spec"].get("claimRef", {})
         return kept.get("name") == "local"
 
-    async def is_asked_for() -> bool:
+    async def has_selected_node() -> bool:
         claim = (await seen.api.get(f"{claims}/made")).body
         return claim["metadata"].get("annotations", {}).get(SELECTED) == node
 
-    await eventually(is_kept, "the volume to be kept for its claim")
-    await eventually(is_asked_for, "a volume to be asked for")
+    await eventually(is_prebound, "the volume to be reserved for its claim")
+    await eventually(has_selected_node, "the claim to get a selected node")
 
 
 async def add_volume(seen: ClusterUser, name: str) -> str:
@@ -158,7 +157,7 @@ ONE_THING_MORE = [
 
 
 @pytest.mark.parametrize(("account", "method", "path"), ONE_THING_MORE)
-async def test_one_thing_more_is_refused(
+async def test_the_accounts_may_do_nothing_more(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, account: str, method: str, path: str
 ):
     await grant(cluster_outside.api)
@@ -168,7 +167,7 @@ async def test_one_thing_more_is_refused(
 
 async def call(plane: ControlPlane, token: str, method: str, path: str) -> Answer:
     async def nothing() -> None:
-        """Nobody here makes the server forget."""
+        """No test needs to clear the server."""
 
     trust = trust_of({"certificate-authority": str(plane.ca_path)})
     async with bare_api(plane.url, nothing, token=token, trust=trust) as api:

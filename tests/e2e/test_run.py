@@ -1,4 +1,4 @@
-"""`berth run` as somebody who has just cloned this starts it."""
+"""`berth run` as a new user runs it."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_every_pod_is_bound_and_one_of_them_explained():
+def test_every_pod_is_bound_and_one_is_traced():
     answer = run("--pods", 20, "--nodes", 5, "--scorers", 2)
     assert (answer.returncode, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
     last = LAST_LINE.fullmatch(lines[-1])
     assert last is not None
     assert last.groups() == ("20", "20")
-    told = [line for line in lines if line.startswith("+")]
-    assert [line.split()[3] for line in told] == [
+    traced = [line for line in lines if line.startswith("+")]
+    assert [line.split()[3] for line in traced] == [
         f"berth.{stage}.berth.default.web-20" for stage in ("pending", "ranked", "decision")
     ]
-    assert re.search(r"scorer-[12]: 5 of 5 nodes are possible", told[1])
+    assert re.search(r"scorer-[12]: 5 of 5 nodes are possible", traced[1])
 
 
-def test_the_pods_are_placed_by_the_provider_that_was_named():
+def test_pods_are_placed_by_the_named_provider():
     answer = run("--pods", 10, "--nodes", 3, "--algorithm-provider", "ClusterAutoscalerProvider")
     assert answer.returncode == 0
     assert "100 x 10000" in answer.stdout  # NodePreferAvoidPods
     assert answer.stderr.count("DEPRECATED") == 1
 
 
-def test_pods_that_do_not_fit_make_it_a_no():
+def test_it_ends_with_1_when_pods_do_not_fit():
     answer = run("--pods", 300, "--nodes", 1, "--scorers", 1, "--deadline", 15)
     assert answer.returncode == 1
     last = LAST_LINE.fullmatch(answer.stdout.splitlines()[-1])
@@ -56,7 +56,7 @@ def test_pods_that_do_not_fit_make_it_a_no():
     assert int(last[1]) < int(last[2]) == 300
 
 
-def test_a_setting_that_makes_no_sense_is_said_on_one_line():
+def test_an_invalid_setting_is_reported_on_one_line():
     answer = run("--pods", 5, "--nodes", 2, BERTH_LEADER_ELECTION_LEASE_DURATION="nonsense")
     assert (answer.returncode, answer.stderr) == (
         2,

@@ -1,4 +1,4 @@
-"""The command as people type it: berth simulate on files, its output and its exit codes."""
+"""`berth simulate` on files: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_each_pod_alone_is_decided_as_kube_scheduler_decided(tmp_path, number):
     *_, cluster = clusters(number)
     there, pods = tmp_path / "cluster.json", tmp_path / "pods.json"
     written(there, objects_of(cluster)), written(pods, pods_of(cluster))
-    said = lines(simulate("--cluster", there, "--pods", pods, "--config", PROFILES, "--independent", "-o", "json"))
-    assert [line["pod"] for line in said] == [
+    decisions = lines(simulate("--cluster", there, "--pods", pods, "--config", PROFILES, "--independent", "-o", "json"))
+    assert [line["pod"] for line in decisions] == [
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods_of(cluster)
     ]
-    assert [simulated_of(line) for line in said] == [decision_of(case) for case in cluster["cases"]]
+    assert [simulated_of(line) for line in decisions] == [decision_of(case) for case in cluster["cases"]]
 
 
-def test_several_files_yaml_and_standard_input_say_the_same_as_one_list(tmp_path, cluster, files):
+def test_several_files_and_standard_input_equal_one_list(tmp_path, cluster, files):
     nodes, others = tmp_path / "nodes.yaml", tmp_path / "others.yaml"
     nodes.write_text(yaml.safe_dump(list_of(cluster["objects"]["nodes"])))
     others.write_text(yaml.safe_dump_all([one for one in objects_of(cluster) if one.get("kind") != "Node"]))
@@ -65,7 +65,7 @@ def test_several_files_yaml_and_standard_input_say_the_same_as_one_list(tmp_path
         assert lines(simulate(*given, "--pods", "-", *options, stdin=pods)) == lines(one_list)
 
 
-def test_people_get_a_table_and_the_sum(files):
+def test_the_default_output_is_a_table_with_a_total(files):
     done = simulate("--cluster", files[0], "--pods", files[1], "--config", PROFILES)
     head, *rows, blank, sums = done.stdout.splitlines()
     assert (done.returncode, blank) == (0, "")
@@ -108,7 +108,7 @@ def test_must_fit_ends_with_1_when_there_is_no_pod_to_place(tmp_path, files):
         assert done.stderr.splitlines()[-1] == "berth: no pods to place"
 
 
-def test_pending_asks_about_the_pods_of_the_cluster_that_wait(tmp_path, cluster, files):
+def test_pending_simulates_the_waiting_pods_of_the_cluster(tmp_path, cluster, files):
     whole = written(tmp_path / "whole.json", [*objects_of(cluster), *pods_of(cluster)])
     options = "--config", PROFILES, "--independent", "-o", "json"
     waiting = lines(simulate("--cluster", whole, "--pending", *options))
@@ -117,12 +117,12 @@ def test_pending_asks_about_the_pods_of_the_cluster_that_wait(tmp_path, cluster,
     assert [line["feasible"] for line in waiting] == [line["feasible"] for line in named]
 
 
-def test_the_configuration_may_stand_in_the_environment(files):
+def test_the_configuration_may_be_named_in_the_environment(files):
     asked = "--cluster", files[0], "--pods", files[1], "--independent", "-o", "json"
     assert lines(simulate(*asked, env={"BERTH_CONFIG": str(PROFILES)})) == lines(simulate(*asked, "--config", PROFILES))
 
 
-def test_a_release_is_held_against_the_room_that_there_is(tmp_path):
+def test_a_deployment_is_checked_against_the_free_resources(tmp_path):
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     node["status"] = {"allocatable": {"cpu": "2", "memory": "8Gi", "pods": "110"}}
     container = {"name": "main", "image": "web", "resources": {"limits": {"cpu": "500m"}}}
@@ -149,12 +149,12 @@ def test_bad_files_end_with_2_and_a_line_each(tmp_path, files):
     ]
 
 
-def test_both_flags_are_asked_for(files):
+def test_both_flags_are_required(files):
     assert simulate("--cluster", files[0]).returncode == 2
     assert simulate("--pods", files[1]).returncode == 2
 
 
-def test_a_reader_that_has_enough_ends_it_without_a_traceback(files):
+def test_a_closed_pipe_ends_it_without_a_traceback(files):
     command = f"{BERTH} simulate --cluster {files[0]} --pods {files[1]} --config {PROFILES} -o json | head -1"
     done = subprocess.run([shutil.which("bash"), "-c", command], capture_output=True, text=True, check=True, timeout=60)
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""`berth up` as a program: what it prints, what it restarts, and that its end is the end of everything."""
+"""`berth up`: what it prints, which processes it restarts, and that all its processes end with it."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 CHILDREN = {"watcher", "binder", "scorer-1", "metrics-collector", "nats-server", "cluster"}
 ORPHANS_SECONDS = 5.0
-"""The kernel tells children of their parent's end at once; what is under way then ends."""
+"""The kernel signals the children as soon as their parent ends; then they shut down."""
 
 
-async def test_says_ready_on_a_line_of_its_own_and_in_a_file_when_it_schedules(tmp_path: Path):
+async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
     with berth_up("--nodes", 3, folder=tmp_path) as berth:
         berth.wait_until_ready()
         berth.wait_for(lambda: berth.printed, "the line")
@@ -41,7 +41,7 @@ def test_interrupt_ends_every_process_and_leaves_no_file(tmp_path: Path):
         assert "Traceback" not in berth.said
 
 
-def test_interrupt_before_it_is_ready_ends_every_process_too(tmp_path: Path):
+def test_interrupt_before_ready_ends_every_process(tmp_path: Path):
     with berth_up("--nodes", 3, folder=tmp_path) as berth:
         berth.wait_for(lambda: "watcher" in berth.pids, "a service to be started")
         assert berth.interrupt() == 0
@@ -70,7 +70,7 @@ def test_next_run_removes_the_files_of_one_that_was_killed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["watcher", "binder", "scorer-1", "metrics-collector", "nats-server"])
-def test_child_that_dies_is_started_again_and_a_line_says_so(name: str, restarted: BerthUp):
+def test_a_child_that_dies_is_restarted_and_a_line_says_so(name: str, restarted: BerthUp):
     before = restarted.said
     pid = restarted.kill(name)
     restarted.wait_for(lambda: restarted.pids.get(name, pid) != pid, f"{name} to be back")
@@ -79,14 +79,14 @@ def test_child_that_dies_is_started_again_and_a_line_says_so(name: str, restarte
 
 @pytest.fixture(scope="module")
 def restarted(tmp_path_factory: pytest.TempPathFactory):
-    """A pipeline that loses its children one by one."""
+    """A pipeline whose children the test kills one after another."""
     with berth_up("--nodes", 3, folder=tmp_path_factory.mktemp("berth-up")) as berth:
         berth.wait_until_ready()
         yield berth
 
 
 @pytest.mark.requires("kubebuilder_assets")
-async def test_pods_that_waited_for_a_scheduler_get_the_room_by_priority(
+async def test_pods_that_waited_for_a_scheduler_are_bound_by_priority(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, tmp_path: Path
 ):
     urgent = await cluster_outside.add_priority_class("urgent", 1_000)

@@ -1,4 +1,4 @@
-"""What a user sees whose pods have volumes: a whole pipeline on a real API server; the test plays the controllers."""
+"""Pods with volumes: the whole pipeline on a real API server, where the test acts as the volume controllers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 
 
 class Storage:
-    """A class of volumes of the test's own, and who makes them."""
+    """A storage class of the test, with its claims and volumes, and the volume controllers."""
 
     def __init__(self, seen: ClusterUser) -> None:
         self.seen = seen
@@ -47,18 +47,18 @@ class Storage:
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
         assert (await self.api.add_pod(name, volumes=[volume])).code == 201
 
-    async def play(self) -> None:
-        """Bind what is kept, make what is asked for, for as long as the test runs."""
+    async def run_controllers(self) -> None:
+        """Bind volumes that have a claimRef, and provision claims that have a selected node, until cancelled."""
         while True:
             for volume in (await self.api.get("/api/v1/persistentvolumes")).body["items"]:
-                promise = volume["spec"].get("claimRef", {})
-                if promise.get("namespace") == self.seen.namespace:
-                    await self._bind(promise["name"], volume["metadata"]["name"])
+                claim_ref = volume["spec"].get("claimRef", {})
+                if claim_ref.get("namespace") == self.seen.namespace:
+                    await self._bind(claim_ref["name"], volume["metadata"]["name"])
             for claim in (await self.api.get(self.claims)).body["items"]:
-                await self._make(claim)
+                await self._provision(claim)
             await asyncio.sleep(0.05)
 
-    async def _make(self, claim: dict) -> None:
+    async def _provision(self, claim: dict) -> None:
         node = claim["metadata"].get("annotations", {}).get(SELECTED)
         if node and not claim["spec"].get("volumeName"):
             name = f"made-{claim['metadata']['uid']}"
@@ -81,12 +81,12 @@ class Storage:
 
 @asynccontextmanager
 async def controllers(storage: Storage) -> AsyncIterator[None]:
-    playing = asyncio.create_task(storage.play())
+    running = asyncio.create_task(storage.run_controllers())
     try:
         yield
     finally:
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.fixture
@@ -94,14 +94,14 @@ def storage(pipeline: BerthUp, cluster_outside: ClusterUser) -> Storage:
     return Storage(cluster_outside)
 
 
-async def test_a_pod_waits_for_its_claim_and_goes_where_its_volume_is_made(storage: Storage):
+async def test_a_pod_waits_for_its_claim_and_its_volume_is_provisioned(storage: Storage):
     await storage.add_class("disks.example.com")
     nodes = await storage.seen.add_nodes(3)
     await storage.add_pod("web-0", "data")
 
     async def refused() -> bool:
-        said = (await storage.seen.condition("web-0")).get("message", "")
-        return 'persistentvolumeclaim "data" not found' in said
+        message = (await storage.seen.condition("web-0")).get("message", "")
+        return 'persistentvolumeclaim "data" not found' in message
 
     await eventually(refused, "the pod to be refused")
     async with controllers(storage):
@@ -112,7 +112,7 @@ async def test_a_pod_waits_for_its_claim_and_goes_where_its_volume_is_made(stora
     assert claim["metadata"]["annotations"][SELECTED] == placed["web-0"]
 
 
-async def test_each_pod_gets_a_volume_of_its_own_on_the_node_that_has_it(storage: Storage):
+async def test_each_pod_gets_its_own_local_volume_and_that_volumes_node(storage: Storage):
     await storage.add_class("kubernetes.io/no-provisioner")
     nodes = await storage.seen.add_nodes(5)
     labels = [storage.api.patch(f"/api/v1/nodes/{n}", {"metadata": {"labels": {HOSTNAME: n}}}) for n in nodes]

@@ -1,6 +1,6 @@
-"""kill -9 of each process in turn while pods are being bound: none is lost, none bound twice, no node too full.
+"""kill -9 of each process while pods are being bound: no pod is lost or bound twice, and no node is overcommitted.
 
-The size for every day is small; `BERTH_FAULTS_PODS=1000 make test ARGS=tests/faults` is the thorough one.
+The default size is small. `BERTH_FAULTS_PODS=1000 make test ARGS=tests/faults` is thorough.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 
 PODS = int(os.environ.get("BERTH_FAULTS_PODS", "150"))
 PER_NODE = 10
-"""Pods that have room on a node: so little that counting one wrongly shows."""
+"""Pods that fit on a node: so few that a single miscounted pod is noticed."""
 RECOVERED_SECONDS = 90.0
-"""Everything that waited is bound by then; a Lease that nobody gave back takes 15 s, a silent attempt 10 s."""
+"""All pods are bound by then. An unreleased Lease expires after 15 s, an attempt without a Decision after 10 s."""
 ALL_SERVICES = ("watcher", "binder", "scorer-1", "scorer-2")
 
 
@@ -47,7 +47,7 @@ def victim(
 
 @asynccontextmanager
 async def run_of_pods(seen: ClusterUser) -> AsyncIterator[Audit]:
-    """Pods are being created and bound while the block runs; after it every one is bound, once, where there is room."""
+    """Create pods during the block; afterwards check that each is bound once, to a node with room for it."""
     await seen.add_nodes(PODS // PER_NODE + 1, cpu="1")
     before = await successful_bindings(seen)
     async with audit(seen) as found:
@@ -57,11 +57,11 @@ async def run_of_pods(seen: ClusterUser) -> AsyncIterator[Audit]:
         await seen.all_bound(await adding, RECOVERED_SECONDS)
     assert found.problems == []
     assert found.placements == PODS
-    assert await successful_bindings(seen) - before <= PODS  # one whose asker was killed meanwhile is not counted there
+    assert await successful_bindings(seen) - before <= PODS  # a Binding whose client was killed is not counted
 
 
 async def bound(found: Audit, count: int) -> None:
-    """Wait until so many pods have been seen on a node."""
+    """Wait until this number of pods has been seen bound."""
 
     async def reached() -> bool:
         return found.placements >= count
@@ -77,7 +77,7 @@ async def test_run_survives_the_kill_of(name: str, victim: BerthUp, cluster_outs
 
 
 async def back(victim: BerthUp, killed: dict[str, int]) -> None:
-    """Wait until each of the killed runs again under another process id."""
+    """Wait until each killed process runs again under a new process id."""
 
     async def all_back() -> bool:
         pids = victim.pids
@@ -86,7 +86,7 @@ async def back(victim: BerthUp, killed: dict[str, int]) -> None:
     await eventually(all_back, f"{', '.join(killed)} to be back")
 
 
-async def test_run_survives_a_second_kill_before_the_first_is_mended(victim: BerthUp, cluster_outside: ClusterUser):
+async def test_run_survives_a_second_kill_before_it_has_recovered(victim: BerthUp, cluster_outside: ClusterUser):
     async with run_of_pods(cluster_outside):
         killed = {"binder": victim.kill("binder")}
         await back(victim, killed)
@@ -107,7 +107,7 @@ async def test_run_survives_the_kill_of_nats_with_its_store(
     assert victim.pids == before, victim.said[-3000:]
 
 
-async def test_run_survives_the_kill_of_everything_with_the_loss_of_the_store(
+async def test_run_survives_the_kill_of_all_services_and_the_loss_of_the_store(
     victim: BerthUp, bus: NatsServer, cluster_outside: ClusterUser
 ):
     async with run_of_pods(cluster_outside):

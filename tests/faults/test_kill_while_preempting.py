@@ -1,4 +1,4 @@
-"""kill -9 of the binder as soon as it evicts: whoever follows ends what it began, and nobody goes who need not."""
+"""kill -9 of the binder as soon as it evicts: the next binder completes the preemption and evicts no further pod."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from harness.worlds.pipeline import BerthUp, berth_up
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 
 ROUNDS = int(os.environ.get("BERTH_FAULTS_ROUNDS", "3"))
-"""Important pods, one after another, each with a binder that is killed over it."""
+"""Important pods, one after another; the binder is killed during each preemption."""
 NODES = 4
 RECOVERED_SECONDS = 60.0
 
@@ -29,7 +29,7 @@ def victim(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("grace", [0, 3600], ids=["gone at once", "with grace"])
-async def test_important_pods_get_their_room_and_no_more_is_made(
+async def test_important_pods_are_bound_and_no_further_pod_is_evicted(
     grace: int, victim: BerthUp, cluster_outside: ClusterUser
 ):
     await cluster_outside.add_nodes(NODES, cpu="1")
@@ -48,7 +48,7 @@ async def test_important_pods_get_their_room_and_no_more_is_made(
 
 
 async def left(seen: ClusterUser, names: list[str]) -> list[str]:
-    """Those that nobody has asked to go."""
+    """The pods that are not being deleted."""
     pods = await seen.pods()
     return [name for name in names if name in pods and "deletionTimestamp" not in pods[name]["metadata"]]
 
@@ -61,7 +61,7 @@ async def evicted(seen: ClusterUser, names: list[str], count: int) -> None:
 
 
 async def end_those_that_go(seen: ClusterUser, names: list[str], count: int) -> None:
-    """As kubelets do: pods that have been deleted end."""
+    """Remove the pods that are being deleted, as kubelets do."""
     staying = await left(seen, names)
     assert len(staying) == len(names) - count
     await asyncio.gather(*(seen.delete_pod(name) for name in names if name not in staying))

@@ -1,4 +1,4 @@
-"""What the library would do when a server dies in the middle of a write, on the loop that services run on."""
+"""The NATS client when a server dies during a write, on the event loop that the services use."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from harness.servers.nats_server import NatsServer
 
 
 @pytest.mark.requires("nats-server")
-def test_client_whose_socket_died_with_data_pending_is_closed_without_an_error(own_nats_server: NatsServer):
+def test_client_with_pending_data_closes_when_its_socket_breaks(own_nats_server: NatsServer):
     async def die_while_sending() -> bool:
         client = GuardedClient(only_tls=False)
         await client.connect(servers=[own_nats_server.address], allow_reconnect=False, pending_size=0)

@@ -1,4 +1,4 @@
-"""The harness for a real control plane leaves nothing behind, however its test ends."""
+"""The harness of the real control plane removes its processes and folders however a test ends."""
 
 import json
 import os
@@ -35,17 +35,17 @@ def test_programs_end_with_the_process_that_started_them(ending: str):
         [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as starter:
         assert starter.stdout is not None
-        said = json.loads(starter.stdout.readline())
-        assert len(said["children"]) == 2
+        started = json.loads(starter.stdout.readline())
+        assert len(started["children"]) == 2
         if ending == "kill -9":
             starter.send_signal(signal.SIGKILL)
         starter.communicate(timeout=30)
     deadline = time.monotonic() + END_SECONDS
-    while any(is_running(pid) for pid in said["children"]):
-        assert time.monotonic() < deadline, f"{said['children']} outlive their parent"
+    while any(is_running(pid) for pid in started["children"]):
+        assert time.monotonic() < deadline, f"{started['children']} outlive their parent"
         time.sleep(0.05)
     remove_folders_of_the_dead()
-    assert not Path(said["folder"]).exists()
+    assert not Path(started["folder"]).exists()
 
 
 def is_running(pid: str) -> bool:

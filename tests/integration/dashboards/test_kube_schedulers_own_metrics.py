@@ -1,4 +1,4 @@
-"""Metrics that berth has under kube-scheduler's names are those of the real kube-scheduler, on a real API server."""
+"""berth's metrics with kube-scheduler's names are compared with those of a real kube-scheduler on a real API server."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets"), pytest.mark.timeout(12
 
 SHARED = {name for name in METRICS if not name.startswith("berth_")}
 PODS = 120
-"""Of which kube-scheduler times the plugins of a tenth, by chance: of none of them once in 300,000 runs."""
+"""kube-scheduler measures the plugins for a random tenth of the pods. It measures none of them in 1 of 300,000 runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeScheduler:
-    """The real one."""
+class RunningKubeScheduler:
+    """A running kube-scheduler, with the address of its metrics."""
 
     port: int
     certificate: Path
 
     def metrics(self) -> dict[str, Metric]:
-        """Everything that it shows, by name without the endings of samples."""
+        """All metrics, by name without the suffixes of samples."""
         try:
             trust = ssl.create_default_context(cafile=self.certificate)
             with urlopen(f"https://127.0.0.1:{self.port}/metrics", timeout=2, context=trust) as answer:
@@ -47,8 +47,8 @@ class KubeScheduler:
 
 
 @contextmanager
-def kube_scheduler(plane: ControlPlane, program: Path, folder: Path) -> Iterator[KubeScheduler]:
-    """kube-scheduler with its default profile, with a Lease, and with metrics that anybody may read."""
+def kube_scheduler(plane: ControlPlane, program: Path, folder: Path) -> Iterator[RunningKubeScheduler]:
+    """Run kube-scheduler with its default profile, a Lease, and metrics that need no authorization."""
     config = folder / "kube-scheduler.json"
     config.write_text(
         json.dumps(
@@ -70,7 +70,7 @@ def kube_scheduler(plane: ControlPlane, program: Path, folder: Path) -> Iterator
     ]
     process = spawn(command, folder / "kube-scheduler.log")
     try:
-        yield KubeScheduler(port=port, certificate=folder / "kube-scheduler.crt")
+        yield RunningKubeScheduler(port=port, certificate=folder / "kube-scheduler.crt")
     finally:
         stop([process])
 
@@ -85,18 +85,18 @@ def program() -> Path:
 
 
 async def busy(seen: ClusterUser) -> None:
-    """Nodes and pods of every fate."""
+    """Create nodes, pods that are bound, and a pod that is unschedulable."""
     await seen.add_nodes(3)
     await seen.add_pods(1, "large", cpu="64", scheduler="default-scheduler")
     await seen.all_bound(await seen.add_pods(PODS, cpu="1m", scheduler="default-scheduler"))
 
 
 def base(name: str) -> str:
-    """The name as a parser of the text format has it."""
+    """The name that the parser of the text format uses."""
     return name.removesuffix("_total")
 
 
-async def test_they_have_its_kinds_its_labels_and_its_buckets(
+async def test_shared_metrics_have_its_types_labels_and_buckets(
     own_control_plane: ControlPlane, cluster_outside: ClusterUser, program: Path, tmp_path: Path
 ):
     with kube_scheduler(own_control_plane, program, tmp_path) as real:
@@ -114,7 +114,7 @@ async def test_they_have_its_kinds_its_labels_and_its_buckets(
         assert (name, family.type) == (name, ours.kind)
         assert (name, labels) == (name, {frozenset(ours.labels)})
         assert (name, bounds[:-1]) == (name, pytest.approx(list(ours.buckets)))
-    # The same words in labels as test_running_pipeline finds in berth's.
+    # The same label values that test_running_pipeline expects of berth.
     assert pairs(families["scheduler_queue_incoming_pods"], "queue", "event") == {
         ("active", "UnschedulablePodAdd"),
         ("unschedulable", "ScheduleAttemptFailure"),

@@ -1,4 +1,4 @@
-"""Dashboards, alerts and what people have for kube-scheduler, on a running pipeline that a real Prometheus scrapes."""
+"""Dashboards, alerts and common kube-scheduler queries on a running pipeline that a real Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 DASHBOARDS = Path(__file__).parents[3] / "deploy/compose/grafana/dashboards"
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 SELECTOR = re.compile(r"\b(?:berth|scheduler)_[a-z_]+(?:\{[^}]*\})?")
 OURS = 'job="berth"'
 HISTOGRAMS = (
@@ -57,20 +57,20 @@ KUBE_SCHEDULER = {
     "process_resident_memory_bytes": set(),
     "process_start_time_seconds": set(),
 }
-"""Its metrics by name, with their labels, as release 1.36 has them; docs/metrics.md names what is left out."""
+"""kube-scheduler's metrics with their labels, as in release 1.36. docs/metrics.md lists those that are left out."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def monitored(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Monitored]:
-    """A pipeline that always has something to do: pods that are bound, one that is too large, one behind a gate."""
-    async with monitored_pipeline(tmp_path_factory.mktemp("monitored")) as made, working(made):
+    """A pipeline under constant load: pods that are bound, one that is too large, and one that is gated."""
+    async with monitored_pipeline(tmp_path_factory.mktemp("monitored")) as made, under_load(made):
         yield made
 
 
 @asynccontextmanager
-async def working(made: Monitored) -> AsyncIterator[None]:
-    """Pods keep coming."""
-    task = asyncio.create_task(come_and_go(made))
+async def under_load(made: Monitored) -> AsyncIterator[None]:
+    """Create pods during the block."""
+    task = asyncio.create_task(create_pods(made))
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ async def working(made: Monitored) -> AsyncIterator[None]:
             await task
 
 
-async def come_and_go(made: Monitored) -> None:
+async def create_pods(made: Monitored) -> None:
     seen = made.seen
     await seen.create(
         [
@@ -93,7 +93,7 @@ async def come_and_go(made: Monitored) -> None:
 
 
 def panel_queries() -> Iterator[tuple[str, str]]:
-    """Where each query of each panel stands, and the query as Grafana would ask it."""
+    """The place of each query of each panel, and the query as Grafana sends it."""
     for path in sorted(DASHBOARDS.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", ()):
@@ -109,7 +109,7 @@ def rule_selectors() -> Iterator[tuple[str, str]]:
 
 
 async def all_answered(monitored: Monitored, queries: dict[str, str]) -> None:
-    """Until each query has a row with a number in it; fails with those that never had."""
+    """Wait until each query returns a row with a number; fail with the queries that never did."""
     left = dict(queries)
 
     async def answered() -> bool | None:
@@ -119,18 +119,18 @@ async def all_answered(monitored: Monitored, queries: dict[str, str]) -> None:
         return not left or None
 
     try:
-        await eventually(answered, "answers", PATIENCE)
+        await eventually(answered, "answers", TIMEOUT_SECONDS)
     except (AssertionError, TimeoutError):
         assert left == {}
 
 
-async def test_every_query_of_every_panel_answers(monitored):
+async def test_every_query_of_every_panel_returns_a_number(monitored):
     queries = dict(panel_queries())
     assert len(queries) > 40
     await all_answered(monitored, queries)
 
 
-async def test_every_selector_of_every_rule_selects_something(monitored):
+async def test_every_selector_of_every_rule_matches_a_series(monitored):
     selectors = dict(rule_selectors())
     assert {where.partition(":")[0] for where in selectors} == {
         rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
@@ -138,7 +138,7 @@ async def test_every_selector_of_every_rule_selects_something(monitored):
     await all_answered(monitored, selectors)
 
 
-async def test_kube_schedulers_metrics_are_there_by_name_with_its_labels(monitored):
+async def test_kube_schedulers_metrics_exist_with_its_names_and_labels(monitored):
     await all_answered(monitored, {name: f"{name}{{{OURS}}}" for name in KUBE_SCHEDULER})
     for name, labels in KUBE_SCHEDULER.items():
         rows = await monitored.ask(f"{name}{{{OURS}}}")
@@ -146,7 +146,7 @@ async def test_kube_schedulers_metrics_are_there_by_name_with_its_labels(monitor
         assert found == {frozenset(labels)}, name
 
 
-async def test_the_values_of_labels_are_kube_schedulers(monitored):
+async def test_label_values_are_kube_schedulers(monitored):
     async def values(metric: str, *labels: str) -> set[tuple[str, ...]]:
         rows = await monitored.ask(f"count by ({', '.join(labels)}) ({metric}{{{OURS}}})")
         return {tuple(row["metric"][label] for label in labels) for row in rows}
@@ -162,7 +162,7 @@ async def test_the_values_of_labels_are_kube_schedulers(monitored):
         arrived = await values("scheduler_queue_incoming_pods_total", "queue", "event")
         return (await values(metric, "extension_point", "status") == points and arrived >= events) or None
 
-    await eventually(all_there, "every extension point, and a pod's refusal", PATIENCE)
+    await eventually(all_there, "every extension point and a rejected pod", TIMEOUT_SECONDS)
     assert await values("scheduler_schedule_attempts_total", "result") == {("scheduled",), ("unschedulable",)}
     queues = {("active",), ("backoff",), ("unschedulable",), ("gated",)}
     assert await values("scheduler_pending_pods", "queue") == queues
@@ -171,7 +171,7 @@ async def test_the_values_of_labels_are_kube_schedulers(monitored):
     assert {("NetworkTraffic",), ("NodeResourcesFit",), ("InterPodAffinity",)} <= plugins
 
 
-async def test_what_they_say_is_so(monitored):
+async def test_the_metrics_have_the_right_values(monitored):
     async def by(label: str, metric: str) -> dict[str, float]:
         rows = await monitored.ask(f"sum by ({label}) ({metric}{{{OURS}}}) > 0")
         return {row["metric"][label]: float(row["value"][1]) for row in rows}
@@ -182,13 +182,13 @@ async def test_what_they_say_is_so(monitored):
         refused = await by("plugin", "scheduler_unschedulable_pods")
         return (waits, pending.get("gated"), refused) == (1, 1, {"NodeResourcesFit": 1, "SchedulingGates": 1}) or None
 
-    await eventually(one_is_refused_and_one_gated, "one pod to be refused and one to be gated", PATIENCE)
+    await eventually(one_is_refused_and_one_gated, "one pod to be refused and one to be gated", TIMEOUT_SECONDS)
     [row] = await monitored.ask(f"max(scheduler_cache_size{{{OURS}, type='nodes'}})")
     assert float(row["value"][1]) == len(monitored.exporters)
 
 
-async def test_queries_that_people_have_for_kube_scheduler_answer(monitored):
-    """In the forms of the kubernetes-mixin's dashboard and recording rules, with berth's scrape job as selector."""
+async def test_common_kube_scheduler_queries_return_results(monitored):
+    """The queries of the kubernetes-mixin's dashboard and recording rules, with berth's scrape job as selector."""
     one = f'{OURS}, instance=~".*"'
     quantile = "histogram_quantile(0.99, sum(rate({}_bucket{{{}}}[20s])) {})"
     queries = [
@@ -209,7 +209,7 @@ async def test_queries_that_people_have_for_kube_scheduler_answer(monitored):
     assert float(row["value"][1]) == len(SERVICES)
 
 
-async def test_alerts_that_people_have_for_kube_scheduler_are_silent_while_it_runs(monitored):
+async def test_common_kube_scheduler_alerts_do_not_fire_while_it_runs(monitored):
     await all_answered(monitored, {"up": f"up{{{OURS}}} == 1"})
     assert await monitored.ask(f"absent(up{{{OURS}}} == 1)") == []
     assert await monitored.ask(f"up{{{OURS}}} == 0") == []
@@ -219,25 +219,25 @@ async def fires(monitored: Monitored, name: str) -> list[dict[str, str]]:
     async def labels() -> list[dict[str, str]] | None:
         return (await monitored.firing()).get(name)
 
-    return await eventually(labels, f"{name} to fire", PATIENCE)
+    return await eventually(labels, f"{name} to fire", TIMEOUT_SECONDS)
 
 
 async def is_silent(monitored: Monitored, name: str) -> None:
     async def silent() -> bool | None:
         return name not in await monitored.firing() or None
 
-    await eventually(silent, f"{name} to be silent", PATIENCE)
+    await eventually(silent, f"{name} to be silent", TIMEOUT_SECONDS)
 
 
-async def test_nothing_fires_while_nothing_is_wrong(monitored):
+async def test_no_alert_fires_while_all_is_well(monitored):
     await all_answered(monitored, {"samples": "berth_bandwidth_age_seconds < 5"})
     for name in ("BerthBandwidthStale", "BerthBinderNotLeading"):
         await is_silent(monitored, name)
     firing = await monitored.firing()
-    assert firing.keys() <= {"BerthDeadLetters"}, "that one stays for a quarter of an hour after its own test"
+    assert firing.keys() <= {"BerthDeadLetters"}, "it stays for 15 minutes after the test of dead letters"
 
 
-async def test_a_message_that_nobody_can_read_fires_dead_letters(monitored):
+async def test_an_undecodable_message_fires_dead_letters(monitored):
     assert "BerthDeadLetters" not in await monitored.firing()
     session = await NatsBus(BusSettings(servers=(monitored.berth.nats,))).connect(name="test")
     try:
@@ -248,7 +248,7 @@ async def test_a_message_that_nobody_can_read_fires_dead_letters(monitored):
     assert labels["cause"] == "undecodable"
 
 
-async def test_exporters_that_are_gone_fire_bandwidth_stale_until_they_are_back(monitored):
+async def test_stopped_exporters_fire_bandwidth_stale_until_they_return(monitored):
     for exporter in monitored.exporters:
         await exporter.stop()
     [labels] = await fires(monitored, "BerthBandwidthStale")
@@ -258,7 +258,7 @@ async def test_exporters_that_are_gone_fire_bandwidth_stale_until_they_are_back(
     await is_silent(monitored, "BerthBandwidthStale")
 
 
-async def test_a_collector_that_does_not_answer_fires_bandwidth_stale_too(monitored):
+async def test_a_stopped_collector_fires_bandwidth_stale(monitored):
     monitored.berth.kill("metrics-collector", signal.SIGSTOP)
     try:
         await fires(monitored, "BerthBandwidthStale")
@@ -267,7 +267,7 @@ async def test_a_collector_that_does_not_answer_fires_bandwidth_stale_too(monito
     await is_silent(monitored, "BerthBandwidthStale")
 
 
-async def test_a_binder_that_hangs_fires_binder_not_leading_until_it_goes_on(monitored):
+async def test_a_stopped_binder_fires_binder_not_leading_until_it_continues(monitored):
     monitored.berth.kill("binder", signal.SIGSTOP)
     try:
         await fires(monitored, "BerthBinderNotLeading")

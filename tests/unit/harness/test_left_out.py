@@ -17,14 +17,14 @@ NEEDS_KUBERNETES = """
 def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A machine without a control plane, where pytest runs with the plugin under test."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a second less a run
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # saves a second per run
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.delenv(left_out.REQUIRE_ALL_VARIABLE, raising=False)
     pytester.plugins = ["harness.plugins.left_out", "xdist.plugin"]
     return pytester
 
 
-def test_a_suite_without_its_part_is_named_once_with_how_to_get_it(machine):
+def test_a_suite_without_its_part_is_listed_once_with_a_hint(machine):
     machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
 
     result = machine.runpytest_subprocess()
@@ -53,7 +53,7 @@ def test_a_suite_without_its_part_fails_where_all_is_required(machine, monkeypat
         pytest.param("import pytest\n@pytest.mark.skip(reason='not today')\ndef test_it(): pass", id="by a mark"),
     ],
 )
-def test_no_other_way_of_skipping_passes_where_all_is_required(machine, monkeypatch, module):
+def test_no_other_skip_passes_where_all_is_required(machine, monkeypatch, module):
     monkeypatch.setenv(left_out.REQUIRE_ALL_VARIABLE, "1")
     machine.makepyfile(test_skipped=module)
 
@@ -70,7 +70,7 @@ def test_a_part_that_may_be_missing_is_left_out_where_all_is_required(machine, m
     machine.runpytest_subprocess().assert_outcomes(skipped=2, failed=1)
 
 
-def test_an_image_that_cannot_be_had_is_named_with_the_reason(machine, monkeypatch):
+def test_an_unavailable_image_is_listed_with_the_reason(machine, monkeypatch):
     (machine.path / "docker").write_text(
         "#!/bin/sh\ncase $1 in version) ;; pull) echo 'no such host' >&2; exit 1 ;; *) exit 1 ;; esac\n"
     )
@@ -93,7 +93,7 @@ def test_an_expected_failure_is_not_left_out(machine, monkeypatch):
     result.assert_outcomes(xfailed=1)
 
 
-def test_suites_left_out_by_parallel_workers_are_named_too(machine):
+def test_suites_left_out_by_parallel_workers_are_listed(machine):
     machine.makepyfile(test_cluster=NEEDS_KUBERNETES)
 
     result = machine.runpytest_subprocess("-n", "2")
@@ -101,7 +101,7 @@ def test_suites_left_out_by_parallel_workers_are_named_too(machine):
     result.stdout.fnmatch_lines(["test_cluster.py (2): KUBEBUILDER_ASSETS names no folder*"])
 
 
-def test_a_part_that_nobody_knows_fails_with_those_that_are_known(machine):
+def test_an_unknown_part_fails_with_the_list_of_known_parts(machine):
     machine.makepyfile("import pytest\n@pytest.mark.requires('nats')\ndef test_it(): pass")
 
     result = machine.runpytest_subprocess()
@@ -111,7 +111,7 @@ def test_a_part_that_nobody_knows_fails_with_those_that_are_known(machine):
     )
 
 
-def test_a_test_whose_part_is_here_runs(machine, monkeypatch):
+def test_a_test_with_its_part_present_runs(machine, monkeypatch):
     for name in ("etcd", "kube-apiserver"):
         (machine.path / name).touch()
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(machine.path))

@@ -18,7 +18,7 @@ LEAVES_ORPHAN = """
 def machine(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder where pytest runs with the plugin under test."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a second less a run
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # saves a second per run
     pytester.plugins = ["harness.plugins.leftover_processes", "xdist.plugin"]
     return pytester
 
@@ -35,7 +35,7 @@ def test_a_process_that_outlives_its_parent_fails_the_run_and_is_killed(machine,
     assert not _is_running(pid)
 
 
-def test_a_process_without_the_runs_environment_is_known_by_its_parent(machine):
+def test_a_process_without_the_runs_environment_is_found_by_its_parent(machine):
     machine.makepyfile("import subprocess\ndef test_it(): subprocess.Popen(['/bin/sleep', '300'], env={})")
 
     result = machine.runpytest_subprocess()
@@ -54,7 +54,7 @@ def test_a_run_whose_processes_have_ended_passes(machine):
 
 
 def _is_running(pid: int) -> bool:
-    """Tell whether a process runs; one that was killed and that nobody has waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         return (leftover_processes.PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,6 +1,6 @@
-"""What Grafana and Prometheus load, by its form: dashboards, their provisioning, alerts and their pages.
+"""The files that Grafana and Prometheus load: dashboards, provisioning, alerts, and the alerts' runbooks.
 
-Grafana itself is not asked: what it would say to a wrong file, these tests say.
+Grafana does not run here. These tests check what it requires of a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRAFANA = ROOT / "deploy/compose/grafana"
 RULES = ROOT / "deploy/compose/prometheus/rules/berth.yml"
 ALERT_TESTS = ROOT / "tests/data/prometheus/alerts.test.yml"
 UNITS = {"s", "cps", "reqps", "short", "none", "percentunit", "bytes"}
-"""Ids of Grafana's units that berth's numbers have."""
+"""The Grafana unit ids that berth's dashboards use."""
 FOREIGN = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 ALERTS = {
     "BerthQueueGrowing",
@@ -50,7 +50,7 @@ def alerts() -> Iterator[dict]:
 
 
 def metrics_of(expression: str) -> set[str]:
-    """Names in a query, without what a histogram's series add to theirs."""
+    """The metric names in a query, without the suffixes of a histogram's series."""
     found = METRIC.findall(re.sub(r"by \([^)]*\)", "", expression))
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
@@ -63,16 +63,16 @@ def test_there_are_three_dashboards_each_in_a_file_of_its_uid():
     assert found == {uid: uid for uid in ("berth", "berth-scorers", "berth-bandwidth")}
 
 
-def test_the_files_are_what_the_program_writes(tmp_path):
+def test_the_files_are_what_the_generator_writes(tmp_path):
     subprocess.run([sys.executable, GRAFANA / "generate", tmp_path], check=True)
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_text() for path in (GRAFANA / "dashboards").iterdir()}, (
-        "write them anew: python deploy/compose/grafana/generate"
+        "run python deploy/compose/grafana/generate"
     )
 
 
 @pytest.mark.parametrize("dashboard", dashboards)
-def test_a_dashboard_asks_for_a_datasource_and_a_job(dashboard):
+def test_a_dashboard_has_variables_for_datasource_and_job(dashboard):
     assert dashboard["schemaVersion"] >= 36
     assert dashboard["title"]
     datasource, job = dashboard["templating"]["list"]
@@ -82,7 +82,7 @@ def test_a_dashboard_asks_for_a_datasource_and_a_job(dashboard):
 
 
 @pytest.mark.parametrize("dashboard", dashboards)
-def test_every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_datasource(dashboard):
+def test_every_panel_has_a_description_a_unit_and_the_chosen_datasource(dashboard):
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)
     titles = [panel["title"] for panel in graphs(dashboard)]
@@ -98,7 +98,7 @@ def test_every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_dataso
 
 
 @pytest.mark.parametrize("dashboard", dashboards)
-def test_every_query_is_about_metrics_that_there_are_and_about_berths_jobs_alone(dashboard):
+def test_every_query_uses_existing_metrics_of_berths_jobs_only(dashboard):
     for panel in graphs(dashboard):
         for target in panel["targets"]:
             expression = target["expr"]
@@ -108,11 +108,11 @@ def test_every_query_is_about_metrics_that_there_are_and_about_berths_jobs_alone
             assert expression.count('job=~"$job"') == len(METRIC.findall(re.sub(r"by \([^)]*\)", "", expression)))
             labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
-            assert labels <= grouped, "a legend can only tell what the query keeps"
+            assert labels <= grouped, "a legend can only use labels that the query keeps"
 
 
 @pytest.mark.parametrize("dashboard", dashboards)
-def test_no_panel_lies_on_another(dashboard):
+def test_no_panels_overlap(dashboard):
     places = [panel["gridPos"] for panel in dashboard["panels"]]
     assert all(place["x"] + place["w"] <= 24 for place in places)
     for one, other in combinations(places, 2):
@@ -120,7 +120,7 @@ def test_no_panel_lies_on_another(dashboard):
         assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
-def test_grafana_is_told_where_dashboards_are_and_whom_to_ask():
+def test_grafana_is_provisioned_with_dashboards_and_datasource():
     [provider] = yaml.safe_load((GRAFANA / "provisioning/dashboards/berth.yaml").read_text())["providers"]
     [source] = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     assert (provider["type"], source["type"], source["isDefault"]) == ("file", "prometheus", True)
@@ -130,7 +130,7 @@ def test_grafana_is_told_where_dashboards_are_and_whom_to_ask():
 
 
 def _mounts(volume: str, source: str, folder: str) -> bool:
-    """Whether a volume brings the folder of dashboards to where the provider looks for them."""
+    """Whether a volume mounts the folder of dashboards at the provider's path."""
     given, target = volume.removeprefix("./").split(":")[:2]
     return given.startswith(source) and folder == f"{target}{(source + '/dashboards').removeprefix(given)}"
 
@@ -138,12 +138,12 @@ def _mounts(volume: str, source: str, folder: str) -> bool:
 # Alerts
 
 
-def test_the_alerts_are_those_that_were_asked_for():
+def test_the_alerts_are_the_expected_ones():
     assert {alert["alert"] for alert in alerts()} == ALERTS
 
 
 @pytest.mark.parametrize("alert", [pytest.param(alert, id=alert["alert"]) for alert in alerts()])
-def test_an_alert_is_about_metrics_that_there_are_and_leads_to_its_page(alert):
+def test_an_alert_uses_existing_metrics_and_links_to_its_runbook(alert):
     assert metrics_of(alert["expr"]) <= METRICS.keys()
     assert alert["labels"]["severity"] in {"warning", "critical"}
     assert alert["annotations"]["summary"].endswith(".")
@@ -155,12 +155,12 @@ def test_an_alert_is_about_metrics_that_there_are_and_leads_to_its_page(alert):
     assert headings == ["What it means", "What it does to pods", "Where to look", "What to do"]
 
 
-def test_there_is_no_page_without_its_alert():
+def test_every_runbook_has_an_alert():
     assert {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} == ALERTS
 
 
 @pytest.mark.requires("prometheus")
-def test_each_alert_fires_when_it_should_and_is_silent_when_it_should_be():
+def test_each_alert_fires_only_when_it_should():
     done = subprocess.run(["promtool", "test", "rules", ALERT_TESTS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = [case for test in yaml.safe_load(ALERT_TESTS.read_text())["tests"] for case in test["alert_rule_test"]]
@@ -168,10 +168,10 @@ def test_each_alert_fires_when_it_should_and_is_silent_when_it_should_be():
     assert {case["alertname"] for case in cases if not case["exp_alerts"]} == ALERTS
 
 
-# Words
+# Documentation
 
 
-def test_every_metric_stands_in_the_documentation_with_its_labels():
+def test_every_metric_is_documented_with_its_labels():
     page = (ROOT / "docs/metrics.md").read_text()
     rows = {
         name: set(re.findall(r"`(\w+)`", labels))
@@ -180,7 +180,7 @@ def test_every_metric_stands_in_the_documentation_with_its_labels():
     assert rows == {name: set(metric.labels) for name, metric in METRICS.items()}
 
 
-def test_commands_of_berth_in_the_pages_are_commands_that_there_are():
+def test_the_runbooks_name_existing_commands():
     known = {"why", "trace", "top", "bus apply", "config check", "config show", "simulate"}
     for page in (ROOT / "docs/runbooks").glob("*.md"):
         for command in re.findall(r"^berth (.*)$", page.read_text(), re.MULTILINE):

@@ -1,4 +1,4 @@
-"""A plugin of another distribution in the whole pipeline: whatever it does, it costs its pod and nothing else."""
+"""A plugin of another distribution in the whole pipeline: when it fails, only its pod is affected."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from harness.worlds.pipeline import berth_up
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
 PLUGIN = '''
-"""Does what the pod's label "how" says."""
+"""Fails in the way that the pod's label "how" selects."""
 
 from berth.api.config.types import Point
 from berth.framework.interface import ScorePlugin
@@ -45,7 +45,7 @@ SENTENCES = {
 
 @pytest.fixture
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration with the plugin, whose package is installed for whatever the test starts."""
+    """A configuration with the plugin, whose package is installed for the processes that the test starts."""
     site = tmp_path / "site"
     about = site / "rude-1.0.dist-info"
     about.mkdir(parents=True)
@@ -59,9 +59,7 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_a_plugin_that_raises_hangs_or_exceeds_fails_that_pod_with_its_name_and_the_scorer_goes_on(
-    configuration: Path, tmp_path: Path
-):
+async def test_a_failing_plugin_fails_only_its_pod_and_is_named(configuration: Path, tmp_path: Path):
     with berth_up("--nodes", 4, "--config", configuration, folder=tmp_path) as berth:
         berth.wait_until_ready()
         scorer = berth.pids["scorer-1"]
@@ -69,7 +67,7 @@ async def test_a_plugin_that_raises_hangs_or_exceeds_fails_that_pod_with_its_nam
             anywhere = {"spec": {"nodeSelector": {}}}
             await seen.create(seen.pod(how, labels={"how": how}, **anywhere) for how in SENTENCES)
             for how, sentence in SENTENCES.items():
-                condition = await eventually(lambda how=how: seen.condition(how), f"a word on the pod that {how}s")
+                condition = await eventually(lambda how=how: seen.condition(how), f"a condition on the pod {how}")
                 assert sentence in condition["message"]
             notes = [event["note"] for event in await seen.events("FailedScheduling")]
             assert all(any(sentence in note for note in notes) for sentence in SENTENCES.values())

@@ -1,4 +1,4 @@
-"""`berth why`, `berth trace` and `berth top` against a running pipeline, as a person or a program calls them."""
+"""`berth why`, `berth trace` and `berth top` on a running pipeline, with output for people and as JSON."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BerthUp]:
 
 @pytest.fixture
 async def seen(simulated: BerthUp) -> AsyncIterator[ClusterUser]:
-    """Its cluster from outside."""
+    """The cluster of the pipeline, seen from outside."""
     async with cluster_user(simulated.kubeconfig) as cluster:
         yield cluster
 
 
 def berth(*arguments: object, nats: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Type a command; what it prints has no terminal."""
+    """Run a command whose output is not a terminal."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
     command = [sys.executable, "-m", "berth.cli", *map(str, arguments), *(("--nats", nats) if nats else ())]
     return subprocess.run(
@@ -49,11 +49,11 @@ def berth(*arguments: object, nats: str | None = None) -> subprocess.CompletedPr
 
 
 def started(command: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A command that goes on."""
     return subprocess.Popen(command, stdout=out)
 
 
-def told(answer: subprocess.CompletedProcess[str]) -> str:
+def output(answer: subprocess.CompletedProcess[str]) -> str:
+    """The standard output of a command that succeeded without errors."""
     assert (answer.returncode, answer.stderr) == (0, "")
     return answer.stdout
 
@@ -63,48 +63,48 @@ def rows(text: str) -> list[list[str]]:
 
 
 async def add(cluster: ClusterUser, name: str, cpu: str = "100m") -> str:
-    """Create a pod that any node may take; returns it as it is typed."""
+    """Create a pod that fits on any node; return it as namespace/name."""
     answer = await cluster.api.post(cluster.api.pods, cluster.pod(name, cpu=cpu, spec={"nodeSelector": {}}))
     assert answer.code == 201
     return f"{cluster.namespace}/{name}"
 
 
 async def refused(cluster: ClusterUser, name: str) -> str:
-    """Create a pod that fits nowhere, and wait until it has been told so."""
+    """Create a pod that fits nowhere, and wait for its condition."""
     pod = await add(cluster, name, cpu="1000")
     await eventually(lambda: cluster.condition(name), "a condition")
     return pod
 
 
-async def test_why_tells_the_best_nodes_with_every_plugins_score_and_weight(simulated: BerthUp, seen: ClusterUser):
+async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "web")
     node = (await seen.all_bound(["web"]))["web"]
-    text = told(berth("why", pod, nats=simulated.nats))
+    text = output(berth("why", pod, nats=simulated.nats))
     assert text.startswith(f"{pod} is on {node}\n")
     assert f"{NODES} of {NODES} nodes were possible" in text
     assert ["100", "x", "3"] in [row[at : at + 3] for row in rows(text) for at in range(len(row))]
     assert "runner-up: " in text
-    said = json.loads(told(berth("why", pod, "-o", "json", nats=simulated.nats)))
-    assert (said["pod"], said["outcome"], said["node"]) == (pod, "bound", node)
-    assert len(said["candidates"]) == NODES
-    for candidate in said["candidates"]:
+    document = json.loads(output(berth("why", pod, "-o", "json", nats=simulated.nats)))
+    assert (document["pod"], document["outcome"], document["node"]) == (pod, "bound", node)
+    assert len(document["candidates"]) == NODES
+    for candidate in document["candidates"]:
         scores = candidate["scores"].values()
         assert sum(score["score"] * score["weight"] for score in scores) == candidate["total"]
-    assert said["asked_at"] < said["ranked_at"] < said["decided_at"]
-    assert said["view_age_seconds"] >= 0
+    assert document["asked_at"] < document["ranked_at"] < document["decided_at"]
+    assert document["view_age_seconds"] >= 0
 
 
-async def test_why_tells_of_a_waiting_pod_who_refused_how_many_nodes(simulated: BerthUp, seen: ClusterUser):
+async def test_why_prints_how_many_nodes_each_plugin_rejected(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "large")
-    text = told(berth("why", pod, nats=simulated.nats))
+    text = output(berth("why", pod, nats=simulated.nats))
     assert text.startswith(f"{pod} waits, no node is possible: 0/{NODES} nodes are available: {NODES} Insufficient cpu")
     assert [str(NODES), "NodeResourcesFit", "Insufficient", "cpu"] in [row[:4] for row in rows(text)]
-    said = json.loads(told(berth("why", pod, "-o", "json", nats=simulated.nats)))
-    assert (said["outcome"], said["node"], said["blockers"]) == ("unschedulable", "", ["NodeResourcesFit"])
-    assert said["rejections"][0]["nodes"] == NODES
+    document = json.loads(output(berth("why", pod, "-o", "json", nats=simulated.nats)))
+    assert (document["outcome"], document["node"], document["blockers"]) == ("unschedulable", "", ["NodeResourcesFit"])
+    assert document["rejections"][0]["nodes"] == NODES
 
 
-async def test_why_now_ranks_a_bound_pod_on_every_node_without_a_cluster_to_ask(simulated: BerthUp, seen: ClusterUser):
+async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "again")
     node = (await seen.all_bound(["again"]))["again"]
 
@@ -112,28 +112,26 @@ async def test_why_now_ranks_a_bound_pod_on_every_node_without_a_cluster_to_ask(
         return berth("why", pod, "--now", nats=simulated.nats).returncode == 0
 
     await eventually(mirrored, "the mirror to show the pod")
-    text = told(berth("why", pod, "--now", nats=simulated.nats))
+    text = output(berth("why", pod, "--now", nats=simulated.nats))
     assert text.startswith(f"{pod} is on {node}; ranked now it would go to ")
-    said = json.loads(told(berth("why", pod, "--now", "-o", "json", nats=simulated.nats)))
-    assert (said["node"], len(said["candidates"]), said["refused"]) == (node, NODES, [])
+    document = json.loads(output(berth("why", pod, "--now", "-o", "json", nats=simulated.nats)))
+    assert (document["node"], len(document["candidates"]), document["refused"]) == (node, NODES, [])
 
 
-async def test_why_now_reads_a_sleeping_pod_from_the_cluster_and_tells_every_node(
-    simulated: BerthUp, seen: ClusterUser
-):
+async def test_why_now_reads_a_pending_pod_from_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "huge")
     cluster = ("--kubeconfig", simulated.kubeconfig)
-    text = told(berth("why", pod, "--now", *cluster, nats=simulated.nats))
+    text = output(berth("why", pod, "--now", *cluster, nats=simulated.nats))
     assert text.startswith(f"{pod} is on no node; ranked now it would wait: ")
-    said = json.loads(told(berth("why", pod, "--now", *cluster, "-o", "json", nats=simulated.nats)))
-    assert {refusal["plugin"] for refusal in said["refused"]} == {"NodeResourcesFit"}
-    assert len(said["refused"]) == NODES
+    document = json.loads(output(berth("why", pod, "--now", *cluster, "-o", "json", nats=simulated.nats)))
+    assert {refusal["plugin"] for refusal in document["refused"]} == {"NodeResourcesFit"}
+    assert len(document["refused"]) == NODES
     alone = berth("why", pod, "--now", nats=simulated.nats)
     assert alone.returncode == 1
     assert "name the cluster with --kubeconfig" in alone.stderr
 
 
-async def test_why_now_under_another_configuration_than_the_services_says_so(simulated: BerthUp, seen: ClusterUser):
+async def test_why_now_warns_when_its_configuration_is_not_the_services(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "elsewhere")
     cluster = ("--kubeconfig", simulated.kubeconfig)
     assert berth("why", pod, "--now", *cluster, nats=simulated.nats).stderr == ""
@@ -144,16 +142,16 @@ async def test_why_now_under_another_configuration_than_the_services_says_so(sim
     assert line.endswith("name theirs with --config, --algorithm-provider and --feature-gates")
 
 
-async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: BerthUp, seen: ClusterUser):
+async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: ClusterUser):
     gates = {"schedulingGates": [{"name": "example.com/quota"}], "nodeSelector": {}}
     await seen.create([seen.pod("gated", spec=gates)])
     pod, cluster = f"{seen.namespace}/gated", ("--kubeconfig", simulated.kubeconfig)
     words = "waiting for scheduling gates: [example.com/quota]"
-    text = told(berth("why", pod, *cluster, nats=simulated.nats))
+    text = output(berth("why", pod, *cluster, nats=simulated.nats))
     assert text == f"{pod} is gated, nobody looks for a node: SchedulingGates: {words}\n"
-    said = json.loads(told(berth("why", pod, *cluster, "-o", "json", nats=simulated.nats)))
-    assert (said["outcome"], said["message"], said["blockers"]) == ("gated", words, ["SchedulingGates"])
-    now = told(berth("why", pod, "--now", *cluster, nats=simulated.nats))
+    document = json.loads(output(berth("why", pod, *cluster, "-o", "json", nats=simulated.nats)))
+    assert (document["outcome"], document["message"], document["blockers"]) == ("gated", words, ["SchedulingGates"])
+    now = output(berth("why", pod, "--now", *cluster, nats=simulated.nats))
     assert now.startswith(
         f"{pod} is gated, nobody looks for a node (SchedulingGates: {words}); without that, ranked now"
     )
@@ -162,28 +160,28 @@ async def test_why_says_of_a_gated_pod_that_nobody_looks_for_a_node(simulated: B
     assert "Is it gated? Then name the cluster with --kubeconfig" in alone.stderr
 
 
-async def test_why_says_whom_a_pods_room_cost_and_for_whom_a_pod_had_to_go(simulated: BerthUp, seen: ClusterUser):
+async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(simulated: BerthUp, seen: ClusterUser):
     (node,) = await seen.add_nodes(1, cpu="1")
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
     await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
     vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
-    assert f": evicted {low}\n" in told(berth("why", vip, nats=simulated.nats))
-    said = json.loads(told(berth("why", vip, "-o", "json", nats=simulated.nats)))
-    assert (said["outcome"], said["preemption"]["node"]) == ("bound", node)
-    assert told(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
+    assert f": evicted {low}\n" in output(berth("why", vip, nats=simulated.nats))
+    document = json.loads(output(berth("why", vip, "-o", "json", nats=simulated.nats)))
+    assert (document["outcome"], document["preemption"]["node"]) == ("bound", node)
+    assert output(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
 
 
-async def test_trace_tells_the_whole_way_of_a_pod_that_is_bound_already(simulated: BerthUp, seen: ClusterUser):
+async def test_trace_prints_all_stages_of_a_bound_pod(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "traced")
     node = (await seen.all_bound(["traced"]))["traced"]
-    lines = rows(told(berth("trace", pod, nats=simulated.nats)))
+    lines = rows(output(berth("trace", pod, nats=simulated.nats)))
     assert [line[1] for line in lines[1:2]] == ["pending"]
     assert [line[3] for line in lines[2:]] == ["ranked", "decision"]
     assert lines[-1][-2:] == ["bound", node]
-    said = json.loads(told(berth("trace", pod, "-o", "json", nats=simulated.nats)))
-    assert [message["stage"] for message in said["messages"]] == ["pending", "ranked", "decision"]
-    assert said["messages"][-1]["message"]["outcome"] == "bound"
-    assert all(message["since_seconds"] >= 0 for message in said["messages"][1:])
+    document = json.loads(output(berth("trace", pod, "-o", "json", nats=simulated.nats)))
+    assert [message["stage"] for message in document["messages"]] == ["pending", "ranked", "decision"]
+    assert document["messages"][-1]["message"]["outcome"] == "bound"
+    assert all(message["since_seconds"] >= 0 for message in document["messages"][1:])
 
 
 async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, seen: ClusterUser, tmp_path: Path):
@@ -206,8 +204,8 @@ async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, s
             following.kill()
 
 
-def test_top_tells_queues_services_and_nodes_once_where_there_is_no_terminal(simulated: BerthUp):
-    text = told(berth("top", nats=simulated.nats))
+def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated: BerthUp):
+    text = output(berth("top", nats=simulated.nats))
     first = {row[0]: row for row in rows(text) if row}
     assert first["PENDING"][1] == "scorer"
     assert first["RANKED"][1].startswith("binder-")
@@ -216,15 +214,15 @@ def test_top_tells_queues_services_and_nodes_once_where_there_is_no_terminal(sim
     assert len([name for name in first if name.startswith("node-")]) == NODES
 
 
-def test_top_tells_programs_the_same(simulated: BerthUp):
-    said = json.loads(told(berth("top", "-o", "json", nats=simulated.nats)))
-    assert [stream["stream"] for stream in said["streams"]] == ["PENDING", "RANKED", "DECISIONS", "dead"]
-    assert said["mirror_age_seconds"] >= 0
-    assert len(said["nodes"]) == NODES
-    assert all(node["cpu_millicores"]["allocatable"] > 0 for node in said["nodes"])
+def test_top_prints_the_same_as_json(simulated: BerthUp):
+    document = json.loads(output(berth("top", "-o", "json", nats=simulated.nats)))
+    assert [stream["stream"] for stream in document["streams"]] == ["PENDING", "RANKED", "DECISIONS", "dead"]
+    assert document["mirror_age_seconds"] >= 0
+    assert len(document["nodes"]) == NODES
+    assert all(node["cpu_millicores"]["allocatable"] > 0 for node in document["nodes"])
 
 
-def test_top_goes_on_for_programs_with_a_document_a_line(simulated: BerthUp):
+def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
     command = ["top", "--watch", "--interval", "0.2", "-o", "json", "--nats", simulated.nats]
     with subprocess.Popen([sys.executable, "-m", "berth.cli", *command], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -238,7 +236,7 @@ def test_top_goes_on_for_programs_with_a_document_a_line(simulated: BerthUp):
 
 
 @pytest.mark.parametrize("verb", ["why", "trace"])
-def test_a_pod_that_nobody_knows_is_a_no_on_one_line(verb: str, simulated: BerthUp):
+def test_an_unknown_pod_ends_with_1_and_one_line(verb: str, simulated: BerthUp):
     answer = berth(verb, "default/nobody", nats=simulated.nats)
     assert (answer.returncode, answer.stdout) == (1, "")
     (line,) = answer.stderr.splitlines()
@@ -247,7 +245,7 @@ def test_a_pod_that_nobody_knows_is_a_no_on_one_line(verb: str, simulated: Berth
 
 
 @pytest.mark.parametrize("verb", [("why", "web"), ("why", "web", "--now"), ("trace", "web"), ("top",)])
-def test_nats_that_is_not_there_is_said_on_one_line(verb: tuple[str, ...]):
+def test_unreachable_nats_is_reported_on_one_line(verb: tuple[str, ...]):
     answer = berth(*verb, nats=f"nats://127.0.0.1:{free_ports(1)[0]}")
     assert answer.returncode == 3
     (line,) = answer.stderr.splitlines()
@@ -255,13 +253,13 @@ def test_nats_that_is_not_there_is_said_on_one_line(verb: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("arguments", [("why", "a/b/c"), ("trace", "/"), ("top", "--nats", "somewhere")])
-def test_what_cannot_be_understood_is_a_usage_error(arguments: tuple[str, ...]):
+def test_invalid_arguments_are_a_usage_error(arguments: tuple[str, ...]):
     answer = berth(*arguments)
     assert answer.returncode == 2
     assert len(answer.stderr.splitlines()) == 1
 
 
-def test_a_nats_without_anything_of_berth_is_said_to_be_one(own_nats_server):
+def test_a_nats_server_without_berths_streams_is_reported(own_nats_server):
     answer = berth("top", nats=own_nats_server.address)
     assert answer.returncode == 3
     assert "it has nothing of berth" in answer.stderr
