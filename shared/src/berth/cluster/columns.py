@@ -98,7 +98,7 @@ class NodeColumns:
 
     Attributes:
         allocatable: resource to float64[capacity]; cpu in millicores, everything else in base units.
-        requested: the same for what placed pods ask for.
+        requested: the same for the requests of placed pods.
         nonzero_cpu: float64[capacity], millicores that scores count (a default where none is named).
         nonzero_memory: the same in bytes.
         pods: float64[capacity], number of placed pods.

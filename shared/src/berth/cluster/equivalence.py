@@ -63,7 +63,7 @@ class EquivalenceClass:
 
     @cached_property
     def requests(self) -> Requests:
-        """What the pods ask for."""
+        """The pods' resource requests."""
         return pod_requests(self.spec)
 
     @property

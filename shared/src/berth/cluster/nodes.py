@@ -84,7 +84,7 @@ class NodeInfo:
         return int(column[self.row]) if column is not None else 0
 
     def requested(self, resource: str) -> int:
-        """What the pods on it ask for, in the same units."""
+        """The requests of the pods on it, in the same units."""
         column = self._columns.requested.get(resource)
         return int(column[self.row]) if column is not None else 0
 
@@ -108,7 +108,7 @@ def info_of_row(snapshot: Snapshot, row: int) -> NodeInfo | None:
 class Nodes:
     """A view over columns for a set of rows. Every array has ``len(nodes)`` elements in one order, to be read only.
 
-    Rows without a node may be among all rows; what is answered for them is not looked at, but must not be an error.
+    Rows without a node may be among all rows; answers for them are ignored, but must not be an error.
     """
 
     __slots__ = ("_columns", "_index", "_length", "snapshot")
@@ -150,7 +150,7 @@ class Nodes:
         return self.take(self._columns.allocatable.get(resource, self._columns.nothing))
 
     def requested(self, resource: str) -> Amount:
-        """What the pods on the nodes ask for, in the same units."""
+        """The requests of the pods on each node, in the same units."""
         return self.take(self._columns.requested.get(resource, self._columns.nothing))
 
     @property
@@ -213,9 +213,9 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class RemovedPods:
-    """What is supposed to be gone from each node: float64[nodes], how many pods, and what they asked for.
+    """Pods that are removed from each node in a dry run: float64[nodes], how many, and the sums of their requests.
 
-    ``count``: how many of them count by a question that is put to their group, as often as it says.
+    ``count``: how many of them count; its argument says how often each pod of a group counts.
     """
 
     pods: Amount
@@ -224,20 +224,20 @@ class RemovedPods:
 
 
 class NodesWithoutPods(Nodes):
-    """A view that shows sums only: whoever asks for anything else about pods sees them all."""
+    """Nodes whose sums leave removed pods out; everything else about pods still includes them."""
 
-    __slots__ = ("_gone",)
+    __slots__ = ("_removed",)
 
-    def __init__(self, snapshot: Snapshot, rows: RowIndex, gone: RemovedPods) -> None:
+    def __init__(self, snapshot: Snapshot, rows: RowIndex, removed: RemovedPods) -> None:
         super().__init__(snapshot, rows)
-        self._gone = gone
+        self._removed = removed
 
     @property
     def pods(self) -> Amount:
         """How many pods are left on each node."""
-        return super().pods - self._gone.pods
+        return super().pods - self._removed.pods
 
     def requested(self, resource: str) -> Amount:
-        """What the pods that are left ask for."""
-        requested, gone = super().requested(resource), self._gone.requested.get(resource)
-        return requested if gone is None else requested - gone
+        """The requests of the pods that are left."""
+        requested, removed = super().requested(resource), self._removed.requested.get(resource)
+        return requested if removed is None else requested - removed

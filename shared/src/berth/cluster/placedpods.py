@@ -61,11 +61,11 @@ class PlacedPods:
         self._seen = self._snapshot.version
 
     def amounts(self, resource: str) -> npt.NDArray[np.float64]:
-        """float64[capacity]: what each pod asks for."""
+        """float64[capacity]: the request of each pod."""
         amounts = [each.requests.amounts.get(resource, 0) for each in self.pod_classes] or [0]
         by_class = np.array(amounts, dtype=np.float64)
-        asked: npt.NDArray[np.float64] = by_class[self.classes]
-        return asked
+        requests: npt.NDArray[np.float64] = by_class[self.classes]
+        return requests
 
     def _forget(self) -> None:
         self.rows = np.full(_FIRST_CAPACITY, NOWHERE, dtype=np.int64)

@@ -120,7 +120,7 @@ def pod_update_actions(old: Pod, new: Pod) -> Action:
 
 
 def is_scaled_down(old: Pod, new: Pod) -> bool:
-    """Whether the pod asks for less of anything than before."""
+    """Whether some resource request became smaller."""
     if (old.spec.containers, old.spec.resources) == (new.spec.containers, new.spec.resources):
         return False
     before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts

@@ -1,6 +1,6 @@
 """A profile: the plugins that serve the pods of one scheduler name, by extension point, with their weights."""
 
-# Extension points are abstract on purpose and are asked for by type here, never instantiated.
+# Extension points are abstract; their types are compared here, never instantiated.
 # mypy: disable-error-code="type-abstract"
 from __future__ import annotations
 
