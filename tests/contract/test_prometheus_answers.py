@@ -15,7 +15,7 @@ from berth_metrics_collector.prometheus import Prometheus, PrometheusError
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.servers.child_processes import free_ports
 
-PATIENCE = timedelta(seconds=0.5)
+TIMEOUT = timedelta(seconds=0.5)
 GRACE = timedelta(seconds=0.3)
 ROW = {"metric": {"instance": "n1:9100"}, "value": [1700000000.5, "80"]}
 
@@ -99,7 +99,7 @@ CASES = [
     pytest.param(cuts_off, "unavailable", "cut off", id="cut off"),
     pytest.param(promises_more_than_it_sends, "unavailable", "cut off", id="cut off before its length"),
     pytest.param(hangs, "slow", "in time", id="hanging"),
-    pytest.param(trickles, "slow", "in time: it trickles", id="trickling"),
+    pytest.param(trickles, "slow", "in time: the response trickles", id="trickling"),
     pytest.param(stops_in_the_middle, "slow", "in time", id="stopping in the middle"),
 ]
 
@@ -107,7 +107,7 @@ CASES = [
 @pytest.mark.parametrize(("handler", "cause", "words"), CASES)
 async def test_each_way_of_not_answering_is_one_error_in_time(handler, cause, words):
     async with scripted_server(handler) as url:
-        server = Prometheus(url, patience=PATIENCE, grace=GRACE)
+        server = Prometheus(url, timeout=TIMEOUT, grace=GRACE)
         began = time.monotonic()
         with pytest.raises(PrometheusError, match=words) as caught:
             await server.query("up")
@@ -118,7 +118,7 @@ async def test_each_way_of_not_answering_is_one_error_in_time(handler, cause, wo
 
 
 async def test_nothing_that_listens_is_unreachable_at_once():
-    server = Prometheus(f"http://127.0.0.1:{free_ports(1)[0]}", patience=PATIENCE)
+    server = Prometheus(f"http://127.0.0.1:{free_ports(1)[0]}", timeout=TIMEOUT)
     began = time.monotonic()
     with pytest.raises(PrometheusError, match="refused") as caught:
         await server.query("up")
@@ -128,7 +128,7 @@ async def test_nothing_that_listens_is_unreachable_at_once():
 
 
 async def test_a_name_that_nobody_has_is_unreachable():
-    server = Prometheus("http://prometheus.invalid:9090", patience=timedelta(seconds=5))
+    server = Prometheus("http://prometheus.invalid:9090", timeout=timedelta(seconds=5))
     with pytest.raises(PrometheusError) as caught:
         await server.query("up")
     assert caught.value.cause == "unreachable"
@@ -136,9 +136,9 @@ async def test_a_name_that_nobody_has_is_unreachable():
 
 
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
-    monkeypatch.setattr("berth_metrics_collector.prometheus.LARGEST", 1000)
+    monkeypatch.setattr("berth_metrics_collector.prometheus.MAX_BYTES", 1000)
     async with scripted_server(says(body([ROW] * 1000))) as url:
-        server = Prometheus(url, patience=PATIENCE)
+        server = Prometheus(url, timeout=TIMEOUT)
         with pytest.raises(PrometheusError, match="more than 1000 bytes"):
             await server.query("up")
         server.close()
@@ -147,7 +147,7 @@ async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
 async def test_a_sound_answer_is_rows_packed_or_not():
     for data, headers in ((body([ROW]), {}), (gzip.compress(body([ROW])), {"Content-Encoding": "gzip"})):
         async with scripted_server(says(data, **headers)) as url:
-            server = Prometheus(url, patience=PATIENCE)
+            server = Prometheus(url, timeout=TIMEOUT)
             [row] = await server.query("up")
             assert (row.metric, row.value) == ({"instance": "n1:9100"}, (1700000000.5, "80"))
             server.close()
@@ -165,7 +165,7 @@ async def test_after_a_request_that_does_not_come_back_the_next_one_has_a_thread
 
     server_socket = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server_socket.sockets[0].getsockname()
-    server = Prometheus(f"http://{host}:{port}", patience=PATIENCE, grace=GRACE)
+    server = Prometheus(f"http://{host}:{port}", timeout=TIMEOUT, grace=GRACE)
     with pytest.raises(PrometheusError, match="no answer in time"):
         await server.query("up")
     assert await server.query("up") == []

@@ -16,7 +16,7 @@ from berth.bus.settings import BusSettings
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import node_manifests
 from berth_metrics_collector.prometheus import Prometheus
-from berth_metrics_collector.queries import traffic_of
+from berth_metrics_collector.queries import traffic_queries
 from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import prometheus_server
@@ -85,7 +85,7 @@ async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
     query = BandwidthQuery(url=url, devices=("eth0",), time_range=timedelta(seconds=RANGE_SECONDS))
     server = Prometheus(url)
     async with asyncio.timeout(60):
-        while len(await server.query(traffic_of(query).scraped_before)) < count:  # noqa: ASYNC110 - another process
+        while len(await server.query(traffic_queries(query).scraped_before)) < count:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.5)
     server.close()
 

@@ -1,4 +1,4 @@
-"""A collector at work on a bus in memory, nodes that the mirror shows, and a Snapshot fed from the bucket."""
+"""Collectors on a bus in memory, with nodes in the mirror and a Snapshot that reads the bucket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def node_at(name: str, address: str = "", **metadata: object) -> Node:
 
 
 class CollectorWorld:
-    """The bus as a test sees it."""
+    """The bus, the nodes and the Snapshot of a test."""
 
     def __init__(self, bus: MemoryBus, session: Session, query: BandwidthQuery, process: Process) -> None:
         self.bus = bus
@@ -41,7 +41,7 @@ class CollectorWorld:
         self.query = query
         self.process = process
         self.snapshot = Snapshot()
-        self._heard = LiveDataReader(self.snapshot.live, {LiveSource(bucket=BANDWIDTH, name=query.token)})
+        self._live_data = LiveDataReader(self.snapshot.live, {LiveSource(bucket=BANDWIDTH, name=query.token)})
 
     async def show(self, *nodes: Node) -> None:
         """Write nodes as the watcher does."""
@@ -56,28 +56,28 @@ class CollectorWorld:
         await self.session.purge("cluster", key("node", name))
 
     async def sample(self, node: str) -> Bandwidth | None:
-        """What stands in the bucket for a node."""
+        """The node's sample in the bucket."""
         entry = await self.session.get("bandwidth", key(self.query.token, node))
         return decode_bandwidth(entry.data) if entry is not None and entry.data is not None else None
 
     async def until(self, condition: Callable[[Bandwidth | None], bool], node: str, seconds: float = 30.0) -> Bandwidth:
-        """Wait until the bucket says so of a node."""
+        """Wait until the node's sample meets the condition."""
         async with asyncio.timeout(seconds):
             while not condition(sample := await self.sample(node)):  # noqa: ASYNC110 - a bucket has no event
                 await asyncio.sleep(0.05)
         assert sample is not None
         return sample
 
-    def hear(self) -> None:
-        """The clock of NATS, for ages, when nothing is written any more."""
+    def advance_clock(self) -> None:
+        """Set the Snapshot's clock, for ages, when nothing more is written."""
         self.snapshot.live.observe_time(datetime.now(UTC).timestamp())
 
-    async def follow(self) -> None:
-        """Feed the Snapshot from the bucket."""
-        async with self.session.read_bucket("bandwidth") as following:
-            async for batch in following.batches():
+    async def read_bandwidth(self) -> None:
+        """Read the bucket into the Snapshot."""
+        async with self.session.read_bucket("bandwidth") as reader:
+            async for batch in reader.batches():
                 for entry in batch:
-                    self._heard.apply("bandwidth", entry.key, entry.data, entry.time)
+                    self._live_data.apply("bandwidth", entry.key, entry.data, entry.time)
 
 
 @asynccontextmanager
@@ -88,7 +88,7 @@ async def collecting(
     collectors: int = 1,
     clock: ManualClock | None = None,
 ) -> AsyncIterator[CollectorWorld]:
-    """Collectors that ask one question, until the block ends."""
+    """Collectors with one query, until the block ends."""
     bus = MemoryBus(clock=clock) if clock is not None else MemoryBus()
     session = await bus.connect(name="test")
     await session.apply()
@@ -96,9 +96,9 @@ async def collecting(
     world = CollectorWorld(bus, session, query, processes[0])
     await world.show(*nodes)
     async with AsyncExitStack() as stack:
-        following = asyncio.create_task(world.follow())
+        reading = asyncio.create_task(world.read_bandwidth())
         tasks = [asyncio.create_task(_serve(process, bus, [query], interval)) for process in processes]
-        stack.push_async_callback(_end, processes, tasks, following)
+        stack.push_async_callback(_end, processes, tasks, reading)
         yield world
 
 
@@ -106,8 +106,8 @@ async def _serve(process: Process, bus: MemoryBus, queries: Sequence[BandwidthQu
     await serve(process, bus, queries, CollectorSettings(interval=interval, inventory_rounds=4))
 
 
-async def _end(processes: list[Process], tasks: list[asyncio.Task[None]], following: asyncio.Task[None]) -> None:
+async def _end(processes: list[Process], tasks: list[asyncio.Task[None]], reading: asyncio.Task[None]) -> None:
     for process in processes:
         process.stopping.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 15)
-    following.cancel()
+    reading.cancel()

@@ -55,8 +55,8 @@ def args_for(server: PrometheusServer, **more: object) -> NetworkTrafficArgs:
     return NetworkTrafficArgs(url=server.url, devices=["eth0"], range=RANGE, **more)
 
 
-class Asked:
-    """Ranks a pod with NetworkTraffic alone, on what the bucket says at the moment."""
+class NetworkTrafficRanking:
+    """Ranks pods with NetworkTraffic alone, on the samples in the bucket."""
 
     def __init__(self, world: CollectorWorld, args: NetworkTrafficArgs) -> None:
         self._world = world
@@ -65,7 +65,7 @@ class Asked:
 
     def ranking(self):
         self._number += 1
-        self._world.hear()
+        self._world.advance_clock()
         pod = a_pod(f"web-{self._number}")
         return rank(pod, self._world.snapshot, self._profile, attempt=first_attempt(pod))
 
@@ -73,7 +73,7 @@ class Asked:
         return self.ranking().candidates[0].node
 
     async def never_best(self, *nodes: str, seconds: float) -> None:
-        """All the time from now on."""
+        """For this time, none of these nodes is ranked first."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             candidates = self.ranking().candidates
@@ -95,14 +95,14 @@ async def test_rates_agree_within_five_percent_and_the_busy_node_loses(prometheu
             assert sample.receive == pytest.approx(exporter.rate, rel=0.05)
             assert sample.transmit == pytest.approx(exporter.transmit, rel=0.05)
             assert sample.capacity == 125e6
-        candidates = Asked(world, args).ranking().candidates
+        candidates = NetworkTrafficRanking(world, args).ranking().candidates
         # 100 - 1*100/80 = 99 (1.25 is cut to 1), 100 - 25 = 75, 100 - 100 = 0; measured rates may move each by one
         points = {candidate.node: candidate.total for candidate in candidates}
         assert points == {"quiet": pytest.approx(99, abs=1), "medium": pytest.approx(75, abs=2), "busy": 0}
         assert "MB/s receive, sampled" in candidates[0].details["NetworkTraffic"]
 
 
-async def test_a_busy_node_draws_no_pods_whatever_becomes_of_its_exporter(prometheus):
+async def test_a_busy_node_gets_no_pods_while_its_exporter_restarts(prometheus):
     made = exporters(quiet=1 * MEGA, other=2 * MEGA, busy=80 * MEGA, new=90 * MEGA)
     first = [made["quiet"], made["other"], made["busy"]]
     prometheus.scrape(*(exporter.instance for exporter in first))
@@ -111,23 +111,23 @@ async def test_a_busy_node_draws_no_pods_whatever_becomes_of_its_exporter(promet
     async with exporting(*made.values()), collecting(query_of(args), *nodes) as world:
         for exporter in first:
             await world.until(lambda sample: sample is not None, exporter.nodename)
-        asked = Asked(world, args)
-        await asked.never_best("busy", seconds=2)
+        ranking = NetworkTrafficRanking(world, args)
+        await ranking.never_best("busy", seconds=2)
         await made["busy"].stop()
-        await asked.never_best("busy", seconds=RANGE.total_seconds() + 2)  # beyond the range: no row at all any more
+        await ranking.never_best("busy", seconds=RANGE.total_seconds() + 2)  # beyond the range: no row at all any more
         made["busy"].reboot(nodename="renamed-by-somebody", release="6.12.0-9")
         await made["busy"].start()
-        await asked.never_best("busy", seconds=RANGE.total_seconds())
+        await ranking.never_best("busy", seconds=RANGE.total_seconds())
         assert (await world.sample("busy")).receive == pytest.approx(80 * MEGA, rel=0.12)
         await world.show(node_at("new", made["new"].address))
         prometheus.scrape(*(exporter.instance for exporter in made.values()))
-        await asked.never_best("busy", "new", seconds=RANGE.total_seconds())
+        await ranking.never_best("busy", "new", seconds=RANGE.total_seconds())
         young = await world.until(lambda sample: sample is not None, "new", seconds=15)
         assert young.receive == pytest.approx(90 * MEGA, rel=0.12)
-        await asked.never_best("busy", "new", seconds=RANGE.total_seconds())
+        await ranking.never_best("busy", "new", seconds=RANGE.total_seconds())
 
 
-async def test_the_last_samples_stay_with_their_age_when_prometheus_stops(prometheus):
+async def test_the_last_samples_stay_and_age_when_prometheus_stops(prometheus):
     made = exporters(quiet=1 * MEGA, busy=80 * MEGA)
     prometheus.scrape(*(exporter.instance for exporter in made.values()))
     args = args_for(prometheus)
@@ -140,7 +140,7 @@ async def test_the_last_samples_stay_with_their_age_when_prometheus_stops(promet
         last = await world.sample("busy")
         await asyncio.sleep(2)
         assert await world.sample("busy") == last
-        best = Asked(world, args).ranking().candidates[0]
+        best = NetworkTrafficRanking(world, args).ranking().candidates[0]
         assert best.node == "quiet"
         age = int(best.details["NetworkTraffic"].partition("sampled ")[2].split()[0])
         assert 4 <= age <= 9

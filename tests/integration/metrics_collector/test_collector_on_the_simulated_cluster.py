@@ -1,4 +1,4 @@
-"""The collector on the simulated cluster's made-up traffic, which answers each of its questions."""
+"""The collector on the simulated traffic of the simulated cluster, which answers each of its queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import node_manifests, pod_manifest
 from berth.sim.prometheus import LINK_BYTES, SCRAPE_SECONDS
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
-from berth_metrics_collector.queries import inventory_of, traffic_of
+from berth_metrics_collector.queries import inventory_queries, traffic_queries
 from harness.worlds.collector_world import collecting, node_at
 
 
@@ -19,19 +19,19 @@ def query_at(url: str, *devices: str) -> BandwidthQuery:
     return BandwidthQuery(url=url, devices=devices or ("eth0",), time_range=timedelta(minutes=5))
 
 
-async def test_every_question_is_answered_for_every_node():
+async def test_every_query_is_answered_for_every_node():
     async with SimulatedCluster(nodes=node_manifests(3)) as cluster:
         server = Prometheus(cluster.prometheus_url)
         for query in (query_at(server.url), query_at(server.url, "eth.*", "en.*")):
-            for forms in (traffic_of(query), inventory_of(query)):
+            for forms in (traffic_queries(query), inventory_queries(query)):
                 for field in forms.__dataclass_fields__:
                     rows = await server.query(getattr(forms, field))
                     assert len(rows) == (1 if field == "interval" else 3), field
-        assert await server.query(traffic_of(query_at(server.url, "wlan0")).receive) == []
+        assert await server.query(traffic_queries(query_at(server.url, "wlan0")).receive) == []
         server.close()
 
 
-async def test_a_question_that_is_not_berths_is_refused_with_a_sentence():
+async def test_any_other_query_is_refused_with_a_reason():
     async with SimulatedCluster(nodes=node_manifests(1)) as cluster:
         server = Prometheus(cluster.prometheus_url)
         with pytest.raises(PrometheusError, match="own questions only") as caught:
@@ -40,7 +40,7 @@ async def test_a_question_that_is_not_berths_is_refused_with_a_sentence():
         server.close()
 
 
-async def test_made_up_traffic_reaches_the_bucket_and_grows_with_the_pods():
+async def test_simulated_traffic_reaches_the_bucket_and_grows_with_the_pods():
     nodes = node_manifests(2)
     crowd = [pod_manifest(f"p{number}", node="node-0") for number in range(40)]
     crowded = SimulatedCluster(nodes=nodes, objects=[{**pod, "kind": "Pod"} for pod in crowd])

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from berth.api.livedata import BandwidthQuery
-from berth_metrics_collector.queries import inventory_of, traffic_of
+from berth_metrics_collector.queries import inventory_queries, traffic_queries
 
 
 def query(*devices: str, seconds: float = 300, **other) -> BandwidthQuery:
@@ -15,33 +15,33 @@ def query(*devices: str, seconds: float = 300, **other) -> BandwidthQuery:
 
 def test_one_device_is_compared_and_several_are_matched():
     by = "sum by (instance, job, node, device)"
-    assert traffic_of(query("eth0")).receive == (
+    assert traffic_queries(query("eth0")).receive == (
         f'{by} (rate(node_network_receive_bytes_total{{device="eth0"}}[300s]))'
     )
-    assert traffic_of(query("eth.*", "bond0")).transmit == (
+    assert traffic_queries(query("eth.*", "bond0")).transmit == (
         f'{by} (rate(node_network_transmit_bytes_total{{device=~"eth.*|bond0"}}[300s]))'
     )
 
 
 def test_a_name_with_a_dot_stands_for_itself():
-    assert '{device="eth0.100"}' in traffic_of(query(r"eth0\.100")).count
+    assert '{device="eth0.100"}' in traffic_queries(query(r"eth0\.100")).count
 
 
 def test_names_cannot_leave_their_quotes():
-    assert r'{device=~"\"}) or vector(1"}' in traffic_of(query('"}) or vector(1')).count
-    assert r'{device=~"\\d+"}' in traffic_of(query(r"\d+")).count
+    assert r'{device=~"\"}) or vector(1"}' in traffic_queries(query('"}) or vector(1')).count
+    assert r'{device=~"\\d+"}' in traffic_queries(query(r"\d+")).count
 
 
 def test_the_label_that_names_nodes_is_kept_once():
-    assert traffic_of(query(node_label="kubernetes_node")).receive.startswith(
+    assert traffic_queries(query(node_label="kubernetes_node")).receive.startswith(
         "sum by (instance, job, kubernetes_node, device) "
     )
-    assert traffic_of(query(node_label="instance")).receive.startswith("sum by (instance, job, device) ")
+    assert traffic_queries(query(node_label="instance")).receive.startswith("sum by (instance, job, device) ")
 
 
 @pytest.mark.parametrize(("seconds", "look"), [(300, "60s"), (60, "60s"), (10, "10s"), (7.5, "7500ms")])
 def test_the_scrape_interval_is_looked_for_within_a_minute_at_most(seconds, look):
-    interval = inventory_of(query("eth0", seconds=seconds)).interval
+    interval = inventory_queries(query("eth0", seconds=seconds)).interval
     assert f"offset {look}))" in interval
     assert f"[{look}]))" in interval
 

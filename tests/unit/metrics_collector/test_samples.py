@@ -5,16 +5,23 @@ from datetime import timedelta
 import pytest
 
 from berth_metrics_collector.prometheus import SampleRow
-from berth_metrics_collector.samples import Known, Readings, Target, intervals, samples, values
+from berth_metrics_collector.samples import (
+    Inventory,
+    Target,
+    TrafficValues,
+    scrape_intervals,
+    target_samples,
+    values_by_device,
+)
 
 RANGE = timedelta(seconds=30)
 NODE = Target(instance="10.0.0.1:9100", job="node")
 NOW = 1_700_000_000.0
 
 
-def readings(rate=80e6, *, count=30.0, before=False, device="eth0", transmit=1.0, scraped=NOW) -> Readings:
+def readings(rate=80e6, *, count=30.0, before=False, device="eth0", transmit=1.0, scraped=NOW) -> TrafficValues:
     key = (NODE, device)
-    return Readings(
+    return TrafficValues(
         receive={} if rate is None else {key: rate},
         transmit={} if transmit is None else {key: transmit},
         count={key: count},
@@ -23,8 +30,8 @@ def readings(rate=80e6, *, count=30.0, before=False, device="eth0", transmit=1.0
     )
 
 
-def every_second(**more) -> Known:
-    return Known(interval={"node": 1.0}, **more)
+def every_second(**more) -> Inventory:
+    return Inventory(interval={"node": 1.0}, **more)
 
 
 def receive(found) -> float | None:
@@ -43,42 +50,42 @@ def receive(found) -> float | None:
         pytest.param(80.0e6, 31, 80.0e6, id="never less than the rate itself"),
     ],
 )
-def test_a_series_that_is_younger_than_the_range_counts_by_the_part_that_it_covers(rate, count, expected):
-    found = samples(readings(rate, count=count), every_second(), RANGE)
+def test_a_series_younger_than_the_range_is_scaled_up(rate, count, expected):
+    found = target_samples(readings(rate, count=count), every_second(), RANGE)
     assert receive(found) == pytest.approx(expected, rel=0.001)
     assert receive(found) == pytest.approx(80e6, rel=0.11)
 
 
-def test_three_scrapes_are_too_few_to_be_believed():
-    assert samples(readings(6.5e6, count=3, transmit=None), every_second(), RANGE) == []
+def test_three_scrapes_are_too_few():
+    assert target_samples(readings(6.5e6, count=3, transmit=None), every_second(), RANGE) == []
 
 
-def test_a_series_that_was_there_a_whole_range_ago_needs_no_correction_whatever_gaps_it_has():
-    """Dead for 20 s of 30 and back: the counter went on meanwhile, so the rate is right; 10 scrapes prove nothing."""
-    assert receive(samples(readings(80e6, count=10, before=True), every_second(), RANGE)) == 80e6
+def test_a_series_that_covers_the_range_with_gaps_needs_no_correction():
+    """Unreachable for 20 s of 30: the counter went on, so the rate is right in spite of only 10 scrapes."""
+    assert receive(target_samples(readings(80e6, count=10, before=True), every_second(), RANGE)) == 80e6
 
 
-def test_a_series_that_has_ended_says_nothing_though_its_rate_is_still_there():
-    assert samples(readings(53.6e6, count=20, before=True, scraped=None), every_second(), RANGE) == []
+def test_a_series_that_has_ended_gives_no_sample():
+    assert target_samples(readings(53.6e6, count=20, before=True, scraped=None), every_second(), RANGE) == []
 
 
-def test_a_young_series_waits_for_the_scrape_interval_to_be_known():
-    assert samples(readings(40e6, count=15), Known(), RANGE) == []
+def test_a_young_series_needs_the_scrape_interval():
+    assert target_samples(readings(40e6, count=15), Inventory(), RANGE) == []
 
 
-def test_the_sample_bears_the_time_of_the_scrape():
-    [sample] = samples(readings(before=True, scraped=NOW - 7.25), every_second(), RANGE)
+def test_a_sample_has_the_time_of_the_scrape():
+    [sample] = target_samples(readings(before=True, scraped=NOW - 7.25), every_second(), RANGE)
     assert sample.bandwidth.sampled_at.timestamp() == NOW - 7.25
 
 
 def test_one_direction_may_be_unknown_and_the_other_not():
-    [sample] = samples(readings(before=True, transmit=None), every_second(), RANGE)
+    [sample] = target_samples(readings(before=True, transmit=None), every_second(), RANGE)
     assert (sample.bandwidth.receive, sample.bandwidth.transmit) == (80e6, None)
 
 
 def several(*devices: tuple[str, float], capacity: dict[str, float] | None = None, flags: dict[str, int] | None = None):
     keys = {name: (NODE, name) for name, _ in devices}
-    made = Readings(
+    made = TrafficValues(
         receive={keys[name]: rate for name, rate in devices},
         transmit={},
         count={},
@@ -89,7 +96,7 @@ def several(*devices: tuple[str, float], capacity: dict[str, float] | None = Non
         flags={keys[name]: float(flag) for name, flag in (flags or {}).items()},
         speed={keys[name]: speed for name, speed in (capacity or {}).items()},
     )
-    return samples(made, known, RANGE)
+    return target_samples(made, known, RANGE)
 
 
 def test_devices_of_one_node_are_added_up_and_their_capacity_too():
@@ -97,7 +104,7 @@ def test_devices_of_one_node_are_added_up_and_their_capacity_too():
     assert (sample.bandwidth.receive, sample.bandwidth.capacity) == (15.0, 150.0)
 
 
-def test_the_capacity_is_unknown_when_one_device_does_not_tell_its_own():
+def test_the_capacity_is_unknown_without_that_of_one_device():
     [sample] = several(("eth0", 10.0), ("eth1", 5.0), capacity={"eth0": 100.0})
     assert sample.bandwidth.capacity is None
 
@@ -111,18 +118,18 @@ def test_a_bond_and_its_slaves_are_counted_once():
     assert alone.bandwidth.receive == 4.0
 
 
-def test_what_is_not_finite_or_negative_or_no_number_is_missing():
+def test_invalid_values_are_left_out():
     texts = ["NaN", "+Inf", "-Inf", "-1", "many", "1e400", "12.5"]
     rows = [
         SampleRow(metric={"instance": str(n), "job": "j", "device": "d"}, value=(NOW, t)) for n, t in enumerate(texts)
     ]
-    assert [value for value in values(rows, "node").values()] == [12.5]  # noqa: C416 - reads as what it is
+    assert [value for value in values_by_device(rows, "node").values()] == [12.5]  # noqa: C416 - reads as what it is
 
 
-def test_intervals_are_by_job_and_0_is_none():
+def test_intervals_are_by_job_and_zero_is_left_out():
     rows = [SampleRow(metric={"job": "a"}, value=(NOW, "15")), SampleRow(metric={"job": "b"}, value=(NOW, "0"))]
-    assert intervals(rows) == {"a": 15.0}
+    assert scrape_intervals(rows) == {"a": 15.0}
 
 
-def test_more_than_any_link_carries_is_nonsense():
-    assert samples(readings(1e15, before=True, transmit=None), every_second(), RANGE) == []
+def test_more_than_any_link_carries_gives_no_sample():
+    assert target_samples(readings(1e15, before=True, transmit=None), every_second(), RANGE) == []

@@ -10,7 +10,7 @@ from berth.plugins.networktraffic.args import maximum_age_of, query_of
 from berth.plugins.networktraffic.plugin import NAME
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
-from berth_metrics_collector.queries import questions_of
+from berth_metrics_collector.queries import configured_queries
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -56,7 +56,7 @@ def test_arguments_arrive_under_either_name(enabled, configured):
 
 def test_the_full_form_means_the_same():
     full = "{url: 'http://prometheus.kube-system:9090/', devices: [eth0], range: 1h}"
-    [short], [long] = (questions_of(loaded("NetworkTraffic", "NetworkTraffic", args)) for args in (SHORT, full))
+    [short], [long] = (configured_queries(loaded("NetworkTraffic", "NetworkTraffic", args)) for args in (SHORT, full))
     assert short.token == long.token
 
 
@@ -142,9 +142,9 @@ def test_each_different_query_of_all_profiles_runs_once():
   pluginConfig: [{{name: NetworkTraffic, args: {{url: "http://p", timeRange: 60}}}}]
 - schedulerName: four
   pluginConfig: [{{name: NetworkTraffic, args: {{url: "http://unused"}}}}]"""
-    asked = questions_of(load(text, known=BUILT_IN, preset=DEFAULT))
+    asked = configured_queries(load(text, known=BUILT_IN, preset=DEFAULT))
     assert [(query.url, query.time_range.total_seconds()) for query in asked] == [("http://p", 300), ("http://p", 3600)]
 
 
 def test_there_are_no_queries_without_the_plugin():
-    assert questions_of(load(HEAD, known=BUILT_IN, preset=DEFAULT)) == ()
+    assert configured_queries(load(HEAD, known=BUILT_IN, preset=DEFAULT)) == ()

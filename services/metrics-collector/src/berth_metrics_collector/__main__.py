@@ -10,16 +10,16 @@ from berth.process.clients import nats_bus
 from berth.process.flags import service_command
 from berth.process.lifecycle import Process
 from berth.process.start import start
-from berth_metrics_collector.queries import maximum_ages_of, questions_of
+from berth_metrics_collector.queries import configured_queries, maximum_ages
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import collector_settings
 
 
 async def _serve(process: Process, configuration: KubeSchedulerConfiguration) -> None:
     settings = collector_settings(os.environ)
-    for token, age in maximum_ages_of(configuration).items():
+    for token, age in maximum_ages(configuration).items():
         process.metrics.set("berth_bandwidth_maximum_age_seconds", age.total_seconds(), query=token)
-    await serve(process, nats_bus(process.settings), questions_of(configuration), settings)
+    await serve(process, nats_bus(process.settings), configured_queries(configuration), settings)
 
 
 main = service_command(

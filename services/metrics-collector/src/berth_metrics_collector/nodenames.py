@@ -1,11 +1,8 @@
-"""Which node an exporter speaks for. Pure.
+"""Which node an exporter belongs to.
 
-The chain: the node label; the kernel's host name (node_uname_info); the address against the node's InternalIP; the
-address against its name. Names may differ in case and in domain: they are compared whole, then up to the first dot
-where that is unambiguous. Whoever is not recognised, on either side, is reported.
-
-
-The nodes that the mirror shows, and word of those that come.
+Tried in this order: the node label; the kernel's host name (node_uname_info); the address as a node's InternalIP; the
+address as a node's name. Names may differ in case and in domain: they are compared whole, then up to the first dot if
+that is unambiguous. Exporters without a node, and nodes without an exporter, are reported.
 """
 
 from __future__ import annotations
@@ -26,26 +23,88 @@ from berth.api.subjects import parse_key
 from berth.bus.interface import Entry
 from berth.process.logging import get_logger
 from berth_metrics_collector.prometheus import SampleRow
-from berth_metrics_collector.samples import Target, TargetSample, number
+from berth_metrics_collector.samples import Target, TargetSample, parse_value
 
-_INTERNAL: Final = "InternalIP"
+log = get_logger()
+_INTERNAL_IP: Final = "InternalIP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSamples:
-    """Samples by node, and what could not be brought together."""
+class MatchedSamples:
+    """Samples by node, and what could not be matched."""
 
     samples: Mapping[str, Bandwidth] = field(default_factory=dict)
-    strangers: tuple[str, ...] = ()
-    """Instances that are no node's."""
+    unmatched: tuple[str, ...] = ()
+    """Instances of exporters that match no node."""
     missing: tuple[str, ...] = ()
-    """Nodes that no exporter speaks for."""
-    doubles: tuple[str, ...] = ()
-    """Nodes that several exporters speak for, of the same devices: the one scraped last counts."""
+    """Nodes without an exporter."""
+    duplicates: tuple[str, ...] = ()
+    """Nodes with several exporters of the same devices: the one scraped last counts."""
 
 
-class ExporterDirectory:
-    """The nodes of the cluster, by everything that an exporter may call them."""
+def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow], nodes: NodeNames) -> MatchedSamples:
+    """Match samples with nodes."""
+    hosts = host_names(host_rows)
+    by_node: dict[str, list[TargetSample]] = {}
+    unmatched: set[str] = set()
+    for sample in samples:
+        target = sample.target
+        node = nodes.node_of(target, hosts.get((target.instance, target.job), ""))
+        if node is None:
+            unmatched.add(target.instance)
+        else:
+            by_node.setdefault(node, []).append(sample)
+    return MatchedSamples(
+        samples={node: _with_capacity(_combine(found), nodes.capacities.get(node)) for node, found in by_node.items()},
+        unmatched=tuple(sorted(unmatched)),
+        missing=tuple(sorted(nodes.names - by_node.keys())),
+        duplicates=tuple(sorted(node for node, found in by_node.items() if not _are_disjoint(found))),
+    )
+
+
+class MirroredNodes:
+    """The nodes that the mirror shows. ``arrivals`` counts those that came, deleted ones included."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._names: NodeNames | None = None
+        self._arrived = asyncio.Event()
+        self.arrivals = 0
+
+    @property
+    def names(self) -> NodeNames:
+        """The current nodes, to find an exporter's."""
+        if self._names is None:
+            self._names = NodeNames(self._nodes.values())
+        return self._names
+
+    def apply(self, entry: Entry) -> None:
+        """Apply an entry of ``cluster`` under ``node.``; an undecodable one changes nothing."""
+        try:
+            _, name = parse_key(entry.key)
+            if entry.data is None:
+                self._nodes.pop(name, None)
+            else:
+                self._set(name, msgspec.json.decode(decode_entry(entry.data).object, type=Node))
+        except (DecodeError, msgspec.MsgspecError) as exc:
+            log.warning("a node could not be decoded", key=entry.key, reason=str(exc))
+        self._names = None
+
+    async def arrived_after(self, arrivals: int) -> None:
+        """Wait until more than this many nodes have come."""
+        while self.arrivals <= arrivals:
+            await self._arrived.wait()
+
+    def _set(self, name: str, node: Node) -> None:
+        if name not in self._nodes:
+            self.arrivals += 1
+            self._arrived.set()
+            self._arrived = asyncio.Event()
+        self._nodes[name] = node
+
+
+class NodeNames:
+    """The nodes of the cluster by names and addresses, to find an exporter's node."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         listed = list(nodes)
@@ -53,64 +112,42 @@ class ExporterDirectory:
         self.capacities = {
             node.metadata.name: capacity
             for node in listed
-            if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 says no more than nothing does
+            if (capacity := annotated_rate(node, LINK_CAPACITY_ANNOTATION))  # 0 is like no annotation
         }
-        """Bytes per second of links whose node says so itself: that beats what the network card tells."""
+        """Bytes per second from nodes' annotations, which take precedence over what the network card reports."""
         self._whole = {name.lower(): name for name in self.names}
         self._short = _unambiguous((_short(name), name) for name in self.names)
         self._by_address = _unambiguous(
             (address.address, node.metadata.name)
             for node in listed
             for address in node.status.addresses or ()
-            if address.type == _INTERNAL
+            if address.type == _INTERNAL_IP
         )
 
     def node_of(self, target: Target, nodename: str) -> str | None:
-        """The node that an exporter speaks for; ``None`` when nothing about it is known here."""
+        """The exporter's node; ``None`` when none matches."""
         host = host_of(target.instance)
         return (
-            self._called(target.label)
-            or self._called(nodename)
+            self._by_name(target.label)
+            or self._by_name(nodename)
             or self._by_address.get(host)
-            or (None if _is_address(host) else self._called(host))
+            or (None if _is_address(host) else self._by_name(host))
         )
 
-    def _called(self, name: str) -> str | None:
+    def _by_name(self, name: str) -> str | None:
         if not name:
             return None
         return self._whole.get(name.lower()) or self._short.get(_short(name))
 
 
-def nodenames(rows: Iterable[SampleRow]) -> dict[tuple[str, str], str]:
-    """The kernel's host name by (instance, job); of two that one exporter had within the time, the later."""
+def host_names(rows: Iterable[SampleRow]) -> dict[tuple[str, str], str]:
+    """The kernel's host name by (instance, job); of two names of one exporter, the later."""
     latest: dict[tuple[str, str], tuple[float, str]] = {}
     for row in rows:
         key = (row.metric.get("instance", ""), row.metric.get("job", ""))
-        found = (number(row.value[1]) or 0.0, row.metric.get("nodename", ""))
+        found = (parse_value(row.value[1]) or 0.0, row.metric.get("nodename", ""))
         latest[key] = max(latest.get(key, found), found)
     return {key: name for key, (_, name) in latest.items()}
-
-
-def name(samples: Iterable[TargetSample], names: Sequence[SampleRow], directory: ExporterDirectory) -> NamedSamples:
-    """Bring samples and nodes together."""
-    hosts = nodenames(names)
-    by_node: dict[str, list[TargetSample]] = {}
-    strangers: set[str] = set()
-    for sample in samples:
-        target = sample.target
-        node = directory.node_of(target, hosts.get((target.instance, target.job), ""))
-        if node is None:
-            strangers.add(target.instance)
-        else:
-            by_node.setdefault(node, []).append(sample)
-    return NamedSamples(
-        samples={
-            node: _with_capacity(_joined(found), directory.capacities.get(node)) for node, found in by_node.items()
-        },
-        strangers=tuple(sorted(strangers)),
-        missing=tuple(sorted(directory.names - by_node.keys())),
-        doubles=tuple(sorted(node for node, found in by_node.items() if not _are_disjoint(found))),
-    )
 
 
 def host_of(instance: str) -> str:
@@ -121,8 +158,8 @@ def host_of(instance: str) -> str:
     return host if colon and port.isdigit() and ":" not in host else instance
 
 
-def _joined(found: list[TargetSample]) -> Bandwidth:
-    """Two exporters are added up only when their devices differ; else the one that was scraped last counts."""
+def _combine(found: list[TargetSample]) -> Bandwidth:
+    """Exporters with different devices are added up; otherwise the one that was scraped last counts."""
     if len(found) == 1 or not _are_disjoint(found):
         return max(found, key=lambda sample: (sample.bandwidth.sampled_at, sample.target.instance)).bandwidth
     parts = [sample.bandwidth for sample in found]
@@ -134,8 +171,8 @@ def _joined(found: list[TargetSample]) -> Bandwidth:
     )
 
 
-def _with_capacity(bandwidth: Bandwidth, said: float | None) -> Bandwidth:
-    return bandwidth if said is None else msgspec.structs.replace(bandwidth, capacity=said)
+def _with_capacity(bandwidth: Bandwidth, announced: float | None) -> Bandwidth:
+    return bandwidth if announced is None else msgspec.structs.replace(bandwidth, capacity=announced)
 
 
 def _are_disjoint(found: list[TargetSample]) -> bool:
@@ -152,7 +189,7 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
 
 
 def _unambiguous(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What stands for exactly one node."""
+    """The keys that belong to exactly one node."""
     listed = list(pairs)
     counts = Counter(key for key, _ in set(listed))
     return {key: node for key, node in listed if counts[key] == 1}
@@ -163,49 +200,5 @@ def _short(name: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is an IP address: the part before its first dot is no name."""
+    """Whether it is an IP address: the part before its first dot is not a name."""
     return ":" in host or all(part.isdigit() for part in host.split("."))
-
-
-log = get_logger()
-
-
-class NodeDirectory:
-    """The nodes by name. ``arrivals`` counts those that came, also the ones that are gone again."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._directory: ExporterDirectory | None = None
-        self._arrived = asyncio.Event()
-        self.arrivals = 0
-
-    @property
-    def directory(self) -> ExporterDirectory:
-        """The nodes as they are now, ready to be looked up."""
-        if self._directory is None:
-            self._directory = ExporterDirectory(self._nodes.values())
-        return self._directory
-
-    def take(self, entry: Entry) -> None:
-        """An entry of ``cluster`` under ``node.``; one that cannot be read leaves its node as it was."""
-        try:
-            _, name = parse_key(entry.key)
-            if entry.data is None:
-                self._nodes.pop(name, None)
-            else:
-                self._set(name, msgspec.json.decode(decode_entry(entry.data).object, type=Node))
-        except (DecodeError, msgspec.MsgspecError) as exc:
-            log.warning("left a node out", key=entry.key, reason=str(exc))
-        self._directory = None
-
-    async def arrived_after(self, arrivals: int) -> None:
-        """Wait until more nodes have come than so many."""
-        while self.arrivals <= arrivals:
-            await self._arrived.wait()
-
-    def _set(self, name: str, node: Node) -> None:
-        if name not in self._nodes:
-            self.arrivals += 1
-            self._arrived.set()
-            self._arrived = asyncio.Event()
-        self._nodes[name] = node

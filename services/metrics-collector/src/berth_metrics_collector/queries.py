@@ -1,11 +1,8 @@
-"""The PromQL of one question: what is asked at every interval, and what is asked now and then.
+"""The PromQL of a query: what is asked at every interval, and what is asked less often. Pure.
 
 Each asks for all nodes at once and sums per (instance, job, device), never per node. Cost on the server at 5,000 nodes
-and 505,000 samples of one device: a rate 73 ms, a timestamp 111 ms. Joins with names are made in Python: one bad node
-must never cost the others their data.
-
-
-What a configuration wants to know of Prometheus: each different question of its profiles once. Pure.
+and 505,000 samples of one device: a rate 73 ms, a timestamp 111 ms. Joins with names are made in Python: in PromQL one
+bad node would cost all others their samples. The profiles of a configuration share equal queries.
 """
 
 from __future__ import annotations
@@ -23,14 +20,25 @@ from berth.plugins.networktraffic.args import NetworkTrafficArgs, maximum_age_of
 from berth.plugins.networktraffic.plugin import NAME
 
 RECEIVED: Final = "node_network_receive_bytes_total"
-
 TRANSMITTED: Final = "node_network_transmit_bytes_total"
-
 NAMES: Final = "max by (instance, job, nodename) (timestamp(node_uname_info))"
-"""The kernel's host name of each instance; the value is when it was last scraped, so that of two the later wins."""
+"""The kernel's host name of each instance; the value is when it was last scraped: of two names the later one counts."""
+_LONGEST_LOOKBACK: Final = timedelta(minutes=1)
+"""Over what time the scrape interval is measured. Scrapes further apart than two minutes are stale to Prometheus."""
 
-_LONGEST_LOOK: Final = timedelta(minutes=1)
-"""How far back the scrape interval is looked for. Scrapes further apart than two minutes are stale to Prometheus."""
+
+def configured_queries(configuration: KubeSchedulerConfiguration) -> tuple[BandwidthQuery, ...]:
+    """The queries of all profiles that run NetworkTraffic, each different one once."""
+    return tuple({query.token: query for query in map(query_of, _args_of(configuration))}.values())
+
+
+def maximum_ages(configuration: KubeSchedulerConfiguration) -> dict[str, timedelta]:
+    """By query token, the age from which on no profile with that query uses a sample."""
+    ages: dict[str, timedelta] = {}
+    for args in _args_of(configuration):
+        token = query_of(args).token
+        ages[token] = max(maximum_age_of(args), ages.get(token, timedelta()))
+    return ages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,7 @@ class TrafficQueries:
     """Asked at every interval.
 
     ``scraped_at`` has no row for a series that has ended, ``scraped_before`` none for one that did not exist (or had
-    ended) a whole range ago: what ``rate`` says then covers a part of the range only, though it divides by all of it.
+    ended) a whole range ago: its ``rate`` covers only a part of the range, though it divides by all of it.
     """
 
     receive: str
@@ -48,19 +56,7 @@ class TrafficQueries:
     scraped_before: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InventoryQueries:
-    """Asked now and then: what seldom changes."""
-
-    names: str
-    flags: str
-    speed: str
-    interval: str
-    """Seconds between two scrapes, the median of each job."""
-
-
-def traffic_of(query: BandwidthQuery) -> TrafficQueries:
-    """The queries of one question."""
+def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
     by = _grouping(query)
     received, transmitted = (f"{name}{_selector(query)}" for name in (RECEIVED, TRANSMITTED))
     over = f"[{_seconds(query.time_range)}]"
@@ -73,10 +69,20 @@ def traffic_of(query: BandwidthQuery) -> TrafficQueries:
     )
 
 
-def inventory_of(query: BandwidthQuery) -> InventoryQueries:
-    """The queries beside them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryQueries:
+    """Asked less often: what seldom changes."""
+
+    names: str
+    flags: str
+    speed: str
+    interval: str
+    """Seconds between two scrapes, the median of each job."""
+
+
+def inventory_queries(query: BandwidthQuery) -> InventoryQueries:
     by, received = _grouping(query), f"{RECEIVED}{_selector(query)}"
-    look = _seconds(min(query.time_range, _LONGEST_LOOK))
+    look = _seconds(min(query.time_range, _LONGEST_LOOKBACK))
     elapsed = f"timestamp({received}) - timestamp({received} offset {look})"
     return InventoryQueries(
         names=NAMES,
@@ -91,7 +97,7 @@ def _grouping(query: BandwidthQuery) -> str:
 
 
 def _selector(query: BandwidthQuery) -> str:
-    """A single plain name is compared; anything else is a regular expression, which matches whole names there."""
+    """Compares a single plain name; anything else is a regular expression, which PromQL matches with whole names."""
     plain = _plain(query.devices[0]) if len(query.devices) == 1 else None
     if plain is not None:
         return f"{{device={_quoted(plain)}}}"
@@ -99,7 +105,7 @@ def _selector(query: BandwidthQuery) -> str:
 
 
 def _plain(pattern: str) -> str | None:
-    """The one name that a pattern stands for; ``None`` when it may be several."""
+    """The one name that a pattern matches; ``None`` when there may be several."""
     name = re.sub(r"\\([^\w\s])", r"\1", pattern)
     return name if re.escape(name) == pattern else None
 
@@ -113,20 +119,6 @@ def _seconds(duration: timedelta) -> str:
     """Prometheus takes whole milliseconds."""
     milliseconds = round(duration.total_seconds() * 1000)
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
-
-
-def questions_of(configuration: KubeSchedulerConfiguration) -> tuple[BandwidthQuery, ...]:
-    """The questions of all profiles that run NetworkTraffic; none when none does."""
-    return tuple({query.token: query for query in map(query_of, _args_of(configuration))}.values())
-
-
-def maximum_ages_of(configuration: KubeSchedulerConfiguration) -> dict[str, timedelta]:
-    """By question, the age from which on none of the profiles that ask it believes a sample."""
-    ages: dict[str, timedelta] = {}
-    for args in _args_of(configuration):
-        token = query_of(args).token
-        ages[token] = max(maximum_age_of(args), ages.get(token, timedelta()))
-    return ages
 
 
 def _args_of(configuration: KubeSchedulerConfiguration) -> Iterator[NetworkTrafficArgs]:

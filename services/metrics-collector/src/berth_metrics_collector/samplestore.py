@@ -1,7 +1,7 @@
-"""What stands in the bucket for one question, and what of a new round has to be written there. Pure.
+"""What the bucket holds for one query, and what has to be written or removed there. Pure.
 
-Several collectors may write side by side: whoever has the newer sample writes it, expecting the sequence that it has
-read; the other one's write is refused, or not made at all.
+Several collectors may run side by side: each writes only newer samples and expects the sequence that it has read, so
+that of two writes one is refused, or not made at all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from berth.api.livedata import Bandwidth, decode_bandwidth
 from berth.api.subjects import key, parse_key
 from berth.bus.interface import Entry
 
-CLOCK_WAS_SET_BACK: Final = timedelta(minutes=5)
-"""A sample that stands there from so far ahead was made by a clock that was wrong: it is written over."""
+MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""A stored sample that is newer by more than this was made with a wrong clock, and is overwritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleWrite:
-    """One write to make: at ``key``, which must stand at ``expected``."""
+    """A sample to write; ``expected`` is the key's last sequence."""
 
     node: str
     key: str
@@ -32,7 +32,7 @@ class SampleWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRemoval:
-    """One key to remove: its node is not there any more."""
+    """The key of a deleted node to remove; ``expected`` is its last sequence."""
 
     node: str
     key: str
@@ -40,69 +40,70 @@ class SampleRemoval:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Line:
+class _StoredSample:
     sequence: int
     sampled_at: datetime | None
 
 
 class SampleStore:
-    """One question's keys, as they were last read or written."""
+    """The keys of one query, as they were last read or written."""
 
     def __init__(self, query: str) -> None:
         self.query = query
-        self._lines: dict[str, _Line] = {}
+        self._by_node: dict[str, _StoredSample] = {}
 
-    def read(self, entry: Entry) -> None:
-        """An entry of the bucket; those of other questions are somebody else's."""
+    def apply(self, entry: Entry) -> None:
+        """Apply an entry of the bucket, unless it is another query's."""
         try:
             query, node = parse_key(entry.key)
         except DecodeError:
             return
         if query == self.query and entry.sequence >= self._sequence(node):
-            self._lines[node] = _Line(sequence=entry.sequence, sampled_at=_sampled_at(entry.data))
+            self._by_node[node] = _StoredSample(sequence=entry.sequence, sampled_at=_sampled_at(entry.data))
 
     def written(self, write: SampleWrite, sequence: int) -> None:
         """A write is stored."""
-        self._lines[write.node] = _Line(sequence=sequence, sampled_at=write.sample.sampled_at)
+        self._by_node[write.node] = _StoredSample(sequence=sequence, sampled_at=write.sample.sampled_at)
 
     def forget(self, node: str) -> None:
-        """Nothing stands there, not even the marker of a removal."""
-        self._lines.pop(node, None)
+        """The key does not exist, and has no marker either."""
+        self._by_node.pop(node, None)
 
-    def due(self, samples: Mapping[str, Bandwidth]) -> Iterator[SampleWrite]:
-        """What is newer than what stands there."""
+    def writes(self, samples: Mapping[str, Bandwidth]) -> Iterator[SampleWrite]:
+        """The samples that are newer than the stored ones."""
         for node, sample in samples.items():
-            line = self._lines.get(node)
-            if line is None or _is_newer(sample.sampled_at, line.sampled_at):
+            stored = self._by_node.get(node)
+            if stored is None or _is_newer(sample.sampled_at, stored.sampled_at):
                 yield SampleWrite(node=node, key=key(self.query, node), sample=sample, expected=self._sequence(node))
 
-    def gone(self, nodes: Collection[str]) -> list[SampleRemoval]:
-        """What stands there of nodes that are not there any more."""
+    def removals(self, nodes: Collection[str]) -> list[SampleRemoval]:
+        """The stored samples of nodes that are not among these."""
         return [
-            SampleRemoval(node=node, key=key(self.query, node), expected=line.sequence)
-            for node, line in self._lines.items()
-            if line.sampled_at is not None and node not in nodes
+            SampleRemoval(node=node, key=key(self.query, node), expected=stored.sequence)
+            for node, stored in self._by_node.items()
+            if stored.sampled_at is not None and node not in nodes
         ]
 
     def newest(self) -> datetime | None:
         """The time of the newest sample."""
-        return max((line.sampled_at for line in self._lines.values() if line.sampled_at is not None), default=None)
+        times = (stored.sampled_at for stored in self._by_node.values() if stored.sampled_at is not None)
+        return max(times, default=None)
 
-    def known(self) -> int:
-        """How many nodes have a sample, of whatever age."""
-        return sum(line.sampled_at is not None for line in self._lines.values())
+    def count(self) -> int:
+        """How many nodes have a sample of any age."""
+        return sum(stored.sampled_at is not None for stored in self._by_node.values())
 
     def _sequence(self, node: str) -> int:
-        line = self._lines.get(node)
-        return line.sequence if line is not None else 0
+        stored = self._by_node.get(node)
+        return stored.sequence if stored is not None else 0
 
 
-def _is_newer(sampled_at: datetime, standing: datetime | None) -> bool:
-    return standing is None or sampled_at > standing or standing - sampled_at > CLOCK_WAS_SET_BACK
+def _is_newer(sampled_at: datetime, stored: datetime | None) -> bool:
+    return stored is None or sampled_at > stored or stored - sampled_at > MAX_CLOCK_SKEW
 
 
 def _sampled_at(data: bytes | None) -> datetime | None:
-    """``None`` for a removal, and for what cannot be read: it is written over."""
+    """``None`` for a removal, and for an undecodable sample, which is overwritten."""
     if data is None:
         return None
     try:

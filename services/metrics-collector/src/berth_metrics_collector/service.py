@@ -1,4 +1,4 @@
-"""The shell of the collector: reads nodes from the mirror, asks Prometheus, writes ``bandwidth``."""
+"""The collector's shell: reads nodes from the mirror, polls Prometheus, writes the bucket ``bandwidth``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.sessions import sessions
-from berth_metrics_collector.nodenames import NamedSamples, NodeDirectory
-from berth_metrics_collector.poller import Poller, Reports
+from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
+from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus
 from berth_metrics_collector.samplestore import SampleRemoval, SampleStore, SampleWrite
 from berth_metrics_collector.settings import CollectorSettings
@@ -27,27 +27,27 @@ log = get_logger()
 
 VERSION: Final = version("berth-metrics-collector")
 SETTLE_SECONDS: Final = 1.0
-"""Nodes come in crowds when a cluster is new: so long is waited for more of them."""
-AT_ONCE: Final = 64
+"""How long a poll for new nodes waits for further ones: in a new cluster many come at once."""
+CONCURRENT_WRITES: Final = 64
 """Writes on the wire at once: 5,000 take about a second."""
 
 
-async def serve(process: Process, bus: Bus, questions: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
-    """Collect until told to stop. Each session has a collector of its own: a store may be another one."""
+async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
+    """Collect until the process stops. Each session has a new collector, since the store may be another one."""
     condition = process.health.condition("collector", "waiting for NATS")
-    if not questions:
+    if not queries:
         log.info("nothing to ask: no profile of the configuration runs NetworkTraffic")
-    servers = {query.url: Prometheus(query.url) for query in questions}
+    servers = {query.url: Prometheus(query.url) for query in queries}
     try:
         async for session in sessions(bus, name="metrics-collector", process=process):
-            collector = Collector(session, questions, servers, process, settings)
+            collector = Collector(session, queries, servers, process, settings)
             await session.register(
                 "berth-metrics-collector", identity=process.identity, version=VERSION, stats=collector.stats
             )
             try:
                 await run_until(collector.run(condition), process.stopping, session.lost)
             except* TemporaryError as lost:
-                log.warning("starting anew on another connection", reason=str(lost.exceptions[0]))
+                log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
             condition.waiting("waiting for NATS")
     finally:
         for server in servers.values():
@@ -60,118 +60,120 @@ class Collector:
     def __init__(
         self,
         session: Session,
-        questions: Sequence[BandwidthQuery],
+        queries: Sequence[BandwidthQuery],
         servers: dict[str, Prometheus],
         process: Process,
         settings: CollectorSettings,
     ) -> None:
         self._session = session
-        self._questions = questions
+        self._queries = queries
         self._servers = servers
         self._process = process
         self._settings = settings
-        self._nodes = NodeDirectory()
-        self._books = {query.token: SampleStore(query.token) for query in questions}
-        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._nodes = MirroredNodes()
+        self._stores = {query.token: SampleStore(query.token) for query in queries}
+        self._write_slots = asyncio.Semaphore(CONCURRENT_WRITES)
         self._written = 0
 
     def stats(self) -> dict[str, object]:
-        """What `nats micro stats` shows."""
-        known = {token: book.known() for token, book in self._books.items()}
+        """What ``nats micro stats`` shows."""
         return {
-            "questions": {query.token: query.url for query in self._questions},
-            "known": known,
+            "questions": {query.token: query.url for query in self._queries},
+            "known": {token: store.count() for token, store in self._stores.items()},
             "written": self._written,
         }
 
     async def run(self, condition: Condition) -> None:
-        """Read what stands there, then ask at every interval until cancelled."""
-        if not self._questions:
+        """Read the buckets, then poll at every interval until cancelled."""
+        if not self._queries:
             condition.ready("nothing to ask: no profile runs NetworkTraffic")
             await asyncio.Event().wait()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER, filters=("node.>",)))
-            tasks.create_task(self._follow_nodes(cluster), name="nodes")
-            own = tuple(f"{token}.>" for token in self._books)
-            bandwidth = await stack.enter_async_context(self._session.read_bucket(BANDWIDTH, filters=own))
-            tasks.create_task(self._follow_bandwidth(bandwidth), name="bandwidth")
+            tasks.create_task(self._read_nodes(cluster), name="nodes")
+            filters = tuple(f"{token}.>" for token in self._stores)
+            bandwidth = await stack.enter_async_context(self._session.read_bucket(BANDWIDTH, filters=filters))
+            tasks.create_task(self._read_bandwidth(bandwidth), name="bandwidth")
             await cluster.caught_up.wait()
             await bandwidth.caught_up.wait()
-            for query in self._questions:
+            for query in self._queries:
                 tasks.create_task(self._collect(query), name=query.token)
             condition.ready()
 
-    async def _follow_nodes(self, following: BucketReader) -> None:
-        async for batch in following.batches():
+    async def _read_nodes(self, reader: BucketReader) -> None:
+        async for batch in reader.batches():
             for entry in batch:
-                self._nodes.take(entry)
+                self._nodes.apply(entry)
 
-    async def _follow_bandwidth(self, following: BucketReader) -> None:
-        async for batch in following.batches():
+    async def _read_bandwidth(self, reader: BucketReader) -> None:
+        async for batch in reader.batches():
             for entry in batch:
-                for book in self._books.values():
-                    book.read(entry)
+                for store in self._stores.values():
+                    store.apply(entry)
 
     async def _collect(self, query: BandwidthQuery) -> None:
-        reports = Reports(query, self._process.metrics)
-        rounds = Poller(query, self._servers[query.url], reports, inventory_rounds=self._settings.inventory_rounds)
+        reporter = Reporter(query, self._process.metrics)
+        server, store = self._servers[query.url], self._stores[query.token]
+        poller = Poller(query, server, reporter, inventory_rounds=self._settings.inventory_rounds)
         log.info("collecting", query=query.token, url=query.url, devices=query.devices, range=str(query.time_range))
         await self._nodes.arrived_after(0)
         while True:
             began, arrivals = self._process.clock.now(), self._nodes.arrivals
-            named = await self._one_round(rounds, self._books[query.token])
-            self._report_age(reports, self._books[query.token])
+            matched = await self._poll(poller, store)
+            newest = store.newest()
+            reporter.age(None if newest is None else datetime.now(UTC) - newest)
             rest = max(0.0, self._settings.interval.total_seconds() - (self._process.clock.now() - began))
-            await self._rest(rest, arrivals if named.strangers else None)
+            await self._wait(rest, arrivals if matched.unmatched else None)
 
-    async def _rest(self, seconds: float, arrivals: int | None) -> None:
-        """Until the next round; sooner when exporters wait for their nodes (``arrivals`` so far) and one comes."""
+    async def _wait(self, seconds: float, arrivals: int | None) -> None:
+        """Wait for the next round; with unmatched exporters only until more than ``arrivals`` nodes have come."""
         sleep = self._process.clock.sleep
         if arrivals is None:
             await sleep(seconds)
             return
-        waiting = asyncio.ensure_future(self._nodes.arrived_after(arrivals))
+        arriving = asyncio.ensure_future(self._nodes.arrived_after(arrivals))
         sleeping = asyncio.ensure_future(sleep(seconds))
         try:
             await sleep(min(seconds, SETTLE_SECONDS))
-            await asyncio.wait([waiting, sleeping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([arriving, sleeping], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            waiting.cancel()
+            arriving.cancel()
             sleeping.cancel()
 
-    async def _one_round(self, rounds: Poller, book: SampleStore) -> NamedSamples:
-        named = await rounds.ask(self._nodes.directory)
-        await asyncio.gather(*(self._write(book, write) for write in book.due(named.samples)))
-        await asyncio.gather(*(self._remove(removal) for removal in book.gone(self._nodes.directory.names)))
-        return named
+    async def _poll(self, poller: Poller, store: SampleStore) -> MatchedSamples:
+        """One round: poll, write newer samples, remove those of deleted nodes."""
+        matched = await poller.poll(self._nodes.names)
+        await asyncio.gather(*(self._write(store, write) for write in store.writes(matched.samples)))
+        await asyncio.gather(*(self._remove(removal) for removal in store.removals(self._nodes.names.names)))
+        return matched
 
-    async def _write(self, book: SampleStore, write: SampleWrite) -> None:
-        async with self._at_once:
+    async def _write(self, store: SampleStore, write: SampleWrite) -> None:
+        async with self._write_slots:
             try:
                 data = encode_bandwidth(write.sample)
                 sequence = await self._session.put(BANDWIDTH, write.key, data, expected=write.expected)
             except WrongLastSequenceError:
-                await self._look_up(book, write)
+                await self._refresh(store, write)
                 return
             except BusLostError:
                 raise
             except TemporaryError as exc:
-                log.warning("a sample was not stored, the next one may be", key=write.key, reason=str(exc))
+                log.warning("a sample was not stored", key=write.key, reason=str(exc))
                 return
-            book.written(write, sequence)
+            store.written(write, sequence)
             self._written += 1
 
-    async def _look_up(self, book: SampleStore, write: SampleWrite) -> None:
-        """Another collector was faster, or the marker of a removed key has expired without a word: see what stands."""
+    async def _refresh(self, store: SampleStore, write: SampleWrite) -> None:
+        """Read the key again: another collector has written it, or the marker of its removal has expired."""
         entry = await self._session.get(BANDWIDTH, write.key)
         if entry is None:
-            book.forget(write.node)
+            store.forget(write.node)
         else:
-            book.read(entry)
+            store.apply(entry)
 
     async def _remove(self, removal: SampleRemoval) -> None:
-        async with self._at_once:
+        async with self._write_slots:
             try:
                 await self._session.purge(BANDWIDTH, removal.key, expected=removal.expected)
             except WrongLastSequenceError:
@@ -179,8 +181,4 @@ class Collector:
             except BusLostError:
                 raise
             except TemporaryError as exc:
-                log.warning("a sample of a node that is gone was not removed", key=removal.key, reason=str(exc))
-
-    def _report_age(self, reports: Reports, book: SampleStore) -> None:
-        newest = book.newest()
-        reports.age(None if newest is None else datetime.now(UTC) - newest)
+                log.warning("the sample of a deleted node was not removed", key=removal.key, reason=str(exc))

@@ -1,4 +1,4 @@
-"""The collector's own number, beside what all services can be told."""
+"""The collector's own settings, beside those that all services have."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _read_interval = readers.duration(0.2, 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """How often is asked."""
+    """How often Prometheus is polled."""
 
     interval: timedelta = timedelta(seconds=15)
-    """Between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). The usual scrape interval: asking more often than is
-    scraped gives nothing new."""
+    """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). The usual scrape interval: polling more often
+    than Prometheus scrapes gives nothing new."""
     inventory_rounds: int = 8
-    """Rounds between two looks at names, capacities and scrape intervals, which seldom change; an exporter that is not
-    among the names is a reason to look at once."""
+    """Rounds between two queries for names, capacities and scrape intervals, which seldom change. An exporter that is
+    not among the names causes one in the next round."""
 
 
 def collector_settings(environment: Mapping[str, str]) -> CollectorSettings:
     """Read the environment.
 
     Raises:
-        UsageError: it says what cannot be used.
+        UsageError: the value is not valid.
     """
     given = environment.get(INTERVAL_VARIABLE)
     if given is None:
