@@ -1,4 +1,4 @@
-"""What the port promises of work queues, on the bus in memory and on a real nats-server."""
+"""What a bus must do for work queues, on the bus in memory and on a real nats-server."""
 
 import asyncio
 from contextlib import aclosing
@@ -38,7 +38,7 @@ async def nothing_comes(on: BusUnderTest, consumption) -> None:
         await waiting
 
 
-async def test_a_published_message_is_delivered_with_all_that_was_said(on):
+async def test_a_message_is_delivered_with_its_data_and_headers(on):
     session = await on.session()
     ack = await session.publish(pending("web-0"), b"pod", message_id="u.1.1", headers={"traceparent": "00-1-2-01"})
     assert (ack.stream, ack.sequence, ack.duplicate) == ("PENDING", 1, False)
@@ -49,7 +49,7 @@ async def test_a_published_message_is_delivered_with_all_that_was_said(on):
     assert delivery.time.tzinfo is not None
 
 
-async def test_the_publishers_headers_are_left_as_they_were(on):
+async def test_the_publishers_headers_are_not_changed(on):
     session = await on.session()
     headers = {"traceparent": "x"}
     await session.publish(pending("web-0"), b"", message_id="u.1.1", headers=headers)
@@ -70,19 +70,19 @@ async def test_a_message_id_is_forgotten_after_the_duplicate_window(on):
     assert not (await session.publish(pending("web-0"), b"pod", message_id="u.1.1")).duplicate
 
 
-async def test_a_subject_that_no_stream_takes_is_missing(on):
+async def test_a_subject_of_no_stream_is_missing(on):
     session = await on.session()
     with pytest.raises(MissingError, match=r"elsewhere\.x"):
         await session.publish("elsewhere.x", b"")
 
 
-async def test_a_message_above_the_limit_will_never_get_through(on):
+async def test_a_message_above_the_limit_is_refused(on):
     session = await on.session()
     with pytest.raises(TooLargeError):
         await session.publish(pending("web-0"), bytes(TEST_TOPOLOGY.message_bytes + 1))
 
 
-async def test_messages_come_in_stream_order(on):
+async def test_messages_arrive_in_stream_order(on):
     session = await on.session()
     for number in range(50):
         await session.publish(ranked(f"web-{number}"), b"")
@@ -102,7 +102,7 @@ async def test_an_acknowledged_message_is_gone(on):
     assert await session.last("PENDING", pending("web-0")) is None
 
 
-async def test_a_message_nobody_settles_comes_again_after_its_ack_wait(on):
+async def test_an_unsettled_message_is_redelivered_after_the_ack_wait(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
@@ -112,7 +112,7 @@ async def test_a_message_nobody_settles_comes_again_after_its_ack_wait(on):
         assert (again.sequence, again.delivered) == (1, 2)
 
 
-async def test_a_message_still_worked_on_does_not_come_again(on):
+async def test_a_message_in_progress_is_not_redelivered(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
@@ -123,7 +123,7 @@ async def test_a_message_still_worked_on_does_not_come_again(on):
         await nothing_comes(on, consumption)
 
 
-async def test_a_nak_without_delay_brings_the_message_back_at_once(on):
+async def test_a_nak_without_delay_redelivers_at_once(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
@@ -133,7 +133,7 @@ async def test_a_nak_without_delay_brings_the_message_back_at_once(on):
         assert again.delivered == 2
 
 
-async def test_a_nak_with_a_delay_brings_the_message_back_after_it(on):
+async def test_a_nak_with_a_delay_redelivers_after_it(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=4) as consumption:
@@ -144,7 +144,7 @@ async def test_a_nak_with_a_delay_brings_the_message_back_after_it(on):
         assert (await take(consumption, 1))[0].delivered == 2
 
 
-async def test_a_settled_delivery_cannot_be_settled_otherwise(on):
+async def test_a_delivery_is_settled_once(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
@@ -186,7 +186,7 @@ async def test_a_newer_message_replaces_also_a_delivered_one(on):
     assert [stored.data async for stored in session.scan("PENDING", "berth.pending.>")] == [b"second"]
 
 
-async def test_no_more_than_the_hold_is_held(on):
+async def test_no_more_than_the_limit_is_unsettled(on):
     session = await on.session()
     for number in range(20):
         await session.publish(pending(f"web-{number}"), b"")
@@ -199,7 +199,7 @@ async def test_no_more_than_the_hold_is_held(on):
         await nothing_comes(on, consumption)
 
 
-async def test_every_message_comes_through_a_small_hold(on):
+async def test_every_message_is_delivered_with_a_small_limit(on):
     session = await on.session()
     for number in range(300):
         await session.publish(pending(f"web-{number}"), b"")
@@ -210,7 +210,7 @@ async def test_every_message_comes_through_a_small_hold(on):
             delivery.ack()
 
 
-async def test_messages_go_to_one_of_the_scorers_each(on):
+async def test_each_message_goes_to_one_scorer(on):
     one, two = await on.session("one"), await on.session("two")
     async with (
         one.consume("PENDING", "scorer", max_unacked=4) as first,
@@ -222,7 +222,7 @@ async def test_messages_go_to_one_of_the_scorers_each(on):
     assert sorted(delivery.sequence for delivery in got) == list(range(1, 9))
 
 
-async def test_what_a_scorer_had_taken_goes_to_another_when_its_session_is_lost(on):
+async def test_unsettled_messages_of_a_lost_session_go_to_another_scorer(on):
     one, two = await on.session("one"), await on.session("two")
     await one.publish(pending("web-0"), b"")
     async with one.consume("PENDING", "scorer", max_unacked=4) as consumption:
@@ -236,7 +236,7 @@ async def test_what_a_scorer_had_taken_goes_to_another_when_its_session_is_lost(
         assert (await take(consumption, 1))[0].delivered == 2
 
 
-async def test_what_nobody_took_goes_to_another_at_once_when_a_scorer_leaves(on):
+async def test_unread_messages_of_a_leaving_scorer_go_to_another_at_once(on):
     session = await on.session()
     for number in range(4):
         await session.publish(pending(f"web-{number}"), b"")
@@ -247,7 +247,7 @@ async def test_what_nobody_took_goes_to_another_at_once_when_a_scorer_leaves(on)
         assert sorted(delivery.sequence for delivery in await take(consumption, 3)) == [2, 3, 4]
 
 
-async def test_a_consumer_that_is_deleted_ends_the_consumption(on):
+async def test_deleting_the_consumer_ends_its_deliveries(on):
     session = await on.session()
     await session.create_consumer("RANKED", "binder-1")
     async with session.consume("RANKED", "binder-1", max_unacked=4) as consumption:
@@ -258,14 +258,14 @@ async def test_a_consumer_that_is_deleted_ends_the_consumption(on):
             await waiting
 
 
-async def test_a_consumer_that_is_not_there_cannot_be_consumed(on):
+async def test_a_missing_consumer_cannot_be_consumed(on):
     session = await on.session()
     with pytest.raises(MissingError, match="binder-7"):
         async with session.consume("RANKED", "binder-7", max_unacked=4) as consumption:
             await take(consumption, 1)
 
 
-async def test_a_second_binder_is_refused_while_the_first_one_takes_the_stream(on):
+async def test_a_second_consumer_of_a_work_queue_is_refused(on):
     session = await on.session()
     await session.create_consumer("RANKED", "binder-1")
     with pytest.raises(BusRefusedError, match="delete"):
@@ -275,7 +275,7 @@ async def test_a_second_binder_is_refused_while_the_first_one_takes_the_stream(o
     assert await session.consumers("RANKED") == ["binder-2"]
 
 
-async def test_creating_and_deleting_a_consumer_twice_is_as_good_as_once(on):
+async def test_creating_and_deleting_a_consumer_are_idempotent(on):
     session = await on.session()
     await session.create_consumer("RANKED", "binder-1")
     await session.create_consumer("RANKED", "binder-1")
@@ -285,7 +285,7 @@ async def test_creating_and_deleting_a_consumer_twice_is_as_good_as_once(on):
     assert await session.consumers("RANKED") == []
 
 
-async def test_a_consumer_that_nobody_declared_is_refused(on):
+async def test_an_undeclared_consumer_is_refused(on):
     session = await on.session()
     with pytest.raises(BusRefusedError, match="nobody-knows"):
         await session.create_consumer("RANKED", "nobody-knows")
@@ -314,7 +314,7 @@ async def stored_sequences(session):
     return [stored.sequence async for stored in session.scan("RANKED", "berth.ranked.>")]
 
 
-async def test_looking_through_shows_thousands_of_messages_in_order_delivered_ones_too(on):
+async def test_a_scan_has_thousands_of_messages_in_order_delivered_ones_too(on):
     session = await on.session()
     for start in range(0, 5000, 500):
         await asyncio.gather(*(session.publish(pending(f"web-{n}"), b"%d" % n) for n in range(start, start + 500)))
@@ -327,12 +327,12 @@ async def test_looking_through_shows_thousands_of_messages_in_order_delivered_on
     assert [stored.sequence for stored in rest] == list(range(4991, 5001))
 
 
-async def test_looking_through_an_empty_stream_shows_nothing(on):
+async def test_a_scan_of_an_empty_stream_is_empty(on):
     session = await on.session()
     assert [stored async for stored in session.scan("RANKED", "berth.ranked.>")] == []
 
 
-async def test_looking_through_takes_only_what_the_filter_takes(on):
+async def test_a_scan_has_only_what_the_filter_matches(on):
     session = await on.session()
     for namespace in ("a", "b", "a"):
         await session.publish(f"berth.decision.berth.{namespace}.web", b"", headers={"Berth-Outcome": namespace})
@@ -354,13 +354,13 @@ async def test_the_last_message_of_a_subject(on):
 
 
 @pytest.mark.parametrize("subject", ["", "berth.pending.a b", "berth.pending.\r\nPUB x 0"])
-async def test_what_is_no_subject_is_refused(on, subject):
+async def test_an_invalid_subject_is_refused(on, subject):
     session = await on.session()
     with pytest.raises(BusRefusedError):
         await session.publish(subject, b"")
 
 
-async def test_a_delivery_is_settled_also_after_its_consumption_was_left(on):
+async def test_a_delivery_can_be_settled_after_consuming_ended(on):
     session = await on.session()
     await session.publish(pending("web-0"), b"")
     async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:

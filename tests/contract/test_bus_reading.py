@@ -1,4 +1,4 @@
-"""What the port promises of followers and buckets, on the bus in memory and on a real nats-server."""
+"""What a bus must do for readers and buckets, on the bus in memory and on a real nats-server."""
 
 import asyncio
 from datetime import timedelta
@@ -50,7 +50,7 @@ async def publish_decisions(on: BusUnderTest, first: int, end: int) -> None:
         await session.publish(decision("web"), b"%d" % number)
 
 
-async def test_a_follower_reads_from_the_beginning_and_then_on(on):
+async def test_a_reader_starts_at_the_beginning_and_continues(on):
     session = await on.session()
     await publish_decisions(on, 1, 6)
     async with session.read_stream("DECISIONS") as following:
@@ -61,14 +61,14 @@ async def test_a_follower_reads_from_the_beginning_and_then_on(on):
         assert following.position == 7
 
 
-async def test_a_follower_of_an_empty_stream_is_caught_up_at_once(on):
+async def test_a_reader_of_an_empty_stream_is_caught_up_at_once(on):
     session = await on.session()
     async with session.read_stream("DECISIONS") as following:
         assert following.caught_up.is_set()
         assert following.position == 0
 
 
-async def test_a_follower_goes_on_after_a_sequence(on):
+async def test_a_reader_starts_after_a_sequence(on):
     session = await on.session()
     await publish_decisions(on, 1, 6)
     async with session.read_stream("DECISIONS", after=3) as following:
@@ -78,7 +78,7 @@ async def test_a_follower_goes_on_after_a_sequence(on):
         assert following.position == 5
 
 
-async def test_a_sequence_that_the_stream_never_had_is_refused(on):
+async def test_a_sequence_beyond_the_stream_is_refused(on):
     session = await on.session()
     await publish_decisions(on, 1, 3)
     with pytest.raises(BusRefusedError, match="500"):
@@ -86,7 +86,7 @@ async def test_a_sequence_that_the_stream_never_had_is_refused(on):
             pass
 
 
-async def test_a_follower_reads_what_is_younger_than_an_age(on):
+async def test_a_reader_starts_from_a_time_ago(on):
     session = await on.session()
     await publish_decisions(on, 1, 3)
     await on.pass_time(timedelta(seconds=1))
@@ -96,7 +96,7 @@ async def test_a_follower_reads_what_is_younger_than_an_age(on):
         assert following.position == 4
 
 
-async def test_a_follower_reads_only_what_its_filters_take(on):
+async def test_a_reader_reads_only_what_its_filters_match(on):
     session = await on.session()
     for subject in ("a.x", "b.x", "c.x", "a.y"):
         await session.publish(f"berth.decision.berth.{subject}", b"")
@@ -105,14 +105,14 @@ async def test_a_follower_reads_only_what_its_filters_take(on):
         assert [stored.sequence for stored in await read_to_the_end(following)] == [1, 2, 4]
 
 
-async def test_a_missing_stream_cannot_be_followed(on):
+async def test_a_missing_stream_cannot_be_read(on):
     session = await on.session()
     with pytest.raises(MissingError, match="NOWHERE"):
         async with session.read_stream("NOWHERE"):
             pass
 
 
-async def test_a_lost_session_ends_the_following(on):
+async def test_a_lost_session_ends_its_readers(on):
     session = await on.session()
     async with session.read_stream("DECISIONS") as following:
         waiting = asyncio.ensure_future(read(following, 1))
@@ -122,7 +122,7 @@ async def test_a_lost_session_ends_the_following(on):
             await waiting
 
 
-async def test_two_thousand_messages_are_followed_in_order_while_they_are_written(on):
+async def test_two_thousand_messages_are_read_in_order_while_published(on):
     session = await on.session()
     async with session.read_stream("DECISIONS") as following:
 
@@ -136,7 +136,7 @@ async def test_two_thousand_messages_are_followed_in_order_while_they_are_writte
     assert [stored.sequence for stored in found] == list(range(1, 2001))
 
 
-async def test_a_bucket_is_followed_by_its_last_values_then_its_changes(on):
+async def test_a_bucket_is_read_by_last_values_then_changes(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"1")
     await session.put("cluster", "node.b", b"1")
@@ -157,7 +157,7 @@ async def test_a_bucket_is_followed_by_its_last_values_then_its_changes(on):
         assert following.position == 5
 
 
-async def test_a_bucket_is_followed_by_kind_of_key(on):
+async def test_a_bucket_is_read_by_a_filter_on_keys(on):
     session = await on.session()
     for key in ("node.a", "pod.u1", "node.b", "watermark.pod"):
         await session.put("cluster", key, b"")
@@ -166,7 +166,7 @@ async def test_a_bucket_is_followed_by_kind_of_key(on):
         assert following.position == 4  # nothing of its kind is still to come up to there
 
 
-async def test_a_marker_that_is_still_there_is_read_as_a_removal(on):
+async def test_a_marker_is_read_as_a_removal(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"1")
     await session.purge("cluster", "node.a")
@@ -174,7 +174,7 @@ async def test_a_marker_that_is_still_there_is_read_as_a_removal(on):
         assert [(entry.key, entry.data) for entry in await read_to_the_end(following)] == [("node.a", None)]
 
 
-async def test_a_key_whose_marker_has_expired_is_not_mentioned(on):
+async def test_a_key_whose_marker_has_expired_is_not_read(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"1")
     await session.put("cluster", "node.b", b"1")
@@ -187,7 +187,7 @@ async def test_a_key_whose_marker_has_expired_is_not_mentioned(on):
         assert [entry.key for entry in await read(following, 1)] == ["node.c"]
 
 
-async def test_an_expiring_marker_is_no_news_to_a_follower(on):
+async def test_an_expiring_marker_is_not_reported_to_a_reader(on):
     session = await on.session()
     async with session.read_bucket("cluster") as following:
         await session.put("cluster", "node.a", b"1")
@@ -199,7 +199,7 @@ async def test_an_expiring_marker_is_no_news_to_a_follower(on):
         assert [(entry.key, entry.sequence) for entry in await read(following, 1)] == [("node.b", 3)]
 
 
-async def test_a_key_is_read_as_it_stands(on):
+async def test_a_key_has_its_last_value(on):
     session = await on.session()
     assert await session.get("cluster", "node.a") is None
     sequence = await session.put("cluster", "node.a", b"1")
@@ -208,7 +208,7 @@ async def test_a_key_is_read_as_it_stands(on):
     assert (entry.key, entry.data, entry.sequence) == ("node.a", b"1", sequence)
 
 
-async def test_an_empty_value_is_no_removal(on):
+async def test_an_empty_value_is_not_a_removal(on):
     session = await on.session()
     await session.put("cluster", "node.a", b"")
     entry = await session.get("cluster", "node.a")

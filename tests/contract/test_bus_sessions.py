@@ -1,4 +1,4 @@
-"""What the port promises of sessions, declarations and plain subscriptions, in memory and on a real nats-server."""
+"""What a bus must do for sessions, declarations and plain subscriptions, in memory and on a real nats-server."""
 
 import asyncio
 
@@ -67,7 +67,7 @@ async def test_closing_sends_what_was_acknowledged(on):
     assert await other.last("PENDING", "berth.pending.berth.default.web") is None
 
 
-async def test_a_plain_subscription_hears_what_passes(on):
+async def test_a_plain_subscription_receives_new_messages(on):
     session, other = await on.session("one"), await on.session("two")
     heard: asyncio.Queue = asyncio.Queue()
     await session.subscribe("berth.ranked.>", lambda *message: heard.put_nowait(message))

@@ -1,4 +1,4 @@
-"""The messages of a pod's way on both buses: where they lie, what makes a repeat harmless, what travels along."""
+"""The messages of each stage on both buses: their subjects, message ids and headers."""
 
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending, Ranked, decode
 from berth.api.meta import ObjectMeta
@@ -29,7 +29,7 @@ async def read(session, stream: str, subject: str):
     return stored
 
 
-async def test_a_pending_pod_lies_on_its_subject_once_per_attempt(on):
+async def test_a_pending_pod_is_stored_once_per_attempt(on):
     session = await on.session()
     message = Pending(attempt="u.1.1", profile="p.q", pod=POD)
     first = await publish_pending(session, message, headers=HEADERS)
@@ -60,13 +60,13 @@ async def test_a_decision_shows_its_outcome_in_a_header(on):
     assert decode(stored.data, Decision) == decision(Outcome.BOUND)
 
 
-async def test_each_repeat_of_waiting_is_heard(on):
+async def test_each_repeat_of_waiting_is_stored(on):
     session = await on.session()
     acks = [await publish_decision(session, decision(Outcome.WAITING, repeat)) for repeat in (0, 1, 2, 2)]
     assert [ack.duplicate for ack in acks] == [False, False, False, True]
 
 
-async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
+async def test_a_dead_letter_about_a_pod_is_on_the_pods_subject(on):
     session = await on.session()
     letter = DeadLetter(subject="berth.pending.p=2Eq.default.web.0", reason="garbage", service="scorer", payload="x")
     await publish_dead_letter(session, letter)
@@ -75,7 +75,7 @@ async def test_a_letter_about_a_pods_message_lies_where_the_pod_is_followed(on):
     assert [decode(stored.data, DeadLetter) for stored in found] == [letter]
 
 
-async def test_any_other_letter_lies_under_its_service_and_is_cut_to_a_readable_length(on):
+async def test_any_other_dead_letter_is_on_its_services_subject_and_cut(on):
     session = await on.session()
     letter = DeadLetter(subject="elsewhere", reason="garbage", service="scorer", payload="x" * 2_000_000)
     await publish_dead_letter(session, letter)

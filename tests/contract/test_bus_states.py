@@ -1,4 +1,4 @@
-"""What the port promises of looking at streams, consumers and services, in memory and on a real nats-server."""
+"""What a bus must do for the state of streams, consumers and services, in memory and on a real nats-server."""
 
 import asyncio
 from datetime import timedelta
@@ -23,7 +23,7 @@ async def test_an_empty_stream_has_no_oldest_message(on):
     assert (state.stream, state.messages, state.first_time, state.consumers) == ("DECISIONS", 0, None, ())
 
 
-async def test_the_age_of_the_oldest_message_is_told_by_the_servers_clock(on):
+async def test_the_age_of_the_oldest_message_is_by_the_servers_clock(on):
     session = await on.session()
     await session.publish("berth.decision.berth.default.web", b"first")
     await on.pass_time(timedelta(seconds=0.3))
@@ -52,13 +52,13 @@ async def test_a_message_is_undelivered_then_unacknowledged_then_redelivered_the
         assert scorer(await session.state("PENDING")) == (0, 0, 0)
 
 
-async def test_the_state_of_a_stream_that_is_not_there_is_refused(on):
+async def test_a_missing_stream_has_no_state(on):
     session = await on.session()
     with pytest.raises(MissingError, match="stream not found"):
         await session.state("NOBODY")
 
 
-async def test_services_are_present_with_their_identity_and_stats(on):
+async def test_services_are_listed_with_their_identity_and_stats(on):
     watcher, scorer, other = [await on.session(name) for name in ("watcher", "scorer", "other")]
     await scorer.register("scorer", identity="host_1_scorer-1", version="1.2.3", stats=lambda: {"answered": 7})
     await watcher.register("watcher", identity="host_1_watcher", version="1.2.3", stats=dict)
@@ -71,5 +71,5 @@ async def test_services_are_present_with_their_identity_and_stats(on):
     assert [one.service for one in await other.services()] == ["watcher"]
 
 
-async def test_nobody_is_present_on_a_bus_without_services(on):
+async def test_a_bus_without_services_lists_none(on):
     assert await (await on.session()).services() == []

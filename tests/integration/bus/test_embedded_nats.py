@@ -1,4 +1,4 @@
-"""The embedded NATS server: on the port where everybody looks, and never somebody else's."""
+"""The embedded NATS server: on the default port, and never confused with another server."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A session on a real nats-server that is killed, restarted, paused, emptied or set up otherwise than declared."""
+"""A session on a real nats-server that is killed, restarted, paused, emptied or configured otherwise than declared."""
 
 import asyncio
 import time
@@ -78,7 +78,7 @@ async def test_consuming_and_following_end_when_the_server_dies(session, own_nat
         assert [type(result) for result in results] == [BusLostError, BusLostError]
 
 
-async def test_a_server_that_stops_answering_is_found_out(own_nats_server):
+async def test_a_server_that_stops_answering_is_detected(own_nats_server):
     settings = settings_for(own_nats_server, ping_interval=QUICK, ping_timeout=QUICK)
     session = await NatsBus(settings).connect(name="test")
     own_nats_server.pause()
@@ -92,7 +92,7 @@ async def test_a_server_that_stops_answering_is_found_out(own_nats_server):
     own_nats_server.go_on()
 
 
-async def test_the_silence_of_a_server_is_found_out_also_with_full_buffers(own_nats_server):
+async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server):
     settings = settings_for(own_nats_server, ping_interval=QUICK, ping_timeout=QUICK)
     session = await NatsBus(settings).connect(name="test")
     await session.apply()
@@ -117,7 +117,7 @@ async def test_a_publish_without_an_answer_ends_and_leaves_the_session(own_nats_
     await session.close()
 
 
-async def test_a_server_that_never_says_hello_is_not_reachable():
+async def test_a_server_that_never_sends_info_is_not_reachable():
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -129,7 +129,7 @@ async def test_a_server_that_never_says_hello_is_not_reachable():
             await NatsBus(settings).connect(name="test")
 
 
-async def test_nobody_there_is_said_with_the_address():
+async def test_an_unreachable_server_is_named_by_its_address():
     with pytest.raises(BusLostError, match=r"nats://127\.0\.0\.1:1 as 'test'.*Connect call failed"):
         await NatsBus(BusSettings(servers=("nats://127.0.0.1:1",))).connect(name="test")
 
@@ -182,7 +182,7 @@ async def test_two_that_apply_at_once_agree_on_the_bus_id(own_nats_server):
     await two.close()
 
 
-async def test_what_differs_from_the_declaration_is_named_with_both_values_and_mended(session, own_nats_server):
+async def test_differences_are_named_with_both_values_and_applied(session, own_nats_server):
     other = NatsBus(settings_for(own_nats_server, topology=TopologySettings()))
     stranger = await other.connect(name="other")
     with pytest.raises(BusRefusedError) as caught:
@@ -196,7 +196,7 @@ async def test_what_differs_from_the_declaration_is_named_with_both_values_and_m
     await stranger.close()
 
 
-async def test_what_the_server_cannot_change_is_refused_with_its_words(session, own_nats_server):
+async def test_what_the_server_cannot_change_is_refused_with_its_reason(session, own_nats_server):
     in_memory = replace(TEST_TOPOLOGY, storage="memory")
     stranger = await NatsBus(settings_for(own_nats_server, topology=in_memory)).connect(name="other")
     with pytest.raises(BusRefusedError, match="storage"):
@@ -212,7 +212,7 @@ async def test_three_replicas_on_one_server_are_refused(own_nats_server):
     await session.close()
 
 
-async def test_a_message_above_the_servers_limit_will_never_get_through(session):
+async def test_a_message_above_the_servers_limit_is_refused(session):
     with pytest.raises(TooLargeError, match="8388608"):
         await session.publish(PENDING, bytes(8 * 1024 * 1024 + 1))
     assert not session.lost.is_set()
@@ -244,7 +244,7 @@ async def test_a_subject_that_breaks_the_protocol_is_refused_and_the_session_sta
     ],
     ids=range(7),
 )
-async def test_garbage_in_headers_is_read_like_anything_else(session, own_nats_server, head):
+async def test_malformed_headers_do_not_end_the_session(session, own_nats_server, head):
     heard = asyncio.Event()
     await session.subscribe("berth.pending.>", lambda *_: heard.set())
     await publish_raw(own_nats_server, PENDING, head, b"data")
@@ -273,7 +273,7 @@ async def publish_raw(server: NatsServer, subject: str, head: bytes, data: bytes
         await writer.wait_closed()
 
 
-async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session):
+async def test_a_reader_whose_consumer_is_deleted_continues(session):
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
         for number in range(1, 6):
@@ -283,7 +283,7 @@ async def test_a_follower_whose_consumer_is_deleted_goes_on_where_it_was(session
             await session.delete_consumer("DECISIONS", consumer)
 
 
-async def test_a_follower_reads_again_what_it_missed(session):
+async def test_a_reader_reads_missed_messages_again(session):
     """Messages that were lost on the way leave a gap in the consumer's numbers."""
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
@@ -300,7 +300,7 @@ async def test_a_follower_reads_again_what_it_missed(session):
     assert found == [1, 2, 3]
 
 
-async def test_a_follower_notices_that_its_last_message_was_lost(session):
+async def test_a_reader_notices_that_its_last_message_was_lost(session):
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         await session.publish("berth.decision.berth.default.web", b"1")
         while not following._pull.buffer:
@@ -310,7 +310,7 @@ async def test_a_follower_notices_that_its_last_message_was_lost(session):
         assert [stored.sequence for stored in await anext(following.batches())] == [1]
 
 
-async def test_a_stream_that_was_made_anew_ends_the_session_of_its_follower(session):
+async def test_a_recreated_stream_ends_its_readers_session(session):
     await session.publish("berth.decision.berth.default.web", b"1")
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()

@@ -1,4 +1,4 @@
-"""TLS to a real nats-server: the certificate is checked, and nothing is said to a server without TLS."""
+"""TLS to a real nats-server: the certificate is checked, and a server without TLS gets no credentials."""
 
 import shutil
 import subprocess
@@ -44,13 +44,13 @@ async def test_a_session_over_tls(tls_server, certificate):
     await session.close()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tls_server):
+async def test_a_certificate_of_an_unknown_authority_is_refused(tls_server):
     settings = BusSettings(servers=(tls_server.address,), tls=TlsSettings())
     with pytest.raises(BusLostError, match="certificate"):
         await NatsBus(settings).connect(name="test")
 
 
-async def test_a_server_without_tls_is_told_nothing(shared_nats_server, certificate):
+async def test_a_server_without_tls_gets_no_credentials(shared_nats_server, certificate):
     settings = BusSettings(
         servers=(shared_nats_server.address,),
         tls=TlsSettings(authority_file=certificate),
@@ -73,12 +73,12 @@ async def test_a_server_without_tls_is_told_nothing(shared_nats_server, certific
     ],
     ids=["authority", "certificate", "credentials", "seed"],
 )
-async def test_a_file_that_is_not_there_is_named_before_anybody_connects(settings):
+async def test_a_missing_file_is_named_before_connecting(settings):
     with pytest.raises(BusRefusedError, match=r"/nowhere/.*no such file"):
         await NatsBus(settings).connect(name="test")
 
 
-async def test_a_file_that_is_no_certificate_is_refused(tmp_path):
+async def test_a_file_without_certificate_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("nonsense")
     settings = BusSettings(tls=TlsSettings(authority_file=tmp_path / "ca.pem"), connect_timeout=timedelta(seconds=1))
     with pytest.raises(BusRefusedError, match="connecting"):

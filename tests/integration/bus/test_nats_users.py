@@ -109,7 +109,7 @@ async def test_a_user_may_not_publish_one_thing_more(applied, user, subject):
 
 
 @pytest.mark.parametrize(("user", "subject"), each(ONE_MORE_TO_HEAR))
-async def test_a_user_may_not_hear_one_thing_more(applied, user, subject):
+async def test_a_user_may_not_subscribe_to_one_thing_more(applied, user, subject):
     session = await session_of(applied, user)
     with pytest.raises(BusRefusedError, match="give this user the permission"):
         await session.subscribe(subject, print)
@@ -123,7 +123,7 @@ async def test_every_service_may_see_that_the_bus_is_as_declared(applied, user):
     await session.close()
 
 
-async def test_people_hear_pods_and_services_and_may_put_facts(applied):
+async def test_people_see_pods_and_services_and_may_put_facts(applied):
     session = await session_of(applied, "people")
     await session.subscribe("berth.*.*.default.web-0", print)
     await session.put("facts", "rack.node-1", b"{}")

@@ -1,4 +1,4 @@
-"""What befalls the bus in memory when a test or a simulation wants it to."""
+"""Faults and time of the bus in memory, as a test causes them."""
 
 import asyncio
 from datetime import timedelta
@@ -73,7 +73,7 @@ async def test_a_stopped_bus_is_not_reachable_and_keeps_its_store(bus):
     assert await again.last("PENDING", PENDING) is not None
 
 
-async def test_what_was_lent_comes_again_by_the_clock_that_was_handed_in(bus, clock):
+async def test_unsettled_messages_are_redelivered_by_the_given_clock(bus, clock):
     session = await applied(bus)
     await session.publish(PENDING, b"pod")
     async with session.consume("PENDING", "scorer", max_unacked=1) as consumption:
@@ -112,7 +112,7 @@ async def test_the_same_run_gives_the_same_times_and_sequences():
     assert await run() == await run()
 
 
-def test_a_manual_clock_calls_back_in_the_order_of_the_moments():
+def test_a_manual_clock_calls_back_in_order_of_time():
     clock, calls = ManualClock(), []
     began = clock.now()
     clock.call_at(began + timedelta(seconds=2), lambda: calls.append(("second", clock.now() - began)))

@@ -1,4 +1,4 @@
-"""Subjects and the filters that take them, as nats-server matches them."""
+"""Filters match subjects as on nats-server."""
 
 import pytest
 
@@ -28,10 +28,10 @@ from harness.fakes.memory_streams import matches, matches_any
         ("berth.*.*.default.web.0", "berth.ranked.p.default.web.0", True),
     ],
 )
-def test_a_filter_takes_what_the_server_takes(one, subject, taken):
+def test_a_filter_matches_as_on_the_server(one, subject, taken):
     assert matches(one)(subject) is taken
 
 
-def test_several_filters_take_what_one_of_them_takes():
+def test_several_filters_match_what_one_of_them_matches():
     test = matches_any(("a.>", "b.*"))
     assert [test(subject) for subject in ("a.x.y", "b.x", "b.x.y", "c")] == [True, True, False, False]
