@@ -1,6 +1,6 @@
 """The few names, labels and selectors of which random clusters are made: so few that everything meets everything.
 
-Random volumes, claims, classes, drivers, budgets, services and controllers: every further kind that plugins read.
+Random volumes, claims, classes, drivers, budgets, services and controllers: every kind that only plugins read.
 
 Names are few, so that claims find volumes, volumes find claims, and pods find both.
 """
@@ -365,7 +365,7 @@ BY_KIND: Mapping[str, st.SearchStrategy[Any]] = {
     "volumeattachment": attachments,
     "poddisruptionbudget": budgets,
 }
-"""What there is of each further kind, by berth's word for it."""
+"""What there is of each of these kinds, by berth's word for it."""
 
 _STORAGE = ("pv", "pvc", "storageclass")
 

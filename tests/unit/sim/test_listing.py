@@ -2,7 +2,7 @@ import pytest
 
 from berth.sim.kinds import EVENTS, NODES, PODS
 from berth.sim.listing import parse, parse_labels
-from berth.sim.status import ApiError
+from berth.sim.status import StatusError
 
 WEB = {
     "metadata": {"name": "web", "namespace": "default", "labels": {"tier": "front", "empty": ""}},
@@ -42,7 +42,7 @@ def test_label_selector_means_an_object_or_not(text: str, *, is_meant: bool):
 
 @pytest.mark.parametrize("text", ["a in b", "a b", "a=b=c", "a in (b", "=b", "a notin", "!!a"])
 def test_label_selector_that_cannot_be_read_is_a_bad_request(text: str):
-    with pytest.raises(ApiError, match="unable to parse requirement"):
+    with pytest.raises(StatusError, match="unable to parse requirement"):
         parse_labels(text)
 
 
@@ -79,6 +79,6 @@ def test_event_is_selected_by_what_it_is_about():
     [("spec.colour=red", "field label not supported: spec.colour"), ("spec.nodeName", "invalid selector")],
 )
 def test_field_selector_that_is_not_served_is_a_bad_request(text: str, message: str):
-    with pytest.raises(ApiError, match=message) as caught:
+    with pytest.raises(StatusError, match=message) as caught:
         parse(PODS, "", text)
     assert caught.value.code == 400

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from berth.sim.patch import JSON, MERGE, STRATEGIC, apply, json_patch, merge, strategic_merge
-from berth.sim.status import ApiError
+from berth.sim.status import StatusError
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_json_patch_does_one_operation(operation: dict, expected: dict):
     ],
 )
 def test_json_patch_that_does_not_apply_is_a_bad_request(operation: object):
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         json_patch({"a": 1, "list": []}, [operation])
     assert caught.value.code == 400
 

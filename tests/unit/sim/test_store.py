@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.sim.kinds import EVENTS, NEW_EVENTS, NODES, PODS
-from berth.sim.status import ApiError
+from berth.sim.status import StatusError
 from berth.sim.store import Store, Table
 
 NAMES = st.sampled_from("abcd")
@@ -58,10 +58,10 @@ def test_history_is_bounded_and_older_readers_are_expired():
     store = Store(history=2)
     revisions = [write(store, "a", number=number) for number in range(4)]
     assert len(store.table(PODS).since(revisions[1])) == 2
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(StatusError) as caught:
         store.table(PODS).since(revisions[0])
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         store.table(PODS).as_of(revisions[0])
 
 
@@ -80,7 +80,7 @@ def test_compaction_expires_every_revision_but_the_present():
     store.compact()
     assert store.table(PODS).since(present) == []
     assert state(store.table(PODS), present) == [("a", old), ("b", present)]
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         store.table(PODS).since(old)
 
 

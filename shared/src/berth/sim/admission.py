@@ -22,7 +22,7 @@ from berth.sim.kinds import (
     STORAGE_CLASSES,
     SimulatedKind,
 )
-from berth.sim.status import ApiError, JsonObject, bad_request, forbidden, invalid
+from berth.sim.status import JsonObject, StatusError, bad_request, forbidden, invalid
 from berth.sim.store import Store
 
 _PENDING: JsonObject = {"phase": "Pending"}
@@ -96,7 +96,7 @@ def check_metadata(kind: SimulatedKind, value: JsonObject) -> None:
     """Check the name and the shape of the metadata.
 
     Raises:
-        ApiError: 400 or 422, as the real server says it.
+        StatusError: 400 or 422, as the real server says it.
     """
     metadata = value["metadata"]
     name = metadata.get("name") or ""
@@ -119,7 +119,7 @@ def admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
     """Return a new object with its defaults.
 
     Raises:
-        ApiError: 403 or 422, the object is not acceptable.
+        StatusError: 403 or 422, the object is not acceptable.
     """
     return with_condition_times(kind, _admit(store, kind, value))
 
@@ -264,7 +264,7 @@ def check_update(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> 
     """Refuse a change of what may not change: of a pod's spec nearly everything, its node above all.
 
     Raises:
-        ApiError: 422.
+        StatusError: 422.
     """
     if kind is not PODS or before["spec"] is after["spec"]:
         return
@@ -294,12 +294,12 @@ def check_namespace(store: Store, kind: SimulatedKind, namespace: str, name: str
     """Refuse a new object in a namespace that does not exist or is being terminated.
 
     Raises:
-        ApiError: 404 or 403.
+        StatusError: 404 or 403.
     """
     found = store.table(NAMESPACES).items.get(("", namespace))
     if found is None:
         details = {"name": namespace, "kind": "namespaces"}
-        raise ApiError(404, "NotFound", f'namespaces "{namespace}" not found', details)
+        raise StatusError(404, "NotFound", f'namespaces "{namespace}" not found', details)
     if "deletionTimestamp" in found.value["metadata"]:
         cause = {
             "reason": "NamespaceTerminating",

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from berth.sim.routes import Route
-from berth.sim.status import ApiError, JsonObject, bad_request
+from berth.sim.status import JsonObject, StatusError, bad_request
 from berth.sim.store import Store
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
@@ -136,7 +136,7 @@ class Faults:
         """Let the faults that meet a request happen; return whether its answer is to be lost.
 
         Raises:
-            ApiError: the answer that a fault gives in place of the server's.
+            StatusError: the answer that a fault gives in place of the server's.
         """
         is_lost = False
         for fault in [armed for armed in self._armed if armed.meets(verb, route.resource)]:
@@ -159,27 +159,27 @@ async def _happen(fault: Armed, verb: Verb, route: Route) -> bool:
         case Delay(seconds=seconds):
             await asyncio.sleep(seconds)
         case Fail(status=status, message=message):
-            raise ApiError(status, _REASONS.get(status, ""), message)
+            raise StatusError(status, _REASONS.get(status, ""), message)
         case Reject(user=user):
             raise _missing_right(user, verb, route)
     return isinstance(fault, LoseAnswer)
 
 
-def _missing_right(user: str, verb: Verb, route: Route) -> ApiError:
+def _missing_right(user: str, verb: Verb, route: Route) -> StatusError:
     """403 in the words of RBAC."""
     kind, name = route.kind, route.name
     scope = f'in the namespace "{route.namespace}"' if route.namespace else "at the cluster scope"
     subject = f'{kind.resource} "{name}"' if name else kind.resource
     cannot = f'User "{user}" cannot {verb} resource "{route.resource}" in API group "{kind.group}" {scope}'
     details = {**({"name": name} if name else {}), **({"group": kind.group} if kind.group else {}), "kind": kind.plural}
-    return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", f"{subject} is forbidden: {cannot}", details)
+    return StatusError(HTTPStatus.FORBIDDEN, "Forbidden", f"{subject} is forbidden: {cannot}", details)
 
 
 def decode(body: bytes) -> list[Fault]:
     """Read what `POST /sim/faults` was sent: one fault or a list of them.
 
     Raises:
-        ApiError: 400, it is no fault.
+        StatusError: 400, it is no fault.
     """
     try:
         decoded: Fault | list[Fault] = msgspec.json.decode(body, type=Fault | list[Fault])

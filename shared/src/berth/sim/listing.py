@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from berth.sim.kinds import FieldPath, SimulatedKind
-from berth.sim.status import ApiError, JsonObject, bad_request, expired, future_version
+from berth.sim.status import JsonObject, StatusError, bad_request, expired, future_version
 from berth.sim.store import Store, StoredObject
 
 Operator = Literal["=", "!=", "in", "notin", "exists", "!"]
@@ -104,7 +104,7 @@ def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Sele
     """Return the selector of a request.
 
     Raises:
-        ApiError: 400, it cannot be parsed or names a field that the kind cannot be selected by.
+        StatusError: 400, it cannot be parsed or names a field that the kind cannot be selected by.
     """
     return Selector(labels=parse_labels(label_selector), fields=parse_fields(kind, field_selector))
 
@@ -142,7 +142,7 @@ _LABEL_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], LabelRequir
 )
 
 
-def _unparseable(text: str) -> ApiError:
+def _unparseable(text: str) -> StatusError:
     return bad_request(
         f"unable to parse requirement: {text!r}: want `k=v`, `k!=v`, `k in (a,b)`, `k notin (a)`, `k`, `!k`"
     )
@@ -225,7 +225,7 @@ def list_options(kind: SimulatedKind, query: Mapping[str, str]) -> ListOptions:
     """Read the query of a LIST.
 
     Raises:
-        ApiError: 400 or 422.
+        StatusError: 400 or 422.
     """
     version = query.get("resourceVersion", "")
     match = query.get("resourceVersionMatch", "")
@@ -255,7 +255,7 @@ def integer(query: Mapping[str, str], name: str) -> int:
     """Return a number of the query; 0 when it is not there.
 
     Raises:
-        ApiError: 400.
+        StatusError: 400.
     """
     text = query.get(name) or "0"
     try:
@@ -268,7 +268,7 @@ def resource_version(text: str) -> int | None:
     """Return a resourceVersion as a number, None when there is none.
 
     Raises:
-        ApiError: 400.
+        StatusError: 400.
     """
     if not text:
         return None
@@ -278,12 +278,12 @@ def resource_version(text: str) -> int | None:
     return int(text)
 
 
-def _match_without_version() -> ApiError:
+def _match_without_version() -> StatusError:
     problem = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
     cause = {"reason": "FieldValueForbidden", "message": problem, "field": "resourceVersionMatch"}
     details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": [cause]}
     message = f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: {problem}'
-    return ApiError(422, "Invalid", message, details)
+    return StatusError(422, "Invalid", message, details)
 
 
 def _token(text: str) -> Token:
@@ -300,7 +300,7 @@ def list_page(store: Store, kind: SimulatedKind, namespace: str, options: ListOp
     """Return a page; every page of one list shows the state at the revision of its first.
 
     Raises:
-        ApiError: 410, that state is forgotten; 504, the revision asked for is still to come.
+        StatusError: 410, that state is forgotten; 504, the revision asked for is still to come.
     """
     revision = _revision(store, options)
     matching = [stored for stored in _snapshot(store, kind, options, revision) if _is_meant(stored, namespace, options)]
@@ -329,7 +329,7 @@ def _snapshot(store: Store, kind: SimulatedKind, options: ListOptions, revision:
         return table.as_of(revision)
     try:
         return table.as_of(revision)
-    except ApiError as exc:
+    except StatusError as exc:
         rest = msgspec.structs.replace(options.token, rv=_PRESENT)
         raise expired(_TOO_OLD, rest.encoded()) from exc
 

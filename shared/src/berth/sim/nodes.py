@@ -9,7 +9,7 @@ from typing import Any
 
 from berth.sim.kinds import NODES, PODS
 from berth.sim.resources import DeleteOptions, Resources, timestamp
-from berth.sim.status import ApiError, JsonObject
+from berth.sim.status import JsonObject, StatusError
 from berth.sim.store import Key, StoredObject, StoreEvent
 
 _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
@@ -89,7 +89,7 @@ class Kubelet:
     def _end(self, key: Key, uid: str) -> None:
         try:
             self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0, uid=uid))
-        except ApiError:
+        except StatusError:
             return  # somebody else ended it first
 
 

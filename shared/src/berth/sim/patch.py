@@ -37,7 +37,7 @@ def apply(content_type: str, value: Any, patch: Any) -> Any:
     """Return `value` with a patch of that content type applied.
 
     Raises:
-        ApiError: 400, the patch does not fit the object.
+        StatusError: 400, the patch does not fit the object.
         KeyError: the content type is not one of the three.
     """
     return {MERGE: merge, STRATEGIC: strategic_merge, JSON: json_patch}[content_type](value, patch)

@@ -11,7 +11,16 @@ from typing import Any, Literal
 from berth.sim import admission
 from berth.sim import store as events
 from berth.sim.kinds import NAMESPACES, NEW_EVENTS, NODES, PODS, SimulatedKind
-from berth.sim.status import ApiError, JsonObject, already_exists, bad_request, conflict, invalid, modified, not_found
+from berth.sim.status import (
+    JsonObject,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    modified,
+    not_found,
+)
 from berth.sim.store import Key, Store, StoredObject
 
 
@@ -28,27 +37,27 @@ def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: s
     """Refuse a PUT that means another object of the same name, or one that is not there any more.
 
     Raises:
-        ApiError: 409.
+        StatusError: 409.
     """
     known = before.value["metadata"]["uid"] if before is not None else ""
     if uid and uid != known:
         raise conflict(kind, key[1], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {known}")
 
 
-def version_required(kind: SimulatedKind, name: str) -> ApiError:
+def version_required(kind: SimulatedKind, name: str) -> StatusError:
     """422: an update that does not say which state it was made from."""
     problem = "Invalid value: 0: must be specified for an update"
     cause = {"reason": "FieldValueInvalid", "message": problem, "field": "metadata.resourceVersion"}
     details = {"name": name, "group": kind.group, "kind": kind.plural, "causes": [cause]}
     message = f'{kind.resource} "{name}" is invalid: metadata.resourceVersion: {problem}'
-    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
+    return StatusError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 
 def check_delete(kind: SimulatedKind, before: StoredObject, options: DeleteOptions) -> None:
     """Refuse a DELETE that means another object or another state of it.
 
     Raises:
-        ApiError: 409.
+        StatusError: 409.
     """
     metadata = before.value["metadata"]
     details = {"name": before.key[1], "kind": kind.name}
@@ -58,14 +67,14 @@ def check_delete(kind: SimulatedKind, before: StoredObject, options: DeleteOptio
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata['uid']}). "
             "The object might have been deleted and then recreated"
         )
-        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
+        raise StatusError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
     version = options.resource_version
     if version is not None and version != metadata["resourceVersion"]:
         why = (
             f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
             f"({metadata['resourceVersion']}). The object might have been modified"
         )
-        raise ApiError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
+        raise StatusError(HTTPStatus.CONFLICT, "Conflict", cannot + why, details)
 
 
 Part = Literal["", "status"]
@@ -117,7 +126,7 @@ class Resources:
         """Return an object.
 
         Raises:
-            ApiError: 404.
+            StatusError: 404.
         """
         stored = self.store.table(kind).items.get(key)
         if stored is None:
@@ -128,11 +137,11 @@ class Resources:
         """Keep a new object, named by itself or after its generateName.
 
         Raises:
-            ApiError: 400, 403, 404, 409 or 422.
+            StatusError: 400, 403, 404, 409 or 422.
         """
         value = incoming(kind, namespace, body)
         if value["metadata"].get("resourceVersion"):
-            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         name = self._name(kind, namespace, value["metadata"])
         value["metadata"] = self._new_metadata(kind, namespace, name, value["metadata"])
         if kind.namespaced:
@@ -172,7 +181,7 @@ class Resources:
         """Write a whole object; return it and whether it is new (leases and events may be made by a PUT).
 
         Raises:
-            ApiError: 400, 404, 409 or 422.
+            StatusError: 400, 404, 409 or 422.
         """
         value = incoming(kind, key[0], body)
         named = value["metadata"].get("name")
@@ -198,7 +207,7 @@ class Resources:
         """Write what a patch makes of an object.
 
         Raises:
-            ApiError: 400, 404, 409 or 422.
+            StatusError: 400, 404, 409 or 422.
         """
         before = self.find(kind, key)
         value = incoming(kind, key[0], patch(as_shown(kind, before.value)))
@@ -212,7 +221,7 @@ class Resources:
         """Write an object over an older state of it; one that changes nothing moves no resourceVersion.
 
         Raises:
-            ApiError: 409, the value carries another resourceVersion; 422, it changes what may not change.
+            StatusError: 409, the value carries another resourceVersion; 422, it changes what may not change.
         """
         version = value["metadata"].get("resourceVersion")
         if version and version != before.value["metadata"]["resourceVersion"]:
@@ -233,7 +242,7 @@ class Resources:
         """Delete an object, or mark it as terminating; return its last state and whether it is gone.
 
         Raises:
-            ApiError: 404 or 409, a precondition does not hold.
+            StatusError: 404 or 409, a precondition does not hold.
         """
         before = self.find(kind, key)
         check_delete(kind, before, options)
@@ -276,7 +285,7 @@ def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
     """Return a fresh object, in the form that is kept, from what a client sent.
 
     Raises:
-        ApiError: 400, another kind, another namespace, or no object at all.
+        StatusError: 400, another kind, another namespace, or no object at all.
     """
     if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
         raise bad_request(f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: not an object')
@@ -342,7 +351,7 @@ def bind(resources: Resources, namespace: str, name: str, binding: Any) -> None:
     """Put a pod on the node that the Binding names; the node need not exist.
 
     Raises:
-        ApiError: 400, 404, or 409 when the pod is bound, terminating, gated or not the one that the Binding means.
+        StatusError: 400, 404, or 409 when the pod is bound, terminating, gated or not the one that the Binding means.
     """
     metadata, node = _decoded(binding, name)
     pod = resources.find(PODS, (namespace, name))
@@ -359,7 +368,7 @@ def _decoded(binding: Any, name: str) -> tuple[JsonObject, str]:
         raise bad_request("name in URL does not match name in Binding object")
     target = binding.get("target") or {}
     if not target.get("name"):
-        raise ApiError(500, "", "target.name: Required value")
+        raise StatusError(500, "", "target.name: Required value")
     return metadata, target["name"]
 
 
@@ -386,9 +395,9 @@ def _check_bindable(pod: StoredObject) -> None:
         raise _refused(name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _refused(name: str, why: str) -> ApiError:
+def _refused(name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {_SUBRESOURCE} "{name}": {why}'
-    return ApiError(409, "Conflict", message, {"name": name, "kind": _SUBRESOURCE})
+    return StatusError(409, "Conflict", message, {"name": name, "kind": _SUBRESOURCE})
 
 
 def _bound(resources: Resources, pod: JsonObject, binding: JsonObject, node: str) -> JsonObject:

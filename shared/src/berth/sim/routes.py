@@ -32,7 +32,7 @@ def parse(path: str) -> Route | None:
     """Return what a path below /api or /apis means, None when there is no such group and version.
 
     Raises:
-        ApiError: 404, the group and version exist, the resource does not.
+        StatusError: 404, the group and version exist, the resource does not.
     """
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "v1"]:

@@ -15,7 +15,7 @@ from berth.sim.kinds import PODS, SimulatedKind
 from berth.sim.prometheus import SimulatedExporters, SimulatedPrometheus
 from berth.sim.resources import DeleteOptions, Part, Resources
 from berth.sim.routes import Route, parse
-from berth.sim.status import ApiError, bad_request, method_not_allowed, unsupported_media_type
+from berth.sim.status import StatusError, bad_request, method_not_allowed, unsupported_media_type
 from berth.sim.store import Store, StoredObject
 from berth.sim.watch import Watch, watch_options
 
@@ -57,7 +57,7 @@ class ApiServer:
     async def _answer_or_refuse(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
-        except ApiError as exc:
+        except StatusError as exc:
             return _json(exc.encoded(), exc.code)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -178,7 +178,7 @@ def _verb(method: str, route: Route, query: Mapping[str, str]) -> Verb:
     """Return the verb of a request, as RBAC names it.
 
     Raises:
-        ApiError: 405.
+        StatusError: 405.
     """
     if method == "GET" and route.subresource != "binding":
         if listing.is_set(query, "watch") and not route.subresource:

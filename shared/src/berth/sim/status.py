@@ -1,4 +1,4 @@
-"""Errors in kube-apiserver's words: ``ApiError`` has the code, reason, message and details of a Status."""
+"""Errors in kube-apiserver's words: ``StatusError`` has the code, reason, message and details of a Status."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -12,7 +12,7 @@ JsonObject = dict[str, Any]
 """A JSON object as decoded: what the simulated API server keeps and serves."""
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """An answer that is a Status of failure; the server writes it, nobody else catches it."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
@@ -57,79 +57,79 @@ def details_of(kind: SimulatedKind, name: str) -> JsonObject:
     return {"name": name, **group, "kind": kind.plural}
 
 
-def not_found(kind: SimulatedKind, name: str) -> ApiError:
+def not_found(kind: SimulatedKind, name: str) -> StatusError:
     """404: no such object."""
-    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'{kind.resource} "{name}" not found', details_of(kind, name))
+    return StatusError(HTTPStatus.NOT_FOUND, "NotFound", f'{kind.resource} "{name}" not found', details_of(kind, name))
 
 
-def no_such_resource() -> ApiError:
+def no_such_resource() -> StatusError:
     """404: the group and version are known, the resource is not."""
-    return ApiError(HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource", {})
+    return StatusError(HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource", {})
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     """405: the resource exists and does not take this method."""
     message = "the server does not allow this method on the requested resource"
-    return ApiError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
+    return StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
 
 
-def already_exists(kind: SimulatedKind, name: str) -> ApiError:
+def already_exists(kind: SimulatedKind, name: str) -> StatusError:
     """409: a create of a name that is taken."""
     message = f'{kind.resource} "{name}" already exists'
-    return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
+    return StatusError(HTTPStatus.CONFLICT, "AlreadyExists", message, details_of(kind, name))
 
 
-def conflict(kind: SimulatedKind, name: str, why: str) -> ApiError:
+def conflict(kind: SimulatedKind, name: str, why: str) -> StatusError:
     """409: a precondition, a resourceVersion among them, does not hold."""
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {why}'
-    return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details_of(kind, name))
+    return StatusError(HTTPStatus.CONFLICT, "Conflict", message, details_of(kind, name))
 
 
-def modified(kind: SimulatedKind, name: str) -> ApiError:
+def modified(kind: SimulatedKind, name: str) -> StatusError:
     """409: the resourceVersion of a write is not the newest."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(kind, name, why)
 
 
-def bad_request(message: str) -> ApiError:
+def bad_request(message: str) -> StatusError:
     """400: the request could not be understood."""
-    return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
+    return StatusError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
-def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
+def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> StatusError:
     """403: admission or authorization says no."""
     details = details_of(kind, name)
     if causes:
         details["causes"] = causes
-    return ApiError(HTTPStatus.FORBIDDEN, "Forbidden", f'{kind.resource} "{name}" is forbidden: {why}', details)
+    return StatusError(HTTPStatus.FORBIDDEN, "Forbidden", f'{kind.resource} "{name}" is forbidden: {why}', details)
 
 
-def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> ApiError:
+def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> StatusError:
     """422: one field of the object is not acceptable; `problem` is `Required value`, `Forbidden: ...` and so on."""
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}
     details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
     message = f'{kind.name} "{name}" is invalid: {field}: {problem}'
-    return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
+    return StatusError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message, details)
 
 
-def expired(message: str, rest: str = "") -> ApiError:
+def expired(message: str, rest: str = "") -> StatusError:
     """410: the history that the request needs is gone; the reader has to list again, or goes on with `rest`."""
-    error = ApiError(HTTPStatus.GONE, "Expired", message)
+    error = StatusError(HTTPStatus.GONE, "Expired", message)
     error.rest = rest
     return error
 
 
-def future_version(wanted: int, current: int) -> ApiError:
+def future_version(wanted: int, current: int) -> StatusError:
     """504: the resourceVersion asked for has not been reached."""
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
     }
     message = f"Timeout: Too large resource version: {wanted}, current: {current}"
-    return ApiError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, details)
+    return StatusError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, details)
 
 
-def unsupported_media_type(message: str = "415: Unsupported Media Type") -> ApiError:
+def unsupported_media_type(message: str = "415: Unsupported Media Type") -> StatusError:
     """415: a body in a format that is not served."""
-    return ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})
+    return StatusError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

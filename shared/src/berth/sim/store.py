@@ -157,7 +157,7 @@ class Table:
         """Return all objects as they were at a revision.
 
         Raises:
-            ApiError: 410, the history does not reach back that far.
+            StatusError: 410, the history does not reach back that far.
         """
         if revision < self.floor:
             raise expired("The resourceVersion for the provided list is too old.")
@@ -175,7 +175,7 @@ class Table:
         """Return the changes after a revision, oldest first.
 
         Raises:
-            ApiError: 410, some of them have been forgotten.
+            StatusError: 410, some of them have been forgotten.
         """
         if revision < self.floor:
             raise expired(f"too old resource version: {revision} ({self.floor})")

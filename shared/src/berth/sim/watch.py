@@ -9,7 +9,7 @@ import msgspec
 
 from berth.sim.kinds import SimulatedKind
 from berth.sim.listing import Selector, integer, is_set, resource_version, selector_of
-from berth.sim.status import ApiError
+from berth.sim.status import StatusError
 from berth.sim.store import Store, StoreEvent, watch_line
 
 BOOKMARK_EVERY_SECONDS = 60.0
@@ -43,7 +43,7 @@ def watch_options(kind: SimulatedKind, query: Mapping[str, str]) -> WatchOptions
     """Read the query of a WATCH.
 
     Raises:
-        ApiError: 400.
+        StatusError: 400.
     """
     seconds = integer(query, "timeoutSeconds")
     return WatchOptions(
@@ -78,7 +78,7 @@ class Watch:
         table = self._store.table(self._kind)
         try:
             self._begin()
-        except ApiError as exc:
+        except StatusError as exc:
             yield watch_line("ERROR", exc.encoded())
             return
         table.listeners[self._take] = None

@@ -58,12 +58,12 @@ def in_namespace(api: KubernetesApi, kind: str) -> str:
     return f"{root}/namespaces/{api.namespace}/{plural}" if PLUGIN_KINDS[kind].is_namespaced else f"{root}/{plural}"
 
 
-def test_every_further_kind_is_held_to_the_contract():
+def test_every_plugin_kind_is_tested():
     assert BODIES.keys() == BOOKMARKS.keys() == PLUGIN_KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", BODIES)
-async def test_a_further_kind_is_listed_watched_and_deleted(kubernetes_api: KubernetesApi, kind: str):
+async def test_a_plugin_kind_is_listed_watched_and_deleted(kubernetes_api: KubernetesApi, kind: str):
     path, name = PLUGIN_KINDS[kind].path, f"thing-{kubernetes_api.namespace}"
     decoder = ObjectDecoder(PLUGIN_KINDS[kind])
     before = await kubernetes_api.get(path)
@@ -87,9 +87,7 @@ async def test_a_further_kind_is_listed_watched_and_deleted(kubernetes_api: Kube
 
 
 @pytest.mark.parametrize("kind", BODIES)
-async def test_a_bookmark_of_a_further_kind_has_the_members_that_are_always_written(
-    kubernetes_api: KubernetesApi, kind: str
-):
+async def test_a_bookmark_has_the_members_that_are_always_written(kubernetes_api: KubernetesApi, kind: str):
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     async with kubernetes_api.watch(PLUGIN_KINDS[kind].path, **query) as events:
         while (event := await events.next())["type"] != "BOOKMARK":
