@@ -1,11 +1,8 @@
-"""What the API server answered: a status, bytes, and for anything but success a ``Status`` object that says why.
-
-A limit on the requests that one client makes, for those who set ``clientConnection.qps``.
-
-Requests to the API server over plain aiohttp: bytes in, status and bytes out.
+"""Requests to the API server over plain aiohttp: bytes in, status and bytes out.
 
 An HTTP status is a value, since 409 and 404 are decisions here and not accidents. Only the lack of an answer is an
-error. No models are built: a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client.
+error. No models are built: a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client. The rate of
+requests is limited for those who set ``clientConnection.qps``.
 """
 
 from __future__ import annotations

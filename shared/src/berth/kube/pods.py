@@ -1,10 +1,7 @@
-"""Pods one at a time: read one, and write into its status.
+"""Pods one at a time: read one, bind it, write into its status, evict it for a more important one.
 
-Binding a pod to a node, with the pod's uid and resourceVersion as preconditions (PROTOCOL 5).
-
-Evicting a pod for a more important one, and keeping the node for that one: what is written to the API server.
-
-Rights: ``delete`` on pods and ``patch`` on pods/status, as system:kube-scheduler has them.
+A Binding has the pod's uid and resourceVersion as preconditions (PROTOCOL 5). Rights: ``delete`` on pods and ``patch``
+on pods/status, as system:kube-scheduler has them.
 """
 
 from __future__ import annotations

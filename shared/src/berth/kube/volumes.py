@@ -1,7 +1,7 @@
-"""Volumes for claims: a PersistentVolume is kept for one, or one says for which node its volume is to be made.
+"""Writes to volumes: reserve a PersistentVolume for a claim, or name the node for which one is to be provisioned.
 
-Each object is read and patched with the resourceVersion that was read, so that nobody's word is written over. Each may
-be repeated. Rights: ``get`` and ``patch`` on persistentvolumes and persistentvolumeclaims.
+Each object is read and patched with the resourceVersion that was read, so that nothing of others is overwritten. Each
+write may be repeated. Rights: ``get`` and ``patch`` on persistentvolumes and persistentvolumeclaims.
 """
 
 from __future__ import annotations

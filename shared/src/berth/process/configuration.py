@@ -1,16 +1,9 @@
-"""Ends a call of Python code that takes too long, from within: the alarm clock of the process rings in its main thread.
+"""The configuration file and the plugins of this installation, those of other distributions included.
 
-What hangs in Python or in a system call (``while True``, ``time.sleep``, a socket) ends so. What hangs in C and never
-comes back to the interpreter does not, and ends with the process.
-
-
-Plugins of other distributions: found by entry point, made with care, ended when they take too long.
-
-What is wrong with one of them concerns only who uses it: a package that cannot be loaded is named when a configuration
-is refused, and otherwise left alone.
-
-
-The configuration file, read with every plugin that this installation has.
+A plugin package that cannot be loaded is an error only for a configuration that uses it. Plugins of other distributions
+are built with care, and a call of theirs that takes too long is ended: a timer signal raises in the main thread. That
+ends what hangs in Python or in a system call (``while True``, ``time.sleep``, a socket). What hangs in C without
+returning to the interpreter ends only with the process.
 """
 
 from __future__ import annotations

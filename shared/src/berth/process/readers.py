@@ -1,6 +1,6 @@
-"""Text that must not be seen: it takes a word of its own to get it out.
+"""How the text of a flag, a variable or a file becomes a setting's value. An error says what is wanted.
 
-How the text of a flag, a variable or a file becomes a setting's value; whoever refuses says what it wants.
+A secret is a type of its own, which has to be asked for its text.
 """
 
 from __future__ import annotations

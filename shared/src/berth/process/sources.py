@@ -1,9 +1,7 @@
-"""Where settings come from: flags before variables of the environment before the file before defaults.
+"""Where settings come from: flags, then variables of the environment, then the file, then defaults.
 
-Nothing is opened but the files of secrets, nothing is connected to; what is wrong is said all at once.
-
-
-The variables of the environment that services read: one for each setting, for ``--help`` and for the docs.
+Nothing is opened but the files of secrets, and nothing is connected to. All problems are reported at once. There is one
+variable for each setting; ``--help`` and the docs list them.
 """
 
 from __future__ import annotations
