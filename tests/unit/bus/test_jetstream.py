@@ -5,7 +5,7 @@ import pytest
 
 from berth.api.errors import TemporaryError
 from berth.bus.interface import BusRefusedError, MissingError, TooLargeError, WrongLastSequenceError
-from berth.bus.jetstream import ApiError, PublishResponse, decode_response, differences, error_from, stream_config
+from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, differences, error_from, stream_config
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
 
@@ -29,13 +29,15 @@ from berth.bus.topology import declared_streams
     ],
 )
 def test_an_error_code_becomes_an_exception(code, err_code, kind):
-    error = error_from("doing it", ApiError(code=code, err_code=err_code, description="its text"))
+    error = error_from("doing it", JetStreamError(code=code, err_code=err_code, description="its text"))
     assert type(error) is kind
     assert str(error).startswith("doing it: its text")
 
 
 def test_without_jetstream_the_error_tells_how_to_enable_it():
-    error = error_from("asking", ApiError(code=503, err_code=10039, description="jetstream not enabled for account"))
+    error = error_from(
+        "asking", JetStreamError(code=503, err_code=10039, description="jetstream not enabled for account")
+    )
     assert "-js" in str(error)
 
 

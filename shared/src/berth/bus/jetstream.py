@@ -18,7 +18,7 @@ from berth.bus.topology import UNLIMITED, ConsumerSpec, StreamSpec
 API: Final = "$JS.API"
 
 
-class ApiError(msgspec.Struct, frozen=True, kw_only=True):
+class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
     """An error of the server. ``err_code`` is stable across versions, the text is not."""
 
     code: int
@@ -29,7 +29,7 @@ class ApiError(msgspec.Struct, frozen=True, kw_only=True):
 class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What all responses have."""
 
-    error: ApiError | None = None
+    error: JetStreamError | None = None
 
 
 class PublishResponse(ApiResponse, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -
     return response
 
 
-def error_from(doing: str, error: ApiError) -> BerthError:
+def error_from(doing: str, error: JetStreamError) -> BerthError:
     """The one place where errors of the server become exceptions of the bus."""
     text = f"{doing}: {error.description or 'refused'} (code {error.code}, err_code {error.err_code})"
     if kind := _BY_ERR_CODE.get(error.err_code):

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from berth.api.errors import BerthError
 from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
 from berth.bus.interface import Entry, MissingError, PubAck, StoredMessage, UnansweredError
-from berth.bus.jetstream import API, ApiError, PublishResponse, R, StreamInfo, decode_response, error_from
+from berth.bus.jetstream import API, JetStreamError, PublishResponse, R, StreamInfo, decode_response, error_from
 from berth.bus.topology import bucket_prefix, bucket_stream
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -153,7 +153,7 @@ def _error_of(doing: str, headers: Mapping[str, str]) -> BerthError:
     status = headers.get(STATUS, "0")
     if status == NO_RESPONDERS:
         return MissingError(f"{doing}: no responders: no such stream, or no JetStream")
-    return error_from(doing, ApiError(code=int(status), description=headers.get(DESCRIPTION, "")))
+    return error_from(doing, JetStreamError(code=int(status), description=headers.get(DESCRIPTION, "")))
 
 
 # --- buckets
