@@ -1,4 +1,4 @@
-"""What a RANKED message comes to before anything is sent, rule by rule (PROTOCOL 5)."""
+"""What a RANKED message comes to before anything is sent, rule by rule (docs/protocol.md, 5)."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""The way of a pod through the core after the conflict check: answers, pauses, order, ends (PROTOCOL 5 and 6)."""
+"""The way of a pod through the core after the conflict check: answers, pauses, order, ends.
+
+The rule: docs/protocol.md, 5 and 6.
+"""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Reserve, Permit, PreBind, Bind and PostBind on a pod's way, and waiting for a plugin (PROTOCOL 5, *Waiting*)."""
+"""Reserve, Permit, PreBind, Bind and PostBind on a pod's way, and waiting for a plugin.
+
+The rule: docs/protocol.md, 5, *Waiting*.
+"""
 
 import pytest
 

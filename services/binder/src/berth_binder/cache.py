@@ -2,7 +2,7 @@
 
 The Snapshot counts a pod once, by uid: on the node where the API shows it, or else on the node where it is assumed. A
 pod stops being assumed when the watch shows it on a node, finished or deleted, when a later LIST lacks it, or when its
-attempt has failed for good (PROTOCOL 5). Pure: nothing here waits or does I/O.
+attempt has failed for good (docs/protocol.md, 5). Pure: nothing here waits or does I/O.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ class Cache:
         return self._reached.get(kind, 0)
 
     def newest_resource_versions(self) -> dict[str, str]:
-        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark (PROTOCOL 3)."""
+        """Per kind the highest resourceVersion of an object or event, never that of a LIST or bookmark.
+
+        The rule: docs/protocol.md, 3.
+        """
         return {kind: str(version) for kind, version in self._newest_versions.items()}
 
     def _apply(self, kind: str, item: Any) -> None:

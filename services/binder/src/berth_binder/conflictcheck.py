@@ -1,8 +1,8 @@
-"""The conflict check: what a RANKED message comes to before anything is sent (PROTOCOL 5). Reads the cache only.
+"""The conflict check: what a RANKED message comes to before anything is sent (docs/protocol.md, 5).
 
-``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed. ``NodeChoice`` then takes the
-first of the K nodes that passes every filter, untouched ones first. ``PreemptionCheck`` repeats the dry run of a
-proposal to evict pods.
+It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
+``NodeChoice`` then takes the first of the K nodes that passes every filter, untouched ones first. ``PreemptionCheck``
+repeats the dry run of a proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RecheckError(Exception):
 
 
 class ConflictCheck:
-    """The checks in PROTOCOL 5's order."""
+    """The checks in docs/protocol.md, 5's order."""
 
     def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile], best: int = 8) -> None:
         self._cache = cache
@@ -129,10 +129,10 @@ class NodeChoice:
     """Which of the K nodes the pod gets: the scorer's filters, run on single nodes of the binder's own cache.
 
     A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
-    since, the pod is ranked again, so that any number of scorers places as one does (PROTOCOL 5, *Untouched first*);
-    where that is of no use, the node that was touched least is taken (ADR 2). An untouched node with fewer of the
-    points that pods cannot change is not taken: when all better ones are full by now, the pod is ranked again. Where a
-    plugin keeps pods of a kind apart, the node with the fewest of them is taken (ADR 3).
+    since, the pod is ranked again, so that any number of scorers places as one does (docs/protocol.md, 5, *Untouched
+    first*); where that is of no use, the node that was touched least is taken (ADR 2). An untouched node with fewer of
+    the points that pods cannot change is not taken: when all better ones are full by now, the pod is ranked again.
+    Where a plugin keeps pods of a kind apart, the node with the fewest of them is taken (ADR 3).
     """
 
     cache: Cache

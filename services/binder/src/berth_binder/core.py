@@ -1,7 +1,8 @@
 """The binder's core: every event in, every effect out, the clock handed in. No I/O and no log.
 
 A RANKED message is checked for conflicts, its pod assumed on a node, taken through Reserve, Permit and PreBind, and
-posted; the API's answer becomes a Decision, and the message is acknowledged once that is stored (PROTOCOL 5 and 6).
+posted; the API's answer becomes a Decision, and the message is acknowledged once that is stored (docs/protocol.md, 5
+and 6).
 
 Messages are examined in stream order, each when one more request may be in flight, so that the check sees the newest
 state. A pod whose Binding was left open stays assumed on its node and pauses without counting as in flight; pods behind
@@ -393,7 +394,7 @@ class BinderCore:
     # Ends.
 
     def _guard(self, attempt: BindingAttempt, step: Callable[[], list[Effect]], now: float) -> list[Effect]:
-        """An exception counts for the pod that it came up with and never stops the process (PROTOCOL 6)."""
+        """An exception counts for the pod that it came up with and never stops the process (docs/protocol.md, 6)."""
         try:
             return step()
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue

@@ -1,7 +1,7 @@
 """Events (events.k8s.io/v1) and PodScheduled conditions of Decisions, in kube-scheduler's words.
 
-They are sent in tasks of their own and never delay a Binding (PROTOCOL 5): a budget limits how many are sent a second
-and at once, and the oldest is dropped when too many wait.
+They are sent in tasks of their own and never delay a Binding (docs/protocol.md, 5): a budget limits how many are sent
+a second and at once, and the oldest is dropped when too many wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The binder's own numbers, beside those that the services share (PROTOCOL 7)."""
+"""The binder's own numbers, beside those that the services share (docs/protocol.md, 7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CoreSettings:
     best: int = 8
     """K, the number of nodes in RANKED."""
     max_exceptions: int = 5
-    """Exceptions of our own that a pod may meet before its attempt ends in an error (PROTOCOL 6)."""
+    """Exceptions of our own that a pod may meet before its attempt ends in an error (docs/protocol.md, 6)."""
     max_conflicts: int = 3
     """409 answers in a row after which to back off: somebody writes the pod faster than we read it."""
     waiting_interval: timedelta = timedelta(seconds=10)

@@ -1,9 +1,10 @@
 """The takeover of a new epoch: before the first message, no POST of a former one can land and all it did is seen.
 
-In this order (PROTOCOL 5): delete the consumers of former epochs; fence every unbound pod for which a POST could be
-under way; wait until the own watch has reached the versions that the fence gave; create the epoch's own consumer.
+In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod for which a POST
+could be under way; wait until the own watch has reached the versions that the fence gave; create the epoch's own
+consumer.
 
-The fence is a status condition whose message is the epoch (PROTOCOL 5, *Fence*). Writing it changes the pod's
+The fence is a status condition whose message is the epoch (docs/protocol.md, 5, *Fence*). Writing it changes the pod's
 resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders.
 """
 

@@ -1,7 +1,7 @@
 """PENDING messages that the scorer has taken and not ranked yet, in the order in which they may be ranked.
 
-Also counts, in KV ``control``, how often scorers have begun to rank a pod without finishing (PROTOCOL 6): a crash or a
-hang in C ends the process and leaves the count, and the fourth one is the pod's failure.
+Also counts, in KV ``control``, how often scorers have begun to rank a pod without finishing (docs/protocol.md, 6): a
+crash or a hang in C ends the process and leaves the count, and the fourth one is the pod's failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from berth.api.subjects import key
 from berth.bus.interface import Delivery, Session, WrongLastSequenceError
 
 SUSPECT_DELIVERIES: Final = 4
-"""From this delivery on, a message may be what ends scorers, and is ranked alone (PROTOCOL 6)."""
+"""From this delivery on, a message may be what ends scorers, and is ranked alone (docs/protocol.md, 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

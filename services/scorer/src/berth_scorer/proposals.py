@@ -1,9 +1,9 @@
 """Proposals: what scorers have proposed and the mirror does not show yet, so that many of them place as one does.
 
-A proposal, own or a peer's, is kept by uid and counts as a pod on its first node (PROTOCOL 4). It ends with a final
-Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or ``waiting``).
-``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod, or when the
-mirror is complete up to more than 5 s after the Decision and lacks it.
+A proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
+final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
+``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod,
+or when the mirror is complete up to more than 5 s after the Decision and lacks it.
 
 A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
 would all be sent to the one node that is best for each of them.

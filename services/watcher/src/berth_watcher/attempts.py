@@ -1,7 +1,7 @@
 """The way of each waiting pod: into the queue, onto the bus, and back by the Decision of its latest attempt.
 
 A pod is in flight until a final Decision of its latest attempt arrives, or until the API shows it bound, gone or
-changed. An attempt of which no message is found any more is followed by the next one (PROTOCOL 3).
+changed. An attempt of which no message is found any more is followed by the next one (docs/protocol.md, 3).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Attempts:
         self._queue.move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
 
     def _conclude(self, queued: QueuedPod, decision: Decision, time: datetime, age_seconds: float = 0.0) -> None:
-        """Handle a final Decision, which was stored at ``time``, by its outcome (PROTOCOL 5)."""
+        """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
         self.window.release(queued.uid)
         queued.record_decision(decision)

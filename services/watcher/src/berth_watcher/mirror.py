@@ -2,8 +2,8 @@
 
 For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
 Changes that come during a write are written together after it. Whatever is read back that differs from the desired
-value is overwritten: writes of a lower term, and own writes that timed out and were stored late (PROTOCOL 3). A value
-of a higher term ends this watcher's term.
+value is overwritten: writes of a lower term, and own writes that timed out and were stored late (docs/protocol.md, 3).
+A value of a higher term ends this watcher's term.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The watcher process: keeps the objects of the cluster current all the time and, while it leads, runs the core.
 
-A term begins with the takeover (PROTOCOL 3): LIST every kind, read the bucket ``cluster`` and write the differences,
-then find each pod's messages on the bus.
+A term begins with the takeover (docs/protocol.md, 3): LIST every kind, read the bucket ``cluster`` and write the
+differences, then find each pod's messages on the bus.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The watcher's own numbers: how long pods wait for what, and how much is done at once.
 
-The numbers that the services share are in ``berth.process.settings`` (PROTOCOL 7).
+The numbers that the services share are in ``berth.process.settings`` (docs/protocol.md, 7).
 """
 
 from __future__ import annotations

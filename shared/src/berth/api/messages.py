@@ -1,4 +1,4 @@
-"""The messages between the services: what is pending, what was ranked, what was decided (PROTOCOL 1, 4, 5).
+"""The messages between the services: what is pending, what was ranked, what was decided (docs/protocol.md, 1, 4, 5).
 
 Payloads are JSON that a person can read. Every message carries its schema and the digest of its writer's configuration,
 so that two versions or two configurations can run side by side.
@@ -38,7 +38,7 @@ class Message(Versioned, frozen=True, kw_only=True):
 
 
 class Outcome(StrEnum):
-    """What became of an attempt (PROTOCOL 5). All are final but ``waiting``."""
+    """What became of an attempt (docs/protocol.md, 5). All are final but ``waiting``."""
 
     BOUND = "bound"
     UNSCHEDULABLE = "unschedulable"

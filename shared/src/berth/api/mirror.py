@@ -1,4 +1,4 @@
-"""The values of the bucket ``cluster``: objects with the term that wrote them, and watermarks (PROTOCOL 2, 3).
+"""The values of the bucket ``cluster``: objects with the term that wrote them, and watermarks (docs/protocol.md, 2, 3).
 
 The watcher writes them; scorers and ``berth why --now`` read them. Objects stay bytes here: their readers know the
 types.

@@ -285,7 +285,10 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 def is_bound(pod: Pod) -> bool:
-    """Whether the pod uses resources of a node: nodeName is set and it is not finished (PROTOCOL 1, *bound*)."""
+    """Whether the pod uses resources of a node: nodeName is set and it is not finished.
+
+    The rule: docs/protocol.md, 1, *bound*.
+    """
     return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL_PHASES
 
 
@@ -310,7 +313,7 @@ def priority_of(pod: Pod) -> int:
 
 
 def changed(seen: Pod, now: Pod) -> bool:
-    """Whether a pod differs from what was ranked in anything that scheduling reads (PROTOCOL 1, *changed*).
+    """Whether a pod differs from what was ranked in anything that scheduling reads (docs/protocol.md, 1, *changed*).
 
     Conditions, nominatedNodeName and resourceVersion are left out, as berth writes them itself.
     """

@@ -1,4 +1,4 @@
-"""Names on the bus: subjects of streams, keys of buckets, and the identities in messages (PROTOCOL 1).
+"""Names on the bus: subjects of streams, keys of buckets, and the identities in messages (docs/protocol.md, 1).
 
 A subject token may hold anything but white space, ``.``, ``*``, ``>``; a KV key only ``[-/_=.a-zA-Z0-9]``. Anything
 else is written as ``=XX`` for each byte of its UTF-8 form, and ``=`` itself as ``=3D``, so that every name has one

@@ -1,7 +1,7 @@
 """Small kinds: services, controllers, disruption budgets, namespaces, priority classes and Leases, trimmed.
 
 Services and controllers say which pods belong together; budgets, how many of them may be evicted; a Lease, who leads,
-with the numbers that outlive the bus in its annotations (PROTOCOL 1, *term*).
+with the numbers that outlive the bus in its annotations (docs/protocol.md, 1, *term*).
 """
 
 from __future__ import annotations

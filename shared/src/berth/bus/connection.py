@@ -1,9 +1,9 @@
 """One client on one connection to NATS: requests with numbered replies, a queue for publishes that nobody waits for.
 
 nats-py would reconnect by itself and then replay subscriptions, publishes and acks into a store that may be another
-one; here a connection that is lost stays lost (PROTOCOL 2). nats-py's own callbacks come late or, on a half-open
-connection with full buffers, never. So the connection pings the server itself, and on a loss it fails everything that
-waits at once.
+one; here a connection that is lost stays lost (docs/protocol.md, 2). nats-py's own callbacks come late or, on a
+half-open connection with full buffers, never. So the connection pings the server itself, and on a loss it fails
+everything that waits at once.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A :class:`Session` is one client on one connection and never reconnects: when the connection is lost, every call raises
 :class:`BusLostError`, ``lost`` is set, and the owner opens a new session, whose first request reads ``bus.id``
-(PROTOCOL 2, *a connection is a client*). A delivery can only be settled on the session that delivered it.
+(docs/protocol.md, 2, *a connection is a client*). A delivery can only be settled on the session that delivered it.
 """
 
 from __future__ import annotations

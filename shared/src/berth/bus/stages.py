@@ -1,6 +1,6 @@
 """Publishes the messages of the stages: PENDING, RANKED, Decisions and dead letters.
 
-Each goes to its pod's subject with the message id that makes a repeat harmless (PROTOCOL 1).
+Each goes to its pod's subject with the message id that makes a repeat harmless (docs/protocol.md, 1).
 """
 
 from __future__ import annotations

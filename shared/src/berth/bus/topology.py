@@ -1,4 +1,7 @@
-"""Streams, buckets and shared consumers, declared once (PROTOCOL 2). Only data: ``admin`` applies it to the server."""
+"""Streams, buckets and shared consumers, declared once. Only data: ``admin`` applies it to the server.
+
+The rule: docs/protocol.md, 2.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What commands share: the output format, the address of NATS, names of pods, and how a command ends.
 
-An error that berth raises on purpose is one line on standard error and an exit code (DESIGN 7).
+An error that berth raises on purpose is one line on standard error and an exit code (docs/design.md, 7).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cluster's state as a cycle reads it: columns of nodes, changed in place as events arrive (DESIGN 5).
+"""The cluster's state as a cycle reads it: columns of nodes, changed in place as events arrive (docs/design.md, 5).
 
 Events may come in any order: a pod may be placed before its node is there. Malformed objects never raise: a quantity
 that cannot be parsed counts as 0 and is reported in ``problems``.

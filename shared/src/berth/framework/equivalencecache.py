@@ -1,4 +1,4 @@
-"""The equivalence cache: answers of row-local plugins for each class of pods with an equal spec (DESIGN 5).
+"""The equivalence cache: answers of row-local plugins for each class of pods with an equal spec (docs/design.md, 5).
 
 Only rows that changed since the last cycle of the class are evaluated again. The results are the same as without.
 """

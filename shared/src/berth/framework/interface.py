@@ -1,4 +1,4 @@
-"""The plugin contract: who calls what, when, in which service, and what is guaranteed (DESIGN 4).
+"""The plugin contract: who calls what, when, in which service, and what is guaranteed (docs/design.md, 4).
 
 A plugin is a class that inherits from the extension points which it has. One instance serves one profile for the life
 of a process; calls never overlap. What belongs to one pod's cycle goes into the CycleState, not into the instance.

@@ -1,8 +1,8 @@
 """PreScore, Score and NormalizeScore of one cycle, and which of the scored nodes come first.
 
 Best first: more points, then fewer pods, then a hash that differs by pod and attempt. The pods that count for a pod
-are here too: the scorer writes their number on each candidate, and the binder compares it with its own (PROTOCOL 5,
-*Untouched first*).
+are here too: the scorer writes their number on each candidate, and the binder compares it with its own
+(docs/protocol.md, 5, *Untouched first*).
 """
 
 from __future__ import annotations

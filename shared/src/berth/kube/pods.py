@@ -1,7 +1,7 @@
 """Pods one at a time: read one, bind it, write into its status, evict it for a more important one.
 
-A Binding has the pod's uid and resourceVersion as preconditions (PROTOCOL 5). Rights: ``delete`` on pods and ``patch``
-on pods/status, as system:kube-scheduler has them.
+A Binding has the pod's uid and resourceVersion as preconditions (docs/protocol.md, 5). Rights: ``delete`` on pods and
+``patch`` on pods/status, as system:kube-scheduler has them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from berth.kube.listwatch import ObjectDecoder
 from berth.kube.watch import Undecodable
 
 CONDITION_FENCE = "berth/fence"
-"""The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch (PROTOCOL 5)."""
+"""The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch.
+
+The rule: docs/protocol.md, 5.
+"""
 
 
 _decoder = ObjectDecoder(POD)

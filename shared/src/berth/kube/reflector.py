@@ -1,7 +1,7 @@
 """A reflector: lists everything of one kind, then watches it, for as long as it runs.
 
 Nothing that the API server does ends it: a failure is logged and tried again after a back-off. Its positions are
-resourceVersions of its kind (PROTOCOL 3 and 5).
+resourceVersions of its kind (docs/protocol.md, 3 and 5).
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from berth.kube.errors import Response, refusal
 from berth.process.settings import LeaseSettings
 
 ANNOTATION_TERM = "berth/term"
-"""The number of the last leadership, watcher's term or binder's epoch (PROTOCOL 1)."""
+"""The number of the last leadership, watcher's term or binder's epoch (docs/protocol.md, 1)."""
 
 
 ANNOTATION_BUS_ID = "bus.id"
-"""The bus that the holder uses (PROTOCOL 2, *one cluster, one bus*)."""
+"""The bus that the holder uses (docs/protocol.md, 2, *one cluster, one bus*)."""
 
 
 class LeaseConflictError(TemporaryError):

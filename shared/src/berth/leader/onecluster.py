@@ -1,4 +1,4 @@
-"""One cluster, one bus (PROTOCOL 2): whether a service may work with this NATS on this cluster.
+"""One cluster, one bus (docs/protocol.md, 2): whether a service may work with this NATS on this cluster.
 
 The bus names the cluster that it serves (``control`` ``cluster.id``, the uid of the namespace kube-system); a Lease
 names its holder's bus. Two pipelines in one cluster would give away the same resources twice, and two clusters on one

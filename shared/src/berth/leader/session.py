@@ -1,4 +1,6 @@
-"""Leading by Lease, with a number that never comes again, on the one bus of the one cluster (PROTOCOL 1 and 2).
+"""Leading by Lease, with a number that never comes again, on the one bus of the one cluster.
+
+The rules: docs/protocol.md, 1 and 2.
 
     async with lead(role="binder", session=session, client=client, process=process) as leadership:
         await run_until(serve(leadership.number), leadership.lost, process.stopping)
@@ -37,7 +39,10 @@ from berth.process.settings import LeaderElectionSettings
 log = get_logger()
 
 RETRY_SECONDS: Final = 2.0
-"""Between two checks while the bus does not belong to the cluster or the API server does not answer (PROTOCOL 2)."""
+"""Between two checks while the bus does not belong to the cluster or the API server does not answer.
+
+The rule: docs/protocol.md, 2.
+"""
 
 _CONNECTION_LOST: Final = "the connection to NATS was lost"
 

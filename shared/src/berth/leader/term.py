@@ -1,4 +1,4 @@
-"""The number of a leadership, watcher's term or binder's epoch (PROTOCOL 1).
+"""The number of a leadership, watcher's term or binder's epoch (docs/protocol.md, 1).
 
 It is kept in ``control`` and on the Lease, so that it never comes again, also after the bus has lost its store.
 """

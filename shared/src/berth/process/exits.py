@@ -1,4 +1,4 @@
-"""What a process's exit code says (DESIGN 7)."""
+"""What a process's exit code says (docs/design.md, 7)."""
 
 from __future__ import annotations
 

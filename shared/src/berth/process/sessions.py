@@ -1,4 +1,4 @@
-"""One connected and verified NATS session after the other, for as long as the service lives (PROTOCOL 2).
+"""One connected and verified NATS session after the other, for as long as the service lives (docs/protocol.md, 2).
 
     async for session in sessions(bus, name="scorer", process=process):
         ...work until session.lost...

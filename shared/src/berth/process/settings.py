@@ -37,7 +37,7 @@ class LeaseSettings:
 
     duration: timedelta = timedelta(seconds=15)
     """How long others wait after the last change before they take the Lease; whole seconds, since the API has no parts.
-    Longer: a dead leader is missed longer. Shorter than the 30 s of a proposal (PROTOCOL 7)."""
+    Longer: a dead leader is missed longer. Shorter than the 30 s of a proposal (docs/protocol.md, 7)."""
     renew_deadline: timedelta = timedelta(seconds=10)
     """How long after its last renewal a leader goes on leading. The rest of the duration is for what is on the wire."""
     retry_period: timedelta = timedelta(seconds=2)
@@ -159,7 +159,7 @@ class LeaderElectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """The numbers that the services have agreed on (PROTOCOL 7). Change them in all services or in none."""
+    """The numbers that the services have agreed on (docs/protocol.md, 7). Change them in all services or in none."""
 
     scorer_ack_wait: Annotated[timedelta, readers.duration(2, 600)] = timedelta(seconds=3)
     """After which a scorer's silence gives its message to another, 2 s to 10 min: longer than two of the
@@ -215,7 +215,7 @@ class Settings:
 
 
 def broken_rules(settings: Settings) -> list[str]:
-    """What values must keep among each other (PROTOCOL 7, *they must keep*) and do not, each with its path."""
+    """What values must keep among each other (docs/protocol.md, 7, *they must keep*) and do not, each with its path."""
     elects = settings.leader_election.leader_elect
     election = settings.leader_election.election.problems("leaderElection") if elects else []
     return [*election, *_broken_numbers(settings), *_broken_nats(settings.nats)]

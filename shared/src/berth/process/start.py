@@ -76,7 +76,10 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
 
 
 def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """What services would refuse of a file that is a valid one: its numbers must go with theirs (PROTOCOL 7)."""
+    """What services would refuse of a file that is a valid one: its numbers must go with theirs.
+
+    The rule: docs/protocol.md, 7.
+    """
     try:
         read_settings(environment={}, file=file_values(configuration))
     except SettingsError as error:

@@ -25,7 +25,7 @@ class LeaderElection:
     leader_elect: bool = True
     """Off: this process leads at once, alone; its Lease is written for the annotations only."""
     lease_duration: timedelta = timedelta(seconds=15)
-    """How long a standby waits after the last renewal that it saw. Shorter than a proposal (30 s, PROTOCOL 7)."""
+    """How long a standby waits after the last renewal that it saw. Shorter than a proposal (30 s)."""
     renew_deadline: timedelta = timedelta(seconds=10)
     """How long a leader that cannot renew goes on; shorter than the duration: it stops before another starts."""
     retry_period: timedelta = timedelta(seconds=2)

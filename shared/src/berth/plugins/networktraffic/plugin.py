@@ -1,10 +1,10 @@
 """NetworkTraffic: prefers nodes with little network traffic, by live data from Prometheus.
 
-Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when no node has traffic. Capacity:
-``100 - bandwidth * 100 / capacity`` of the node's own link, 0 for a full link. A node without a usable sample gets
+Relative: ``100 - bandwidth * 100 / largest`` in whole numbers, all 100 when no node has traffic. Capacity: ``100 -
+bandwidth * 100 / capacity`` of the node's own link, 0 for a full link. A node without a usable sample gets
 ``unknownScore``. ``bandwidth`` is the sample plus an estimate for recently placed pods, so that not all pods go to the
-one quiet node until the next sample (DESIGN 3.10). The plugin of the article "Kubernetes scheduler, live traffic"; it
-uses the rate of the counters where the article adds up their readings.
+one quiet node until the next sample (docs/design.md, 3.10). The plugin of the article "Kubernetes scheduler, live
+traffic"; it uses the rate of the counters where the article adds up their readings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The traffic of nodes: the last sample, unless it is too old, plus an estimate for recently placed pods (DESIGN 3.10).
+"""The traffic of nodes: the last sample, unless it is too old, plus an estimate for recently placed pods.
 
-An average over a range shows a new pod linearly: after a tenth of the range it contains a tenth of the pod. The rest is
-added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most all of it; a proposed or assumed pod counts
-as placed now. Amounts are bytes per second. Every value exists for one node and for all.
+The rule: docs/design.md, 3.10. An average over a range shows a new pod linearly: after a tenth of the range it
+contains a tenth of the pod. The rest is added as ``estimate x max(0, 1 - (sampled_at - bound_at) / range)``, at most
+all of it; a proposed or assumed pod counts as placed now. Amounts are bytes per second. Every value exists for one
+node and for all.
 """
 
 from __future__ import annotations
