@@ -15,7 +15,7 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
 from berth.kube.clock import Backoff
-from berth.kube.pods import get_pod
+from berth.kube.writes import get_pod
 from berth.leader.onecluster import claim_cluster, read_cluster_id
 from berth.process.configuration import read_configuration
 from berth.process.lifecycle import Process

@@ -12,17 +12,18 @@ from berth.api.pod import Pod
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
-from berth.kube.events import create_event, patch_event
-from berth.kube.events import cut as cut_note
-from berth.kube.pods import (
+from berth.kube.writes import (
     CONDITION_FENCE,
     bind,
     condition_patch,
+    create_event,
     decode_pod,
     fence_condition,
     get_pod,
+    patch_event,
     patch_pod_status,
 )
+from berth.kube.writes import cut as cut_note
 from berth.sim.faults import Fail, LoseAnswer
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.plugins.fixtures_kube import Cluster

@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth.api.pod import Pod, PodCondition
-from berth.kube.events import MAX_NOTE_BYTES
+from berth.kube.writes import MAX_NOTE_BYTES
 from berth_binder.eventrecorder import (
     ConditionRecord,
     EventBudget,

@@ -2,7 +2,7 @@
 
 from berth.cli.commands.simulate import row_of, summary_of
 from berth.cli.commands.simulate import table_of as table_of_rows
-from berth.simulate.report import NodeRejection, PodReport, ReportCounts
+from berth.simulate.engine import NodeRejection, PodReport, ReportCounts
 from harness.worlds.printed import printed, words
 
 FULL = NodeRejection(plugin="NodeResourcesFit", reasons=("Insufficient cpu",))

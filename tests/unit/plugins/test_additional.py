@@ -12,7 +12,7 @@ from berth.framework.cycle import check, rank
 from berth.framework.enqueue import may_help
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.normalize import normalize_by_rank
+from berth.framework.scoring import normalize_by_rank
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.nodeready import NodeReady

@@ -18,8 +18,16 @@ from berth.api.pod import Pod, is_marked_for_preemption
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
-from berth.kube.pods import bind, decode_pod, delete_victim, mark_victim, nominate, unmark_victim
-from berth.kube.volumes import keep_volume, select_node
+from berth.kube.writes import (
+    bind,
+    decode_pod,
+    delete_victim,
+    keep_volume,
+    mark_victim,
+    nominate,
+    select_node,
+    unmark_victim,
+)
 from berth_binder.events import (
     NO_ANSWER,
     BindingAnswer,

@@ -19,8 +19,8 @@ from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
-from berth.kube.pods import CONDITION_FENCE
 from berth.kube.watch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from berth.kube.writes import CONDITION_FENCE
 
 PODS: Final = "pod"
 NODES: Final = "node"

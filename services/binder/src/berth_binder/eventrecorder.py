@@ -24,8 +24,7 @@ from berth.api.pod import Pod, PodCondition
 from berth.kube.client import KubeClient
 from berth.kube.clock import micro_time, whole_seconds
 from berth.kube.errors import Response
-from berth.kube.events import create_event, cut, patch_event
-from berth.kube.pods import condition_patch, patch_pod_status
+from berth.kube.writes import condition_patch, create_event, cut, patch_event, patch_pod_status
 from berth.process.lifecycle import Process
 from berth_binder.settings import EventSettings
 

@@ -28,7 +28,7 @@ from berth.bus.topology import CONTROL, RANKED
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.informers import Informers
-from berth.kube.pods import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
+from berth.kube.writes import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
 from berth_binder.cache import PODS, Cache, fence_epoch

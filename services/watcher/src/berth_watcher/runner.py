@@ -23,7 +23,7 @@ from berth.bus.interface import (
 from berth.bus.stages import publish_dead_letter, publish_pending
 from berth.bus.topology import CLUSTER, PENDING, RANKED
 from berth.kube.client import KubeClient
-from berth.kube.pods import get_pod
+from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger, verbose

@@ -23,7 +23,7 @@ from berth.cli.options import NotFoundError, PodName
 from berth.cli.rendering import ago
 from berth.cluster.snapshot import Snapshot
 from berth.kube.client import KubeClient
-from berth.kube.pods import get_pod
+from berth.kube.writes import get_pod
 from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
 

@@ -23,9 +23,8 @@ from berth.framework.filtering import PreFiltered, filter_node, filter_node_with
 from berth.framework.interface import Nomination, PostFilterResult
 from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter
-from berth.framework.profile import Profile
+from berth.framework.profile import Profile, nodes_to_find
 from berth.framework.scoring import Scored, best_first, counted_pods, score
-from berth.framework.search import nodes_to_find
 from berth.framework.status import NO_NODES, Code, Diagnosis, Status, unavailable
 
 

@@ -2,7 +2,7 @@
 
 Best first: more points, then fewer pods, then a hash that differs by pod and attempt. The pods that count for a pod
 are here too: the scorer writes their number on each candidate, and the binder compares it with its own
-(docs/protocol.md, 5, *Untouched first*).
+(docs/protocol.md, 5, *Untouched first*). Two ways to normalize are for plugins: in proportion, and by rank.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from berth.cluster.nodes import Nodes, RowIndex
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults
 from berth.framework.interface import (
+    MAX_SCORE,
+    MIN_SCORE,
     NormalizePlugin,
     Scores,
 )
@@ -35,7 +37,31 @@ from berth.framework.plugincalls import (
 from berth.framework.profile import Profile, WeightedScore
 from berth.framework.state import CycleState
 
+
+def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
+    """``100 * score / largest`` in whole numbers, counted from the other end when reversed.
+
+    All scores 0: unchanged, or all 100 when reversed. Scores are 0 or more.
+    """
+    largest = int(scores.max(initial=0))
+    if largest == 0:
+        return scores + MAX_SCORE if reverse else scores
+    stretched = MAX_SCORE * scores // largest
+    return MAX_SCORE - stretched if reverse else stretched
+
+
+def normalize_by_rank(scores: Scores) -> Scores:
+    """100 for the largest score, 99 for the next smaller one that occurs, and so on; never below 0.
+
+    For scores of which every unit counts: in proportion, 100,001 and 100,000 would be equal.
+    """
+    _, places = np.unique(scores, return_inverse=True)
+    normalized: Scores = np.maximum(MAX_SCORE - (places.max(initial=0) - places), MIN_SCORE).astype(np.int64)
+    return normalized
+
+
 _POD_BITS = 20
+
 
 _MAX_PODS = (1 << _POD_BITS) - 1
 

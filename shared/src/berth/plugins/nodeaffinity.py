@@ -32,7 +32,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.normalize import default_normalize
+from berth.framework.scoring import default_normalize
 from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems

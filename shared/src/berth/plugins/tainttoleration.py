@@ -22,7 +22,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.normalize import default_normalize
+from berth.framework.scoring import default_normalize
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

@@ -1,7 +1,8 @@
 """The scheduling cycle on one pod after another, without a bus or a cluster: what would be decided.
 
 The pods see the same Snapshot, or each the Snapshot that the earlier ones have left. Then the simulation also does what
-the binder and the API server would do: Reserve, place the pod, evict the victims of preemption.
+the binder and the API server would do: Reserve, place the pod, evict the victims of preemption. The result is a value
+for each pod, and counts over all of them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,55 @@ from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
-from berth.simulate.report import NodeRejection, PodReport
+
+
+class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):
+    """The plugin that rejected a node, and its reasons."""
+
+    plugin: str
+    reasons: tuple[str, ...]
+
+
+class PodReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision about a pod: a line of ``-o json``, these members and no others.
+
+    ``scores`` are weighted, by plugin and node; a plugin that skipped itself is not listed. A single feasible node is
+    not scored: then ``scores`` and ``totals`` are empty. ``message`` is the reason why there is no node, ``None`` when
+    there is one. ``nominated`` is the node where ``victims``, pods by name, would be evicted.
+    """
+
+    pod: str
+    profile: str
+    bound: str | None = None
+    feasible: list[str] = []
+    scores: dict[str, dict[str, int]] = {}
+    totals: dict[str, int] = {}
+    rejections: dict[str, NodeRejection] = {}
+    message: str | None = None
+    nominated: str | None = None
+    victims: list[str] = []
+
+
+@dataclass(slots=True)
+class ReportCounts:
+    """How many pods there were, got a node, or would get one by preemption; ``nodes`` are those that got pods."""
+
+    pods: int = 0
+    placed: int = 0
+    nominated: int = 0
+    nodes: set[str] = field(default_factory=set)
+
+    def add(self, one: PodReport) -> None:
+        self.pods += 1
+        self.nominated += one.nominated is not None
+        if one.bound is not None:
+            self.placed += 1
+            self.nodes.add(one.bound)
+
 
 _GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
 """What the API server writes into the condition of a pod that has gates."""
+
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 

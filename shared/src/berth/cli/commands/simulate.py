@@ -18,9 +18,8 @@ from berth.cli.options import Output, OutputFormat, run_command
 from berth.cli.rendering import new_table, note, plain, print_json, print_rich
 from berth.process.configuration import profiles_of
 from berth.process.exits import Exit
-from berth.simulate.engine import Simulation
+from berth.simulate.engine import PodReport, ReportCounts, Simulation
 from berth.simulate.inputs import InputError, read_inputs
-from berth.simulate.report import PodReport, ReportCounts
 
 _PLUGINS: Final = 3
 """How many of the plugins that scored are named."""

@@ -26,7 +26,7 @@ from berth.framework.interface import (
     SpreadingPlugin,
     VectorScorePlugin,
 )
-from berth.framework.normalize import normalize_by_rank
+from berth.framework.scoring import normalize_by_rank
 from berth.framework.state import CycleState
 from berth.framework.status import Status
 from berth.plugins.factory import Args, PluginFactory, key_problems

@@ -3,7 +3,7 @@
 import pytest
 
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
-from berth.kube.volumes import BOUND_BY_CONTROLLER, SELECTED_NODE, keep_volume, select_node
+from berth.kube.writes import BOUND_BY_CONTROLLER, SELECTED_NODE, keep_volume, select_node
 from harness.plugins.fixtures_kube import Cluster
 
 SPEC = {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}
