@@ -10,7 +10,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, Reason
+from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Rejection
 from berth.kube.watch import Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
@@ -47,6 +47,27 @@ def test_ranked_pod_is_bound_to_the_first_node_then_acknowledged(bench):
     (decision,) = bench.decisions
     assert (decision.outcome, decision.node, decision.epoch, decision.uid) == (Outcome.BOUND, "n2", 7, pod.uid)
     assert bench.acked == [1]
+
+
+def test_decision_carries_all_that_the_ranking_reported(bench):
+    pod = bench.show(make_pod("web"))
+    report = {
+        "scorer": "scorer-1",
+        "positions": Positions(cluster=3, decisions=4),
+        "view_age_seconds": 1.5,
+        "evaluated": 5,
+        "feasible": 1,
+        "rejections": [Rejection(plugin="NodePorts", reason="taken", nodes=4, examples=["n2"])],
+        "blockers": ["NodePorts"],
+    }
+    message = ranked(pod, "n1", **report)
+    decided_otherwise = {"schema", "config", "message", "preemption", "asked_at"}  # by the binder, by NATS
+    reported = set(AttemptReport.__struct_fields__) - decided_otherwise
+    assert reported == {*report, "attempt", "profile", "candidates"}, "a new field: give it a value in this test"
+    bench.take(message)
+    bench.answer(pod, 201)
+    (decision,) = bench.decisions
+    assert {name: getattr(decision, name) for name in reported} == {name: getattr(message, name) for name in reported}
 
 
 def test_nothing_is_acknowledged_before_the_pub_ack(bench):

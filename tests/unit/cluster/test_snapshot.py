@@ -31,6 +31,14 @@ def test_a_node_is_read_in_millicores_and_bytes(snapshot):
     assert (info.allocatable("example.com/gpu"), info.labels, info.name) == (0, {"zone": "a"}, "n0")
 
 
+def test_a_node_that_was_made_anew_is_another_one_though_it_looks_the_same(snapshot):
+    old, new = (ObjectMeta(name="n0", creation_timestamp=f"2026-01-0{day}T00:00:00Z") for day in (1, 2))
+    snapshot.set_node(Node(metadata=old))
+    version = snapshot.version
+    snapshot.set_node(Node(metadata=new))
+    assert snapshot.changed_since(version).nodes == {0}
+
+
 def test_a_placed_pod_takes_room_until_it_is_removed(snapshot):
     pod = pod_requesting(cpu="1", memory="1Gi")
     snapshot.place(pod, "n0")

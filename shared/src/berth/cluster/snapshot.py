@@ -63,7 +63,7 @@ class Snapshot:
         host_ports: which ports are taken on which row.
         pod_volumes: which pods with volumes are on which row.
         live: live data of nodes, as far as some plugin reads it.
-        oddities: the last sentences about what could not be read.
+        problems: the last sentences about what could not be read.
     """
 
     def __init__(self) -> None:
@@ -350,11 +350,12 @@ class ChangeLog:
 
 
 def _differ(before: Node, now: Node) -> bool:
-    """Whether two states of a node differ in anything that plugins read; versions and times do not count."""
+    """Whether two states of a node differ in anything that plugins read; its resourceVersion does not count."""
     old, new = before.metadata, now.metadata
-    return (before.spec, before.status, old.labels, old.annotations) != (
+    return (before.spec, before.status, old.labels, old.annotations, old.creation_timestamp) != (
         now.spec,
         now.status,
         new.labels,
         new.annotations,
+        new.creation_timestamp,
     )

@@ -73,11 +73,14 @@ class Reads(Flag):
     SPEC = 0
     """Nothing but the pod's spec and the node's name."""
     NODE = auto()
-    """The row's node object: labels, taints, allocatable, unschedulable, images."""
+    """The row's node object: labels, annotations, creation time, spec and status."""
     PODS = auto()
     """The pods placed on that very row: sums, counts, ports."""
     ANYTHING = auto()
-    """More than that: the pod's labels or name, other rows, live data, the clock. Never cached."""
+    """More than that: the pod's labels or name, other rows, objects of other kinds, live data. Never cached.
+
+    So is the time, which a plugin takes from ``Snapshot.live.now`` (Unix seconds; 0 in ``berth simulate``).
+    """
 
 
 class CallLimit(Protocol):
