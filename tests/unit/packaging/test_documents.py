@@ -15,6 +15,7 @@ OURS = re.compile(r"`(berth(?:_[a-z]+)*(?:\.[a-z_0-9]+)+(?:\.[A-Za-z_]+)*)`")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBJECT = re.compile(r"berth\.(pending|ranked|decision|dead|service|yaml)\b|berth\.[\w.]*\.(yaml|yml|json)$")
 """Subjects of NATS and files look like modules."""
+PATH = re.compile(r"`((?:tests|shared|services|docs|deploy|\.ci)/[\w./-]+)`")
 CITED = re.compile(r"docs/(protocol|design)\.md, (\d+(?:\.\d+)?)")
 
 
@@ -47,6 +48,11 @@ def anchor(heading: str) -> str:
 def test_modules_that_a_page_names_exist(page):
     names = {name for name in OURS.findall(page.read_text()) if not SUBJECT.match(name)}
     assert [name for name in sorted(names) if not is_there(name)] == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "adr" not in p.parts and p.name != "CHANGELOG.md"], ids=named)
+def test_files_that_a_page_names_exist(page):
+    assert [path for path in PATH.findall(page.read_text()) if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
