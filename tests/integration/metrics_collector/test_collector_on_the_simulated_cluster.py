@@ -34,7 +34,7 @@ async def test_every_query_is_answered_for_every_node():
 async def test_any_other_query_is_refused_with_a_reason():
     async with SimulatedCluster(nodes=node_manifests(1)) as cluster:
         server = Prometheus(cluster.prometheus_url)
-        with pytest.raises(PrometheusError, match="own questions only") as caught:
+        with pytest.raises(PrometheusError, match="own queries only") as caught:
             await server.query("up")
         assert caught.value.cause == "refused"
         server.close()

@@ -1,1 +1,1 @@
-"""A simulated cluster: an HTTP server with the wire behaviour of kube-apiserver, and made-up nodes and pods."""
+"""A simulated cluster: an HTTP server that behaves as kube-apiserver, with simulated nodes and pods."""

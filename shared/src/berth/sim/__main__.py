@@ -1,4 +1,4 @@
-"""`python -m berth.sim`: a simulated cluster in the foreground; one line of JSON says where it listens."""
+"""`python -m berth.sim`: a simulated cluster in the foreground; it prints its addresses as one line of JSON."""
 
 import argparse
 import asyncio
@@ -22,21 +22,24 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m berth.sim", description=__doc__)
     line.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    line.add_argument("--port", type=int, default=0, help="port to listen on; 0 is any that is free")
-    line.add_argument("--nodes", type=int, default=0, metavar="N", help="how many equal nodes to make up")
-    line.add_argument("--node-cpu", default="4", help="cpu of a made-up node (default: %(default)s)")
-    line.add_argument("--node-memory", default="16Gi", help="memory of a made-up node (default: %(default)s)")
-    line.add_argument("--node-pods", type=int, default=110, help="pods of a made-up node (default: %(default)s)")
+    line.add_argument("--port", type=int, default=0, help="port to listen on; 0 is any free port")
+    line.add_argument("--nodes", type=int, default=0, metavar="N", help="how many equal nodes to create")
+    line.add_argument("--node-cpu", default="4", help="cpu of a created node (default: %(default)s)")
+    line.add_argument("--node-memory", default="16Gi", help="memory of a created node (default: %(default)s)")
+    line.add_argument("--node-pods", type=int, default=110, help="pods of a created node (default: %(default)s)")
     line.add_argument("--load", type=Path, metavar="FILE", help="objects as `kubectl get -o json|yaml` writes them")
     line.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="where to write a kubeconfig")
     line.add_argument(
-        "--history", type=int, default=DEFAULT_HISTORY, help="changes of a kind that watches can resume over"
+        "--history",
+        type=int,
+        default=DEFAULT_HISTORY,
+        help="changes of each kind that watches can resume from",
     )
     line.add_argument(
         "--identity",
         default="",
         metavar="NAME",
-        help="be the same cluster, with its objects gone, whenever it is started with this name",
+        help="a cluster that is started again with this name is the same one, without its objects",
     )
     line.add_argument("--start-delay", type=float, default=0.5, help="seconds from Binding to Running")
     return line
@@ -46,7 +49,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Run the cluster until SIGTERM or SIGINT.
 
     Raises:
-        SnapshotError: the file to load is no snapshot.
+        SnapshotError: the file to load is not a snapshot.
         OSError: the port is taken or the kubeconfig cannot be written.
     """
     stopped = asyncio.Event()

@@ -1,7 +1,7 @@
-"""What the simulated API server does with a new or changed object: light validation, defaults, priority admission.
+"""Admission in the simulated API server: basic validation, defaults, priority.
 
-Quantities are not validated, so that bad ones can be tried on their readers. Volumes and claims do not get the
-finalizers that protect them while they are in use, as no controller here would remove them.
+Quantities are not validated, so that tests can use invalid ones. Volumes and claims do not get the finalizers that
+protect them while they are in use, because no controller here would remove them.
 """
 
 import re
@@ -36,7 +36,7 @@ _CLASS: JsonObject = {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate
 
 
 def with_defaults(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a new object of storage as it is kept: pending, whatever its creator says of its status."""
+    """Return a new object of storage with the phase Pending; the status that it came with is dropped."""
     if kind is STORAGE_CLASSES:
         return {**_CLASS, **value}
     if kind not in _SPECS:
@@ -96,7 +96,7 @@ def check_metadata(kind: SimulatedKind, value: JsonObject) -> None:
     """Check the name and the shape of the metadata.
 
     Raises:
-        StatusError: 400 or 422, as the real server says it.
+        StatusError: 400 or 422, with the real server's message.
     """
     metadata = value["metadata"]
     name = metadata.get("name") or ""
@@ -119,7 +119,7 @@ def admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
     """Return a new object with its defaults.
 
     Raises:
-        StatusError: 403 or 422, the object is not acceptable.
+        StatusError: 403 or 422, the object is rejected.
     """
     return with_condition_times(kind, _admit(store, kind, value))
 
@@ -140,7 +140,7 @@ def _admit(store: Store, kind: SimulatedKind, value: JsonObject) -> JsonObject:
 
 
 def _node_status(given: JsonObject) -> JsonObject:
-    """Return a node's status with the members that are always there; typed clients insist on them."""
+    """Return a node's status with the members that typed clients require."""
     return {
         **given,
         "daemonEndpoints": given.get("daemonEndpoints") or {"kubeletEndpoint": {"Port": 0}},
@@ -149,7 +149,7 @@ def _node_status(given: JsonObject) -> JsonObject:
 
 
 def with_condition_times(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return a pod or node whose conditions show the times that nobody has set as null, as the real server does."""
+    """Return a pod or node in which the unset times of conditions are null, as in the real server."""
     times = _CONDITION_TIMES.get(kind)
     conditions = (value.get("status") or {}).get("conditions")
     if times is None or not conditions or all(name in condition for condition in conditions for name in times):
@@ -169,7 +169,7 @@ def _admit_namespace(value: JsonObject) -> JsonObject:
 
 
 def _check_subject(value: JsonObject) -> None:
-    """Hold an Event of core/v1 to the namespace of what it is about; those of events.k8s.io are free."""
+    """Reject an Event of core/v1 in another namespace than its object; those of events.k8s.io may be in any."""
     subject = value.get("involvedObject") or {}
     metadata = value["metadata"]
     if (subject.get("namespace") or "default") != metadata["namespace"]:
@@ -229,7 +229,7 @@ def _priority(store: Store, pod: str, spec: JsonObject) -> JsonObject:
 
 
 def _status(spec: JsonObject) -> JsonObject:
-    """Return the status of a new pod; whatever the creator wrote there is dropped."""
+    """Return the status of a new pod; the status that it came with is dropped."""
     status: JsonObject = {"phase": "Pending", "qosClass": _qos_class(spec)}
     if spec.get("schedulingGates"):
         status["conditions"] = [
@@ -261,7 +261,7 @@ def _compute(resources: JsonObject, part: str) -> JsonObject:
 
 
 def check_update(kind: SimulatedKind, before: JsonObject, after: JsonObject) -> None:
-    """Refuse a change of what may not change: of a pod's spec nearly everything, its node above all.
+    """Reject a change of immutable fields: nearly all of a pod's spec, its node included.
 
     Raises:
         StatusError: 422.
@@ -291,7 +291,7 @@ def _check_gates(spec: JsonObject, after: JsonObject) -> None:
 
 
 def check_namespace(store: Store, kind: SimulatedKind, namespace: str, name: str) -> None:
-    """Refuse a new object in a namespace that does not exist or is being terminated.
+    """Reject a new object in a namespace that does not exist or is terminating.
 
     Raises:
         StatusError: 404 or 403.

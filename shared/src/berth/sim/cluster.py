@@ -3,7 +3,7 @@
     async with SimulatedCluster(nodes=node_manifests(100)) as cluster:
         cluster.url, cluster.kubeconfig_path, cluster.faults, cluster.resources
 
-It can be filled with what ``kubectl get ... -o json|yaml`` printed.
+It can be filled with the output of ``kubectl get ... -o json|yaml``.
 """
 
 import json
@@ -32,14 +32,14 @@ _FIRST = (NAMESPACES, NODES)
 
 
 class SnapshotError(ValueError):
-    """The file is no snapshot; the message names it and says what was wanted."""
+    """The file is not a snapshot; the message has its name and the expected format."""
 
 
 def read(path: Path) -> list[JsonObject]:
     """Return the objects of a file: a List, one object, or several YAML documents.
 
     Raises:
-        SnapshotError: it cannot be read or holds something else.
+        SnapshotError: it cannot be read, or has other contents.
     """
     try:
         text = path.read_bytes()
@@ -66,10 +66,10 @@ def _flattened(document: Any) -> Iterator[Any]:
 
 
 def load(resources: Resources, objects: Iterable[JsonObject]) -> dict[str, int]:
-    """Put objects into the cluster as they are, status and node included; return how many of each kind.
+    """Put objects into the cluster unchanged, with their status and node; return the number of each kind.
 
-    Kinds that are not simulated are passed over and counted under their name with a `!` before it. Namespaces that
-    objects are in and that the snapshot lacks are made.
+    Kinds that are not simulated are left out, and counted under their name with a `!` before it. Namespaces that are
+    missing in the snapshot are created.
     """
     counts: dict[str, int] = {}
     known: list[tuple[SimulatedKind, JsonObject]] = []
@@ -122,20 +122,20 @@ REVISIONS_PER_SECOND = 10_000
 
 
 class SimulatedCluster:
-    """A cluster on a local port; `kubelet=None` leaves bound pods Pending and terminating ones there.
+    """A cluster on a local port. With `kubelet=None` bound pods stay Pending, and terminating ones are not removed.
 
     Args:
         nodes: Nodes that exist from the start (see `berth.sim.nodes`).
-        objects: Further objects, taken as they are, as `kubectl get -o json` would list them.
+        objects: Further objects, stored unchanged, in the form of `kubectl get -o json`.
         host: Address to listen on.
-        port: Port to listen on; 0 is any that is free.
+        port: Port to listen on; 0 is any free port.
         kubelet: How pods start and end.
-        history: How many changes of each kind a watch can still be resumed over.
-        kubeconfig_path: Where to write a kubeconfig; None is a temporary folder that goes with the cluster.
-        clock: What gives time stamps.
-        identity: What it is known by when it starts again: the uid of kube-system is made of it, and resource versions
-            go on from the clock, so that whoever knew it finds the same cluster with its objects gone. Empty: a cluster
-            that nobody has seen before.
+        history: How many changes of each kind are kept for watches to resume from.
+        kubeconfig_path: Where to write a kubeconfig; None is a temporary folder, removed with the cluster.
+        clock: The source of time stamps.
+        identity: Makes a restarted cluster the same cluster for its clients, with its objects gone: the uid of
+            kube-system is derived from it, and resource versions continue from the clock. Empty: a new cluster each
+            time.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings, each with its default
@@ -166,7 +166,7 @@ class SimulatedCluster:
 
     @property
     def prometheus_url(self) -> str:
-        """Where the simulated nodes' made-up traffic can be asked for (see `berth.sim.prometheus`)."""
+        """The address of the simulated Prometheus (see `berth.sim.prometheus`)."""
         return f"{self.url}{PREFIX}"
 
     @property
@@ -190,7 +190,7 @@ class SimulatedCluster:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             OSError: the port is taken.
@@ -235,12 +235,12 @@ def kubeconfig(url: str) -> JsonObject:
 
 
 def _first_revision(identity: str, clock: Clock) -> int:
-    """Above all that the same cluster has given in an earlier life, as long as it makes fewer changes a second."""
+    """Higher than every version before the restart, as long as the cluster makes fewer changes a second."""
     return int(clock().timestamp() * REVISIONS_PER_SECOND) if identity else FIRST_REVISION
 
 
 def _known_by(identity: str) -> JsonObject:
-    """The namespace by whose uid a cluster is known."""
+    """The namespace whose uid identifies a cluster."""
     uid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"berth.sim/{identity}"))
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": uid}}
 

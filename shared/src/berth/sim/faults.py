@@ -1,4 +1,4 @@
-"""Faults that the simulated API server makes on demand: in process by `Faults`, from elsewhere by `POST /sim/faults`.
+"""Faults of the simulated API server on demand: in process by `Faults`, from outside by `POST /sim/faults`.
 
     {"action": "fail", "verb": "create", "resource": "pods/binding", "count": 3, "status": 503}
     {"action": "delay", "verb": "*", "resource": "pods", "count": null, "seconds": 2}
@@ -40,7 +40,7 @@ _REASONS = {
 
 
 class _Aimed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Which requests a fault meets, and how many of them: None is every one until the faults are cleared."""
+    """Which requests a fault applies to, and how many; `count=None`: all until the faults are cleared."""
 
     verb: Verb | Literal["*"] = "*"
     resource: str = ANY
@@ -53,26 +53,26 @@ class _Aimed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field
 
 
 class Fail(_Aimed, tag="fail"):
-    """The request is answered with a status and does nothing."""
+    """The request fails with this status and changes nothing."""
 
     status: int = 503
     message: str = "the server is simulating a failure"
 
 
 class Reject(_Aimed, tag="reject"):
-    """The request is answered with 403, as by an account without the right."""
+    """The request fails with 403, as without the right."""
 
     user: str = "system:anonymous"
 
 
 class Delay(_Aimed, tag="delay"):
-    """The request waits before it is looked at."""
+    """The request waits before it is handled."""
 
     seconds: float = 1.0
 
 
 class LoseAnswer(_Aimed, tag="lose_answer"):
-    """The request does its work and then the connection breaks: the sender cannot know."""
+    """The request is carried out, then the connection breaks: the client gets no response."""
 
 
 class CutWatches(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="cut_watches"):
@@ -82,11 +82,11 @@ class CutWatches(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_f
 
 
 class Compact(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="compact"):
-    """All history is forgotten: older pages and watches end in 410."""
+    """The history is compacted: older pages and watches end in 410."""
 
 
 class Clear(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="clear"):
-    """No fault is armed any more."""
+    """All faults are disarmed."""
 
 
 Armed: TypeAlias = Fail | Reject | Delay | LoseAnswer
@@ -102,7 +102,7 @@ class Faults:
         self._watches: dict[Callable[[], None], str] = {}
 
     def inject(self, *faults: Fault) -> None:
-        """Arm faults; those that are not aimed at requests happen at once."""
+        """Arm faults; those that do not apply to requests take effect at once."""
         for fault in faults:
             match fault:
                 case CutWatches(resource=resource):
@@ -115,7 +115,7 @@ class Faults:
                     self._armed.append(fault)
 
     def armed(self) -> list[Armed]:
-        """Return what is still armed."""
+        """Return the armed faults."""
         return list(self._armed)
 
     def cut_watches(self, resource: str = ANY) -> None:
@@ -125,7 +125,7 @@ class Faults:
                 cut()
 
     def watch_opened(self, cut: Callable[[], None], resource: str) -> None:
-        """Remember how an open watch can be cut."""
+        """Register an open watch and the function that cuts it."""
         self._watches[cut] = resource
 
     def watch_closed(self, cut: Callable[[], None]) -> None:
@@ -133,10 +133,10 @@ class Faults:
         del self._watches[cut]
 
     async def strike(self, verb: Verb, route: Route) -> bool:
-        """Let the faults that meet a request happen; return whether its answer is to be lost.
+        """Apply the faults that match a request; return whether its response is to be lost.
 
         Raises:
-            StatusError: the answer that a fault gives in place of the server's.
+            StatusError: the response that a fault puts in place of the server's.
         """
         is_lost = False
         for fault in [armed for armed in self._armed if armed.meets(verb, route.resource)]:
@@ -166,7 +166,7 @@ async def _happen(fault: Armed, verb: Verb, route: Route) -> bool:
 
 
 def _missing_right(user: str, verb: Verb, route: Route) -> StatusError:
-    """403 in the words of RBAC."""
+    """403 with RBAC's message."""
     kind, name = route.kind, route.name
     scope = f'in the namespace "{route.namespace}"' if route.namespace else "at the cluster scope"
     subject = f'{kind.resource} "{name}"' if name else kind.resource
@@ -176,10 +176,10 @@ def _missing_right(user: str, verb: Verb, route: Route) -> StatusError:
 
 
 def decode(body: bytes) -> list[Fault]:
-    """Read what `POST /sim/faults` was sent: one fault or a list of them.
+    """Decode the body of `POST /sim/faults`: one fault or a list of them.
 
     Raises:
-        StatusError: 400, it is no fault.
+        StatusError: 400, it is not a fault.
     """
     try:
         decoded: Fault | list[Fault] = msgspec.json.decode(body, type=Fault | list[Fault])
@@ -189,5 +189,5 @@ def decode(body: bytes) -> list[Fault]:
 
 
 def describe(faults: Faults) -> JsonObject:
-    """Return what is armed, for `GET /sim/faults`."""
+    """Return the armed faults, for `GET /sim/faults`."""
     return {"armed": faults.armed()}

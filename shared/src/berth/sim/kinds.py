@@ -1,6 +1,6 @@
 """The kinds that the simulated API server serves: those of ``berth.api.kinds``, and events.
 
-Added to each is what only a server knows: field selectors, the behaviour of writes, the form of bookmarks.
+The server's part is added to each: field selectors, the behaviour of writes, the form of bookmarks.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from berth.api import kinds as api
 from berth.api.kinds import Kind
 
 FieldPath = tuple[str, ...]
-"""The members that lead to a field of an object."""
+"""The path of a field in an object."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedKind:
-    """One kind: its address, the selectors that it takes, and how its writes behave."""
+    """One kind: its address, its field selectors, and how its writes behave."""
 
     group: str = ""
     """API group; empty is the core group."""
@@ -27,7 +27,7 @@ class SimulatedKind:
     short_names: tuple[str, ...] = ()
     namespaced: bool = True
     has_status: bool = False
-    """Writes to the object leave its status alone and writes to /status leave all else alone."""
+    """Writes to the object do not change its status; writes to /status change nothing else."""
     has_generation: bool = False
     """metadata.generation counts the changes of the spec."""
     is_graceful: bool = False
@@ -35,13 +35,13 @@ class SimulatedKind:
     creates_on_update: bool = False
     """A PUT of an object that does not exist creates it."""
     updates_need_version: bool = False
-    """A PUT without metadata.resourceVersion is refused."""
+    """A PUT without metadata.resourceVersion is rejected."""
     fields: Mapping[str, FieldPath] = dataclasses.field(default_factory=dict)
     """Labels for field selectors besides metadata.name and metadata.namespace."""
     bookmark: bytes = b""
     """What kube-apiserver writes into a bookmark besides its metadata: `"containers":null` trips strict decoders."""
     stored_as: str = ""
-    """Plural in the core group whose objects this kind shows in another form (events)."""
+    """Plural of the core kind whose objects this kind shows in another form (events)."""
 
     @property
     def api_version(self) -> str:

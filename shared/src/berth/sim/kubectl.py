@@ -1,4 +1,4 @@
-"""What kubectl needs besides objects: discovery (/api, /apis, /version, OpenAPI) and the tables that it prints."""
+"""The endpoints that kubectl needs besides objects: discovery (/api, /apis, /version, OpenAPI), and tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def documents() -> dict[str, bytes]:
 
 
 def _schemas() -> dict[str, dict[str, Any]]:
-    """Return just enough OpenAPI for kubectl to leave validation to the server."""
+    """Return a minimal OpenAPI document, with which kubectl leaves validation to the server."""
     roots = {f"apis/{kind.api_version}" if kind.group else "api/v1" for kind in KINDS}
     index = {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
     return {"/openapi/v3": index, **{f"/openapi/v3/{root}": _schema(root) for root in roots}}

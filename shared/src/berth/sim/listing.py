@@ -1,6 +1,6 @@
 """LIST and its query: label and field selectors, pages, and continue tokens of the real form.
 
-Selectors are parsed once and matched against objects as dicts. Every page of a list shows the state of its first.
+Selectors are parsed once and matched against objects as dicts. Every page of a list shows the state at the first page.
 """
 
 import base64
@@ -56,7 +56,7 @@ class LabelRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRequirement:
-    """One requirement on a field; a field that is not there is the empty string, or false."""
+    """One requirement on a field; a missing field is the empty string, or false."""
 
     path: FieldPath
     value: str
@@ -69,14 +69,14 @@ class FieldRequirement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Everything that a request says about which objects it means, the namespace apart."""
+    """The selectors of a request; the namespace is not part of them."""
 
     labels: tuple[LabelRequirement, ...] = ()
     fields: tuple[FieldRequirement, ...] = ()
 
     @property
     def is_everything(self) -> bool:
-        """True when there is no requirement at all."""
+        """True without any requirement."""
         return not self.labels and not self.fields
 
     def matches(self, value: JsonObject) -> bool:
@@ -104,7 +104,7 @@ def parse(kind: SimulatedKind, label_selector: str, field_selector: str) -> Sele
     """Return the selector of a request.
 
     Raises:
-        StatusError: 400, it cannot be parsed or names a field that the kind cannot be selected by.
+        StatusError: 400, it cannot be parsed, or the kind does not support the field.
     """
     return Selector(labels=parse_labels(label_selector), fields=parse_fields(kind, field_selector))
 
@@ -164,7 +164,7 @@ def _field_requirement(kind: SimulatedKind, text: str) -> FieldRequirement:
 
 
 _PRESENT = -1
-"""The revision of a token that goes on with the present state, in place of one that has been forgotten."""
+"""The revision in a token that continues with the present state, when the original one is compacted."""
 
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - a version, not a secret
 
@@ -177,20 +177,20 @@ _TOO_OLD = (
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What a continue token says: the revision of the first page and the key at which to go on."""
+    """A decoded continue token: the revision of the first page, and the key to continue at."""
 
     v: str
     rv: int
     start: str
 
     def encoded(self) -> str:
-        """Return the token as it travels."""
+        """Return the encoded token."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """A part of a list: `rest` is None when nothing follows, `remaining` None when that is not known."""
+    """A page of a list: `rest` is None on the last page, `remaining` is None when unknown."""
 
     items: list[StoredObject]
     revision: int
@@ -198,7 +198,7 @@ class ListPage:
     remaining: int | None = None
 
     def encoded(self, kind: SimulatedKind) -> bytes:
-        """Return the page as JSON; its items carry no kind and apiVersion."""
+        """Return the page as JSON; its items have no kind and apiVersion."""
         metadata: dict[str, object] = {"resourceVersion": str(self.revision)}
         if self.rest is not None:
             metadata["continue"] = self.rest.encoded()
@@ -247,12 +247,12 @@ def selector_of(kind: SimulatedKind, query: Mapping[str, str]) -> Selector:
 
 
 def is_set(query: Mapping[str, str], name: str) -> bool:
-    """Whether a switch is on: everything but `false` and `0` is, whatever the case (clients send `True`)."""
+    """Whether a boolean parameter is true: all values but `false` and `0`, in any case (clients send `True`)."""
     return name in query and query[name].lower() not in {"false", "0"}
 
 
 def integer(query: Mapping[str, str], name: str) -> int:
-    """Return a number of the query; 0 when it is not there.
+    """Return a number of the query; 0 when it is absent.
 
     Raises:
         StatusError: 400.
@@ -297,10 +297,10 @@ def _token(text: str) -> Token:
 
 
 def list_page(store: Store, kind: SimulatedKind, namespace: str, options: ListOptions) -> ListPage:
-    """Return a page; every page of one list shows the state at the revision of its first.
+    """Return a page; every page of a list shows the state at the revision of its first page.
 
     Raises:
-        StatusError: 410, that state is forgotten; 504, the revision asked for is still to come.
+        StatusError: 410, that revision is compacted; 504, the requested revision is newer than the present one.
     """
     revision = _revision(store, options)
     matching = [stored for stored in _snapshot(store, kind, options, revision) if _is_meant(stored, namespace, options)]

@@ -17,7 +17,7 @@ _RUNNING_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "Con
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
-    """How pods come and go on the simulated nodes."""
+    """How fast pods start and end on the simulated nodes."""
 
     start_delay: timedelta = timedelta(seconds=0.5)
     """From Binding to Running."""
@@ -26,7 +26,7 @@ class KubeletSettings:
 
 
 class Kubelet:
-    """Watches the pods of the store and moves them on; does nothing for pods on nodes that do not exist."""
+    """Watches the pods of the store, and starts and ends them; ignores pods on nodes that do not exist."""
 
     def __init__(self, resources: Resources, settings: KubeletSettings) -> None:
         self._resources = resources
@@ -34,14 +34,14 @@ class Kubelet:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """Take over the pods that exist and follow those to come."""
+        """Handle the existing pods, then watch for changes."""
         table = self._resources.store.table(PODS)
         for stored in table.in_order():
             self._look_at(None, stored)
         table.listeners[self._take] = None
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Stop watching, and cancel the pending starts and ends."""
         del self._resources.store.table(PODS).listeners[self._take]
         for timer in self._timers:
             timer.cancel()
@@ -90,11 +90,11 @@ class Kubelet:
         try:
             self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0, uid=uid))
         except StatusError:
-            return  # somebody else ended it first
+            return  # another client removed it first
 
 
 def running_status(pod: JsonObject, now: str) -> JsonObject:
-    """Return the status that a kubelet writes once every container of a pod runs."""
+    """Return the status that a kubelet writes when all containers of a pod run."""
     conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or []}
     for name in _RUNNING_CONDITIONS:
         conditions[name] = {"type": name, "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
@@ -146,7 +146,7 @@ def node_manifest(  # noqa: PLR0913 - keyword-only, each with its default
         name: Name and hostname label.
         cpu: Capacity as a quantity.
         memory: Capacity as a quantity.
-        pods: How many pods it may carry.
+        pods: How many pods it allows.
         labels: Labels besides hostname and zone.
         taints: Taints as in the API.
         zone: Value of the zone label, none when empty.
@@ -187,13 +187,13 @@ def pod_manifest(  # noqa: PLR0913 - keyword-only, each with its default
     """Return a pod of one container.
 
     Args:
-        name: Its name.
-        namespace: Its namespace.
+        name: Name.
+        namespace: Namespace.
         cpu: Request as a quantity; none when empty.
         memory: Request as a quantity; none when empty.
-        labels: Its labels.
+        labels: Labels.
         scheduler: Its schedulerName.
-        node: Where it is already bound; it waits when this is empty.
+        node: The node that it is bound to; empty for a pending pod.
         priority_class: Its priorityClassName; none when empty.
         spec: Further members of its spec: nodeSelector, tolerations, affinity, schedulingGates, ...
     """

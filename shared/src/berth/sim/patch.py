@@ -1,4 +1,4 @@
-"""The three patch formats of the API; each returns a new object that shares what it did not change."""
+"""The three patch formats of the API; each returns a new object that shares the unchanged parts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
 
-# Lists of objects that a strategic merge patch merges by one of their members; every other list is replaced.
+# A strategic merge patch merges these lists by a member of their objects; it replaces every other list.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "addresses": ("type",),
     "conditions": ("type",),
@@ -100,7 +100,7 @@ def _merge_key(member: str, changes: Sequence[Any]) -> str | None:
 
 
 def _merge_by_key(key: str, items: list[Any], changes: list[Any]) -> list[Any]:
-    """New elements come first, as kube-apiserver has them; a changed one keeps its place."""
+    """As in kube-apiserver, new elements come first and changed ones keep their positions."""
     by_key = {change[key]: change for change in changes}
     known = {item.get(key) for item in items}
     added = [strategic_merge({}, change) for change in changes if change[key] not in known and "$patch" not in change]
@@ -128,7 +128,7 @@ def json_patch(value: Any, operations: Any) -> Any:
 
 
 def _at(value: Any, path: list[str], operation: dict[str, Any]) -> Any:
-    """Return a copy of `value` in which the operation was done at `path`."""
+    """Return a copy of `value` with the operation applied at `path`."""
     if not path:
         return operation["value"]
     copy: Any = list(value) if isinstance(value, list) else dict(value)

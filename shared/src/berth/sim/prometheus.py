@@ -2,16 +2,16 @@
 
 ``<cluster>/prometheus`` answers exactly the queries that the metrics collector sends (rate, count_over_time and
 timestamp of node_network_{receive,transmit}_bytes_total, node_network_flags and _speed_bytes, node_uname_info, and the
-scrape interval), in the form of a real server's answer. It is no PromQL engine: any other query is answered with 400.
-Every node has one device, eth0, and a link of 1 Gbit/s; its traffic is a share of its own, which rises and falls, and
-what every pod on it adds.
+scrape interval), in the form of a real server's response. It is not a PromQL engine: any other query gets a 400.
+Every node has one device, eth0, and a link of 1 Gbit/s. Its traffic is the sum of its own, which rises and falls, and
+that of its pods.
 
 ``<cluster>/sim/exporters`` is for a real Prometheus:
 
     http_sd_configs: [{url: http://<cluster>/sim/exporters}]
 
-It lists one target a node, each at this same address under a path of its own. The counters grow by the same rates, so
-that a Prometheus which scrapes them shows the same traffic.
+It lists one target a node, each at this same address under its own path. The counters grow by the same rates, so that
+a Prometheus that scrapes them shows the same traffic.
 """
 
 import hashlib
@@ -39,20 +39,20 @@ LINK_BYTES: Final = 125e6
 """1 Gbit/s."""
 
 OWN_BYTES: Final = 60e6
-"""The most that a node carries without any pod of ours, each way."""
+"""The maximum traffic of a node without pods, in each direction."""
 
 POD_BYTES: Final = 0.5e6
-"""What each pod adds."""
+"""The traffic of one pod."""
 
 PERIOD_SECONDS: Final = 600.0
-"""In which a node's own traffic comes and goes."""
+"""The period in which a node's own traffic rises and falls."""
 
 DEVICE: Final = "eth0"
 
 _JOB: Final = "node-exporter"
 
 FLAGS: Final = 0x1003
-"""Of the device: up, broadcast, multicast; no part of a bond."""
+"""Flags of the device: up, broadcast, multicast; not part of a bond."""
 
 
 Labels = Mapping[str, str]
@@ -92,7 +92,7 @@ class SimulatedPrometheus:
         """Answer one query."""
         found = next(((rows, asked) for form, rows in _FORMS if (asked := form.fullmatch(query))), None)
         if found is None:
-            error = f"the simulated Prometheus answers berth's own questions only, got {query!r}"
+            error = f"the simulated Prometheus answers berth's own queries only, got {query!r}"
             return _json({"status": "error", "errorType": "bad_data", "error": error}, HTTPStatus.BAD_REQUEST)
         (rows, asked), moment = found, self.moment()
         answer = rows(moment, asked) if moment.nodes and _names_device(asked) else ()
@@ -104,7 +104,7 @@ class SimulatedPrometheus:
         return self._resources.clock().timestamp()
 
     def moment(self) -> Moment:
-        """The traffic of now."""
+        """The traffic at this time."""
         store = self._resources.store
         pods = Counter(pod.value["spec"].get("nodeName", "") for pod in store.table(PODS).items.values())
         nodes = (name for _, name in store.table(NODES).items)
@@ -170,7 +170,7 @@ _FORMS: Final[Sequence[tuple[re.Pattern[str], Callable[[Moment, Asked], Rows]]]]
 
 
 def _names_device(asked: Asked) -> bool:
-    """Whether the query's selector takes the one device that there is."""
+    """Whether the query's selector matches the only device."""
     groups = asked.groupdict()
     if "device" not in groups:
         return True
@@ -187,24 +187,24 @@ def _json(document: object, code: int = HTTPStatus.OK) -> web.Response:
 EXPORTERS_PATH: Final = "/sim/exporters"
 
 PORT: Final = 9100
-"""Of the node exporter: what an instance is called, not where it listens."""
+"""Of the node exporter: the name of an instance, not its address."""
 
 MOMENT_SECONDS: Final = 1.0
-"""For how long the count of each node's pods is good enough: scrapes of all nodes come one after another."""
+"""How long the pod counts are reused: the scrapes of all nodes follow one another."""
 
 _CONTENT_TYPE: Final = "text/plain"
 
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What one node's network card has counted, in bytes, up to `at` (Unix seconds)."""
+    """The counters of one node's device, in bytes, up to `at` (Unix seconds)."""
 
     at: float
     received: float = 0.0
     transmitted: float = 0.0
 
     def grow(self, moment: Moment, node: str, until: float) -> None:
-        """Count what went by since the last look."""
+        """Add the traffic since the last scrape."""
         elapsed = max(0.0, until - self.at)
         self.received += moment.rate(node, "receive") * elapsed
         self.transmitted += moment.rate(node, "transmit") * elapsed
@@ -220,7 +220,7 @@ class SimulatedExporters:
         self._moment: Moment | None = None
 
     def respond(self, request: web.BaseRequest) -> web.Response:
-        """Answer what is asked for below PATH."""
+        """Handle a request below PATH."""
         rest = request.path.removeprefix(EXPORTERS_PATH).strip("/")
         if not rest:
             return web.Response(body=msgspec.json.encode(self._targets(request.host)), content_type="application/json")
@@ -230,7 +230,7 @@ class SimulatedExporters:
         return web.Response(text="\n".join([*self._lines(node), ""]), content_type=_CONTENT_TYPE)
 
     def _targets(self, host: str) -> list[dict[str, object]]:
-        """The answer to Prometheus's HTTP service discovery; `host` is what it calls this server."""
+        """The response to Prometheus's HTTP service discovery; `host` is the Host header of its request."""
         return [
             {
                 "targets": [host],

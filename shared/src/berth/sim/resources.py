@@ -26,7 +26,7 @@ from berth.sim.store import Key, Store, StoredObject
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """What a DELETE asks for; None is absent."""
+    """The options of a DELETE; None is absent."""
 
     grace_seconds: int | None = None
     uid: str | None = None
@@ -34,7 +34,7 @@ class DeleteOptions:
 
 
 def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: str | None) -> None:
-    """Refuse a PUT that means another object of the same name, or one that is not there any more.
+    """Reject a PUT whose uid is that of another object of the same name, or of an object that was deleted.
 
     Raises:
         StatusError: 409.
@@ -45,7 +45,7 @@ def check_uid(kind: SimulatedKind, key: Key, before: StoredObject | None, uid: s
 
 
 def version_required(kind: SimulatedKind, name: str) -> StatusError:
-    """422: an update that does not say which state it was made from."""
+    """422: an update without metadata.resourceVersion."""
     problem = "Invalid value: 0: must be specified for an update"
     cause = {"reason": "FieldValueInvalid", "message": problem, "field": "metadata.resourceVersion"}
     details = {"name": name, "group": kind.group, "kind": kind.plural, "causes": [cause]}
@@ -54,7 +54,7 @@ def version_required(kind: SimulatedKind, name: str) -> StatusError:
 
 
 def check_delete(kind: SimulatedKind, before: StoredObject, options: DeleteOptions) -> None:
-    """Refuse a DELETE that means another object or another state of it.
+    """Reject a DELETE whose precondition names another uid or another resourceVersion.
 
     Raises:
         StatusError: 409.
@@ -106,7 +106,7 @@ _DEFAULT_GRACE_SECONDS = 30
 
 
 def utc_now() -> datetime:
-    """Return the present time: the clock of a server that is not under test."""
+    """Return the present time; tests use a clock of their own."""
     return datetime.now(UTC)
 
 
@@ -116,7 +116,7 @@ def timestamp(moment: datetime) -> str:
 
 
 class Resources:
-    """The objects of a cluster, and the rules by which they may be written."""
+    """The objects of a cluster, and the rules for writing them."""
 
     def __init__(self, store: Store, clock: Clock = utc_now) -> None:
         self.store = store
@@ -134,7 +134,7 @@ class Resources:
         return stored
 
     def create(self, kind: SimulatedKind, namespace: str, body: Any) -> StoredObject:
-        """Keep a new object, named by itself or after its generateName.
+        """Store a new object under its name, or under one made from its generateName.
 
         Raises:
             StatusError: 400, 403, 404, 409 or 422.
@@ -204,7 +204,7 @@ class Resources:
     def change(
         self, kind: SimulatedKind, key: Key, patch: Callable[[JsonObject], Any], part: Part = ""
     ) -> StoredObject:
-        """Write what a patch makes of an object.
+        """Apply a patch to an object and write the result.
 
         Raises:
             StatusError: 400, 404, 409 or 422.
@@ -218,10 +218,10 @@ class Resources:
         return self.update(kind, before, value, part)
 
     def update(self, kind: SimulatedKind, before: StoredObject, value: JsonObject, part: Part = "") -> StoredObject:
-        """Write an object over an older state of it; one that changes nothing moves no resourceVersion.
+        """Update an object; without a change its resourceVersion stays the same.
 
         Raises:
-            StatusError: 409, the value carries another resourceVersion; 422, it changes what may not change.
+            StatusError: 409, the value has another resourceVersion; 422, it changes an immutable field.
         """
         version = value["metadata"].get("resourceVersion")
         if version and version != before.value["metadata"]["resourceVersion"]:
@@ -239,10 +239,10 @@ class Resources:
         return self.store.put(kind, before.key, after)
 
     def delete(self, kind: SimulatedKind, key: Key, options: DeleteOptions) -> tuple[StoredObject, bool]:
-        """Delete an object, or mark it as terminating; return its last state and whether it is gone.
+        """Delete an object, or mark it as terminating; return its last state and whether it was removed.
 
         Raises:
-            StatusError: 404 or 409, a precondition does not hold.
+            StatusError: 404; 409, a precondition does not hold.
         """
         before = self.find(kind, key)
         check_delete(kind, before, options)
@@ -282,10 +282,10 @@ _SET_BY_SERVER = frozenset(
 
 
 def incoming(kind: SimulatedKind, namespace: str, body: Any) -> JsonObject:
-    """Return a fresh object, in the form that is kept, from what a client sent.
+    """Return the request's body as a new object in its stored form.
 
     Raises:
-        StatusError: 400, another kind, another namespace, or no object at all.
+        StatusError: 400, another kind, another namespace, or not an object.
     """
     if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
         raise bad_request(f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: not an object')
@@ -305,12 +305,12 @@ _HEAD = frozenset({"kind", "apiVersion", "metadata"})
 
 
 def as_shown(kind: SimulatedKind, value: JsonObject) -> JsonObject:
-    """Return an object in the form that a kind shows."""
+    """Return a stored object in the kind's own form (the two kinds of events share their objects)."""
     return events.as_new_event(value) if kind is NEW_EVENTS else value
 
 
 def _only_part(kind: SimulatedKind, before: JsonObject, value: JsonObject, part: Part) -> JsonObject:
-    """Return `value` with everything that this write may not touch as it was before."""
+    """Return `value`, with the fields that this write may not change taken from `before`."""
     kept = {member: before["metadata"][member] for member in _KEPT_METADATA if member in before["metadata"]}
     metadata = {
         **{member: entry for member, entry in value["metadata"].items() if member not in _KEPT_METADATA and entry},
@@ -333,7 +333,7 @@ def _is_over(kind: SimulatedKind, value: JsonObject) -> bool:
 
 
 def _grace_seconds(pod: JsonObject, options: DeleteOptions) -> int:
-    """Return how long a pod may take to end: none when it has no node or has ended by itself."""
+    """Return a pod's grace period: 0 when it has no node or has finished."""
     if not pod["spec"].get("nodeName") or pod["status"].get("phase") in _FINISHED:
         return 0
     given = options.grace_seconds
@@ -348,10 +348,10 @@ _SUBRESOURCE = "pods/binding"
 
 
 def bind(resources: Resources, namespace: str, name: str, binding: Any) -> None:
-    """Put a pod on the node that the Binding names; the node need not exist.
+    """Bind a pod to the node of the Binding; the node need not exist.
 
     Raises:
-        StatusError: 400, 404, or 409 when the pod is bound, terminating, gated or not the one that the Binding means.
+        StatusError: 400, 404, or 409 when the pod is bound, terminating, gated, or has another uid or resourceVersion.
     """
     metadata, node = _decoded(binding, name)
     pod = resources.find(PODS, (namespace, name))

@@ -10,7 +10,7 @@ _GROUP_VERSIONS = frozenset((kind.group, kind.version) for kind in KINDS)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a path means; empty strings are parts that it does not have."""
+    """A parsed path; absent parts are empty strings."""
 
     kind: SimulatedKind
     namespace: str = ""
@@ -29,10 +29,10 @@ class Route:
 
 
 def parse(path: str) -> Route | None:
-    """Return what a path below /api or /apis means, None when there is no such group and version.
+    """Parse a path below /api or /apis; None for an unknown group and version.
 
     Raises:
-        StatusError: 404, the group and version exist, the resource does not.
+        StatusError: 404, the group and version exist, the resource does not exist.
     """
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "v1"]:

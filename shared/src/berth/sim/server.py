@@ -1,4 +1,4 @@
-"""The HTTP side of the simulated API server: from a request to the store and back, in bytes."""
+"""The HTTP side of the simulated API server: from the request to the store and the response."""
 
 import asyncio
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class ApiServer:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request.
 
-        A sender that goes away ends its watch; a write that a fault holds back happens all the same, late.
+        A watch ends when its client disconnects. A delayed write is carried out also when its client has disconnected.
         """
         if self._faults.armed() and "watch=" not in request.query_string:
             return await asyncio.shield(self._answer_or_refuse(request))
@@ -152,7 +152,7 @@ class ApiServer:
         return _json(page.encoded(route.kind))
 
     def _delete_one(self, kind: SimulatedKind, key: tuple[str, str], options: DeleteOptions) -> bytes:
-        """Delete an object; the answer is a pod's last state and, once any other object is gone, a Status."""
+        """Delete an object; the response is a pod's last state, or a Status when any other object was removed."""
         stored, is_gone = self._resources.delete(kind, key, options)
         if kind is PODS or not is_gone:
             return stored.encoded(kind)
@@ -168,7 +168,7 @@ class ApiServer:
                 await response.write(chunk)
             await response.write_eof()
         except ConnectionError:
-            return response  # the reader has gone
+            return response  # the client has disconnected
         finally:
             self._faults.watch_closed(watch.cut)
         return response

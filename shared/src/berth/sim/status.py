@@ -1,4 +1,4 @@
-"""Errors in kube-apiserver's words: ``StatusError`` has the code, reason, message and details of a Status."""
+"""kube-apiserver's errors: ``StatusError`` has the code, reason, message and details of a Status."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -9,11 +9,11 @@ import msgspec
 from berth.sim.kinds import SimulatedKind
 
 JsonObject = dict[str, Any]
-"""A JSON object as decoded: what the simulated API server keeps and serves."""
+"""A decoded JSON object."""
 
 
 class StatusError(Exception):
-    """An answer that is a Status of failure; the server writes it, nobody else catches it."""
+    """A response that is a Status of failure; only the server catches it."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.rest = ""
-        """Continue token with which an expired list may go on all the same."""
+        """The token with which an expired list can continue inconsistently."""
 
     def status(self) -> JsonObject:
         """Return the Status object; members without a value are left out, as the real server does."""
@@ -63,12 +63,12 @@ def not_found(kind: SimulatedKind, name: str) -> StatusError:
 
 
 def no_such_resource() -> StatusError:
-    """404: the group and version are known, the resource is not."""
+    """404: a known group and version, an unknown resource."""
     return StatusError(HTTPStatus.NOT_FOUND, "NotFound", "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> StatusError:
-    """405: the resource exists and does not take this method."""
+    """405: the resource does not support this method."""
     message = "the server does not allow this method on the requested resource"
     return StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message, {})
 
@@ -97,7 +97,7 @@ def bad_request(message: str) -> StatusError:
 
 
 def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping[str, str]] = ()) -> StatusError:
-    """403: admission or authorization says no."""
+    """403: rejected by admission or authorization."""
     details = details_of(kind, name)
     if causes:
         details["causes"] = causes
@@ -105,7 +105,7 @@ def forbidden(kind: SimulatedKind, name: str, why: str, causes: Sequence[Mapping
 
 
 def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str = "FieldValueInvalid") -> StatusError:
-    """422: one field of the object is not acceptable; `problem` is `Required value`, `Forbidden: ...` and so on."""
+    """422: one field of the object is invalid; `problem` is `Required value`, `Forbidden: ...` and so on."""
     details: JsonObject = {"name": name} if name else {}
     details |= {"group": kind.group} if kind.group else {}
     details |= {"kind": kind.name, "causes": [{"reason": cause, "message": problem, "field": field}]}
@@ -114,7 +114,7 @@ def invalid(kind: SimulatedKind, name: str, field: str, problem: str, cause: str
 
 
 def expired(message: str, rest: str = "") -> StatusError:
-    """410: the history that the request needs is gone; the reader has to list again, or goes on with `rest`."""
+    """410: the revision is compacted; the client has to list again, or to continue with `rest`."""
     error = StatusError(HTTPStatus.GONE, "Expired", message)
     error.rest = rest
     return error
@@ -131,5 +131,5 @@ def future_version(wanted: int, current: int) -> StatusError:
 
 
 def unsupported_media_type(message: str = "415: Unsupported Media Type") -> StatusError:
-    """415: a body in a format that is not served."""
+    """415: a body in an unsupported format."""
     return StatusError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, {})

@@ -1,7 +1,7 @@
 """The objects in memory, with one revision counter, a bounded history for each kind, and listeners.
 
-Values are never changed in place: a write brings a new dict that may share parts with the old one, so that readers may
-keep what they got. Each object is encoded once a revision. Events are kept in their core/v1 form and converted to
+Values are never changed in place: each write stores a new dict, which may share parts with the old one, so that
+readers may keep theirs. Each object is encoded once a revision. Events are kept in their core/v1 form and converted to
 events.k8s.io/v1 and back.
 """
 
@@ -63,7 +63,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 DEFAULT_HISTORY = 20_000
 
 FIRST_REVISION = 100
-"""Above zero from the start, so that a made-up old resourceVersion is too old, as in a cluster that has lived."""
+"""Above zero, so that a low resourceVersion is too old, as in a cluster that has run for a while."""
 
 
 class StoredObject:
@@ -92,7 +92,7 @@ class StoredObject:
 
 
 class StoreEvent:
-    """What one revision did to one object; `before` or `after` is None at the ends of its life."""
+    """One revision's change of one object; `before` is None when it is created, `after` when it is deleted."""
 
     __slots__ = ("_lines", "after", "before", "key", "revision")
 
@@ -104,7 +104,7 @@ class StoreEvent:
         self._lines: dict[tuple[EventType, SimulatedKind], bytes] = {}
 
     def line(self, event: EventType, kind: SimulatedKind) -> bytes:
-        """Return the watch event as a line of JSON; a DELETED carries the last state at the revision of its end."""
+        """Return the watch event as a line of JSON; DELETED has the last state, with the revision of the deletion."""
         line = self._lines.get((event, kind))
         if line is None:
             shown = self._departed() if event == "DELETED" else self.after
@@ -125,7 +125,7 @@ def watch_line(event: str, encoded: bytes) -> bytes:
 
 
 def with_revision(value: JsonObject, revision: int) -> JsonObject:
-    """Return a copy of the object that carries a resourceVersion; everything but its metadata is shared."""
+    """Return a copy with this resourceVersion; everything but its metadata is shared."""
     return {**value, "metadata": {**value["metadata"], "resourceVersion": str(revision)}}
 
 
@@ -133,14 +133,14 @@ Listener = Callable[[StoreEvent], None]
 
 
 class Table:
-    """All objects of one kind, and what happened to them lately."""
+    """All objects of one kind, and their latest changes."""
 
     def __init__(self, kind: SimulatedKind, history: int, first_revision: int) -> None:
         self.kind = kind
         self.items: dict[Key, StoredObject] = {}
         self.listeners: dict[Listener, None] = {}
         self.floor = first_revision
-        """Newest revision whose change was forgotten: a reader at an older one has to list again."""
+        """The newest compacted revision: a client at an older one has to list again."""
         self.newest = first_revision
         """Revision of the latest change of this kind."""
         self._history: deque[StoreEvent] = deque()
@@ -175,7 +175,7 @@ class Table:
         """Return the changes after a revision, oldest first.
 
         Raises:
-            StatusError: 410, some of them have been forgotten.
+            StatusError: 410, some of them are compacted.
         """
         if revision < self.floor:
             raise expired(f"too old resource version: {revision} ({self.floor})")
@@ -208,7 +208,7 @@ class Table:
 
 
 class Store:
-    """Every table, and the revision that they share."""
+    """All tables, and the revision that they share."""
 
     def __init__(self, history: int = DEFAULT_HISTORY, first_revision: int = FIRST_REVISION) -> None:
         self.revision = first_revision
@@ -217,11 +217,11 @@ class Store:
         self._tables = {kind: core[kind.stored_as] if kind.stored_as else tables[kind] for kind in KINDS}
 
     def table(self, kind: SimulatedKind) -> Table:
-        """Return the table in which the objects of a kind are kept."""
+        """Return the table of a kind's objects."""
         return self._tables[kind]
 
     def put(self, kind: SimulatedKind, key: Key, value: JsonObject) -> StoredObject:
-        """Keep an object under the next revision, which it is given as its resourceVersion."""
+        """Store an object with the next revision as its resourceVersion."""
         table = self._tables[kind]
         self.revision += 1
         stored = StoredObject(table.kind, key, self.revision, with_revision(value, self.revision))
@@ -229,12 +229,12 @@ class Store:
         return stored
 
     def remove(self, kind: SimulatedKind, key: Key) -> None:
-        """Remove an object; that too is a revision."""
+        """Remove an object; this takes a revision too."""
         table = self._tables[kind]
         self.revision += 1
         table.record(StoreEvent(key, self.revision, table.items[key], None))
 
     def compact(self) -> None:
-        """Forget all history, so that every older list page and watch ends in 410."""
+        """Compact the history: every older list page and watch ends in 410."""
         for table in self._tables.values():
             table.forget(self.revision)

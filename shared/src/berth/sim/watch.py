@@ -1,4 +1,4 @@
-"""WATCH: from a revision, or from the present state, until it times out, is cut, or its reader is too slow."""
+"""WATCH: from a revision or from the present state, until it times out, is cut, or its client is too slow."""
 
 import asyncio
 import dataclasses
@@ -15,9 +15,9 @@ from berth.sim.store import Store, StoreEvent, watch_line
 BOOKMARK_EVERY_SECONDS = 60.0
 BOOKMARK_BEFORE_END_SECONDS = 2.0
 SHORTEST_DEFAULT_SECONDS = 1800.0
-"""A watch that names no timeout ends after this time to twice this time."""
+"""A watch without a timeout ends after one to two times this time."""
 SLOWEST_READER_EVENTS = 100_000
-"""A reader that is this many events behind is cut off, so that it cannot fill the memory."""
+"""A watch that is this many events behind is closed, to limit memory."""
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
@@ -27,15 +27,15 @@ class WatchOptions:
 
     selector: Selector
     revision: int | None
-    """The changes after this are sent; None or 0: first what there is."""
+    """Changes after this revision are sent; None or 0: existing objects first."""
     timeout_seconds: float
     wants_bookmarks: bool
     wants_initial_events: bool
-    """`sendInitialEvents=true`: what there is comes first whatever the revision."""
+    """`sendInitialEvents=true`: existing objects are sent first, at any revision."""
 
     @property
     def starts_with_state(self) -> bool:
-        """Whether the objects that exist are sent first."""
+        """Whether existing objects are sent first."""
         return self.wants_initial_events or not self.revision
 
 
@@ -56,7 +56,7 @@ def watch_options(kind: SimulatedKind, query: Mapping[str, str]) -> WatchOptions
 
 
 class Watch:
-    """One reader's view of one kind: takes changes in as they happen, gives them out as lines."""
+    """One client's watch of one kind: queues changes and yields them as lines."""
 
     def __init__(self, store: Store, kind: SimulatedKind, namespace: str, options: WatchOptions) -> None:
         self._store = store
@@ -69,12 +69,12 @@ class Watch:
         self._began_at = store.revision if options.starts_with_state else options.revision or 0
 
     def cut(self) -> None:
-        """End it now; what was not read is lost to the reader, who can come again."""
+        """End the watch now; queued events are dropped, and the client can resume."""
         self._is_cut = True
         self._wake.set()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield watch events, several at once when they came in a burst; a history that is gone is an ERROR event."""
+        """Yield watch events, those of a burst together; a compacted history is an ERROR event."""
         table = self._store.table(self._kind)
         try:
             self._begin()
@@ -103,7 +103,7 @@ class Watch:
         return not self._namespace or namespace == self._namespace
 
     def _take(self, change: StoreEvent) -> None:
-        """Queue what the change is to this reader: one that leaves the selection is DELETED to it."""
+        """Queue the change as an event of this watch; an object that no longer matches the selector is DELETED."""
         if not self._is_meant(change.key[0]) or change.revision <= (self._options.revision or 0):
             return
         selector = self._options.selector
@@ -153,7 +153,7 @@ class Watch:
         return min(before_end, regular) if before_end > now else regular
 
     def _mark(self) -> None:
-        """Queue a bookmark; a kind of which nothing happened since the watch began gets none, as in the real server."""
+        """Queue a bookmark; none without a change of the kind since the watch began, as in the real server."""
         newest = self._store.table(self._kind).newest
         if newest > self._began_at:
             self._lines.append(self._bookmark(newest))
