@@ -436,7 +436,7 @@ async def test_watch_that_ends_as_soon_as_it_begins_is_a_failure():
     clock = Pauses()
     async with _scripted(script, QUICK, clock) as (reflector, _):
         await clock.begun()
-        assert reflector.status.last_error == "watching 'pod': it ended as soon as it had begun"
+        assert reflector.status.last_error == "watching 'pod': it ended right after its start"
 
 
 async def test_pauses_grow_and_start_small_again_after_a_watch_that_gave_something():

@@ -83,9 +83,9 @@ async def test_kubeconfig_without_a_current_context_says_how_to_set_one(tmp_path
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        pytest.param("", "has not the form of a kubeconfig", id="empty"),
+        pytest.param("", "does not have the form of a kubeconfig", id="empty"),
         pytest.param("{]", "", id="no YAML"),
-        pytest.param("hello", "has not the form of a kubeconfig", id="no mapping"),
+        pytest.param("hello", "does not have the form of a kubeconfig", id="no mapping"),
         pytest.param('{"current-context": "c", "contexts": []}', "Expected object with name c", id="no such context"),
     ],
 )

@@ -1,8 +1,8 @@
 """Requests to the API server over plain aiohttp: bytes in, status and bytes out.
 
-An HTTP status is a value, since 409 and 404 are decisions here and not accidents. Only the lack of an answer is an
-error. No models are built: a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client. The rate of
-requests is limited for those who set ``clientConnection.qps``.
+An HTTP status is a value, since callers decide by 404 and 409. Only a missing answer is an error. No models are built:
+a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client. The rate of requests is limited only when
+``clientConnection.qps`` is set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, pa
 
 
 class TokenBucket:
-    """Lets ``burst`` requests through at once and ``qps`` a second in the long run, in the order in which they came."""
+    """Limits requests: ``burst`` at once and ``qps`` per second in the long run, first come, first served."""
 
     def __init__(self, *, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         if qps <= 0 or burst < 1:
@@ -38,7 +38,7 @@ class TokenBucket:
         self._next = clock() - self._slack
 
     def reserve(self) -> float:
-        """Take the next place; returns the seconds to wait for it."""
+        """Take the next slot; returns the seconds until it."""
         now = self._clock()
         self._next = max(self._next, now - self._slack)
         wait = max(0.0, self._next - now)
@@ -46,34 +46,34 @@ class TokenBucket:
         return wait
 
     async def wait(self) -> None:
-        """Wait for the next place."""
+        """Wait for the next slot."""
         seconds = self.reserve()
         if seconds > 0:
             await asyncio.sleep(seconds)
 
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-"""How long an answer may take, connecting included. The API server itself gives up on a request after 60 s."""
+"""How long an answer may take, connecting included. The API server's own limit is 60 s."""
 
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
-"""How long a connection may take, TLS included; within one renewal of a Lease there is room for two."""
+"""How long connecting may take, TLS included. One renewal of a Lease has time for two tries."""
 
 
 KEEP_ALIVE = timedelta(seconds=60)
-"""How long an idle connection is kept: less than the API server's 90 s, so that the server does not hang up first."""
+"""How long an idle connection is kept: less than the API server's 90 s, so that the client closes it first."""
 
 
 CONNECTIONS = 256
-"""The most connections at once: 32 Bindings, Events, patches, and one for each watched kind."""
+"""The most open connections: 32 Bindings, Events, patches, and one for each watched kind."""
 
 
 READ_BUFFER_BYTES = 256 * 1024
-"""What is read ahead of a watch: a burst of about a hundred pods."""
+"""Read-ahead buffer of a watch: a burst of about a hundred pods."""
 
 
 TURNS_TO_CLOSE = 4
-"""Turns of the event loop until a TLS connection that was told to close is closed."""
+"""Iterations of the event loop that a TLS connection needs to close."""
 
 
 JSON = "application/json"
@@ -90,15 +90,15 @@ Headers = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and how it began to be answered: for whoever counts them."""
+    """One request and the head of its answer, for the metrics."""
 
     method: str
     host: str
-    """Of the API server, with its port."""
+    """The API server's host and port."""
     status: int
-    """HTTP; 0 when no answer came."""
+    """The HTTP status; 0 when no answer came."""
     seconds: float
-    """From sending it to the head of its answer."""
+    """From sending the request to the head of its answer."""
 
 
 Listener = Callable[[Exchange], None]
@@ -106,14 +106,14 @@ Listener = Callable[[Exchange], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStream:
-    """An answer that goes on: its status, and its bytes as they come."""
+    """A streamed answer: its status, and its bytes as they arrive."""
 
     status: int
     retry_after: timedelta | None
     chunks: AsyncIterator[bytes]
 
     async def whole(self) -> Response:
-        """All that is left of it, for an answer that turns out not to go on."""
+        """The rest of the body, for an answer that is not a stream (an error)."""
         body = b"".join([chunk async for chunk in self.chunks])
         return Response(status=self.status, body=body, retry_after=self.retry_after)
 
@@ -129,9 +129,9 @@ class _Call:
 
 
 class KubeClient:
-    """One API server with a pool of connections. ``async with`` it, or ``close`` it.
+    """A client of one API server with a pool of connections. Use ``async with``, or call ``close``.
 
-    Must be made inside a running event loop.
+    Create it inside a running event loop.
     """
 
     def __init__(
@@ -157,12 +157,12 @@ class KubeClient:
         burst: int | None = None,
         listener: Listener | None = None,
     ) -> Self:
-        """Read the kubeconfig, or the account of the pod when there is none. Without qps there is no limit.
+        """Read the kubeconfig, or the pod's service account when there is none. Without qps there is no limit.
 
-        ``listener`` is told of every request once its answer has begun, or has not come.
+        ``listener`` is called for every request, when the head of its answer has arrived or the request has failed.
 
         Raises:
-            KubeconfigError: what is there cannot be used; the API server itself is not asked yet.
+            KubeconfigError: the configuration cannot be used. No request is sent yet.
         """
         limit = TokenBucket(qps=qps, burst=burst or max(1, round(2 * qps))) if qps else None
         credentials = await KubeCredentials.from_source(source_for(kubeconfig))
@@ -195,10 +195,10 @@ class KubeClient:
         content_type: str = JSON,
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - aiohttp's own timer is cheaper than asyncio.timeout
     ) -> Response:
-        """Send a request and read the whole answer. ``path`` goes on the wire as it is.
+        """Send a request and read the whole answer. ``path`` is sent unchanged.
 
         Raises:
-            ApiUnreachableError: there was no answer, or not all of it.
+            ApiUnreachableError: no answer, or an incomplete one.
         """
         limit = aiohttp.ClientTimeout(total=timeout.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds())
         call = _Call(method=method, path=path, timeout=limit, params=params, body=body, content_type=content_type)
@@ -214,10 +214,10 @@ class KubeClient:
     async def stream(
         self, path: str, *, params: Mapping[str, str], read_timeout: timedelta
     ) -> AsyncIterator[ResponseStream]:
-        """GET an answer that goes on, such as a watch. ``read_timeout`` is the longest silence once it has begun.
+        """GET a streamed answer, such as a watch. ``read_timeout`` is the longest silence after its start.
 
         Raises:
-            ApiUnreachableError: no answer, a broken connection, or silence; at the start or while reading.
+            ApiUnreachableError: no answer, a broken connection, or silence, at the start or while reading.
         """
         limit = aiohttp.ClientTimeout(
             sock_connect=CONNECT_TIMEOUT.total_seconds(), sock_read=read_timeout.total_seconds()
@@ -232,7 +232,7 @@ class KubeClient:
             retry_after = parse_retry_after(answer.headers.get("Retry-After"))
             yield ResponseStream(status=answer.status, retry_after=retry_after, chunks=self._chunks(call, answer))
         finally:
-            _hang_up(answer)
+            _abort(answer)
 
     async def _chunks(self, call: _Call, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
@@ -261,13 +261,13 @@ class KubeClient:
     async def _send(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
         began, status = time.monotonic(), 0
         try:
-            answer = await self._send_unheard(call, headers)
+            answer = await self._send_once(call, headers)
             status = answer.status
         finally:
-            self._tell(call.method, status, time.monotonic() - began)
+            self._report(call.method, status, time.monotonic() - began)
         return answer
 
-    async def _send_unheard(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
+    async def _send_once(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
         access = self._credentials.access
         if call.body is not None:
             headers = {**headers, "Content-Type": call.content_type}
@@ -283,7 +283,7 @@ class KubeClient:
             allow_redirects=False,
         )
 
-    def _tell(self, method: str, status: int, seconds: float) -> None:
+    def _report(self, method: str, status: int, seconds: float) -> None:
         if self._listener is not None:
             host = urlsplit(self._credentials.server).netloc
             self._listener(Exchange(method=method, host=host, status=status, seconds=seconds))
@@ -297,15 +297,15 @@ class KubeClient:
 def _session(user_agent: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE.total_seconds()),
-        # Compressing a LIST costs the API server more than sending it does.
+        # Compressing a LIST costs the API server more than sending it uncompressed.
         headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=READ_BUFFER_BYTES,
     )
 
 
-def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    """End an answer that goes on: at once, since a farewell by TLS would wait for one in return."""
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """Abort a streamed answer, without TLS's closing handshake, which would wait for the peer."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
@@ -321,7 +321,7 @@ def _cause(call: _Call, exc: Exception) -> str:
         silent = isinstance(exc, aiohttp.SocketTimeoutError) and call.timeout.sock_read
         seconds = silent or call.timeout.total or DEFAULT_TIMEOUT.total_seconds()
         return f"no answer within {seconds:g} s"
-    if isinstance(exc, aiohttp.ClientConnectorError):  # whose own words print the TLS context as an object
+    if isinstance(exc, aiohttp.ClientConnectorError):  # its own text prints the TLS context as an object
         return f"no connection to {exc.host}:{exc.port}: {_words(exc.os_error)}"
     return _words(exc)
 

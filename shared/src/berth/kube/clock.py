@@ -1,4 +1,4 @@
-"""The clock, which is handed in so that tests can move it; pauses after failures; times as the API writes them."""
+"""The injected clock, which tests can move; back-off after failures; times in the API's formats."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock that never goes back, and a way to wait by it."""
+    """A monotonic clock, and waiting by it."""
 
     def now(self) -> float:
-        """Seconds; only differences mean something."""
+        """Seconds since an arbitrary start; only differences have a meaning."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return once so much time has passed."""
+        """Return after so many seconds."""
         ...
 
 
 class SteadyClock:
-    """The machine's time since it started, where it can be had with the time that the machine slept.
+    """The time since the machine started, time in suspend included where the system has such a clock.
 
-    A leader on a laptop that was closed for a minute must know that a minute has passed: CLOCK_MONOTONIC stands still.
+    A leader on a laptop that was suspended for a minute must count that minute. CLOCK_MONOTONIC does not count it.
     """
 
     _ID = getattr(time, "CLOCK_BOOTTIME", None)
@@ -35,22 +35,22 @@ class SteadyClock:
         return time.monotonic() if self._ID is None else time.clock_gettime(self._ID)
 
     async def sleep(self, seconds: float) -> None:
-        """Give the loop to others for so many seconds."""
+        """Sleep without blocking the event loop."""
         await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long to wait after a failure: twice as long after each further one, from ``initial`` to ``maximum``."""
+    """Exponential back-off: the pause doubles with each failure in a row, from ``initial`` to ``maximum``."""
 
     initial: timedelta
     maximum: timedelta
     jitter_ratio: float = 0.5
-    """The part of a pause that chance may cut off, 0 to 1, so that many clients do not come back at once."""
+    """The part of a pause that is random, 0 to 1, so that many clients do not retry at the same time."""
     chance: random.Random = field(default_factory=random.Random)
 
     def after(self, failures: int, retry_after: timedelta | None = None) -> float:
-        """Seconds to wait after so many failures in a row (from 1). Retry-After is kept, up to ``maximum``."""
+        """Seconds to wait after so many failures in a row (from 1). Retry-After is obeyed, up to ``maximum``."""
         maximum = self.maximum.total_seconds()
         doublings = min(max(failures, 1) - 1, 60)
         full = min(self.initial.total_seconds() * 2.0**doublings, maximum)
@@ -60,10 +60,10 @@ class Backoff:
 
 
 def micro_time(moment: datetime) -> str:
-    """A MicroTime: RFC 3339 with microseconds, in UTC, always with a Z."""
+    """A MicroTime: RFC 3339 with microseconds, in UTC, with a Z."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def whole_seconds(moment: datetime) -> str:
-    """A Time: RFC 3339 in whole seconds, in UTC, as conditions have it."""
+    """A Time: RFC 3339 in whole seconds, in UTC, as in conditions."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

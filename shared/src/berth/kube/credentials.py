@@ -1,7 +1,7 @@
-"""Where the API server is and how berth proves who it is: a kubeconfig, or the account of the pod that it runs in.
+"""The address of the API server and berth's credentials: from a kubeconfig, or from the service account of the pod.
 
-Files are read by kubernetes_asyncio's loaders, which know the formats. They are imported when they are needed and not
-before: the import takes 0.7 s and 73 MB, which a process that talks to NATS only should not pay.
+kubernetes_asyncio's loaders read the files. They are imported only when needed: the import takes 0.7 s and 73 MB, which
+a process that uses only NATS should not pay.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOKEN_FILE_AGE = timedelta(minutes=1)
-"""How old a token from a file may become. The kubelet renews a projected token when a fifth of its hour is left."""
+"""Maximum age of a token from a file. The kubelet renews a projected token when a fifth of its hour is left."""
 EXPIRY_MARGIN = timedelta(minutes=1)
-"""A token is asked for anew this long before it expires, so that none expires on its way."""
+"""A token is renewed this long before it expires, so that it is still valid when a request arrives."""
 SHORTEST_AGE = timedelta(seconds=10)
-"""An exec plugin is not started more often than this, however short its tokens live."""
+"""Shortest time between two starts of an exec plugin, also when its tokens expire sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What one reading of the files gave. ``token_age`` is how long the token may be used, ``None``: until refused."""
+    """The result of reading the files once. ``token_age``: how long the token may be used; ``None``: until refused."""
 
     server: str
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
-    """The name in the server's certificate, where it is not that of its URL."""
+    """The name in the server's certificate, when it differs from the host of the URL."""
     proxy: str | None = None
     authorization: str | None = None
     token_age: timedelta | None = None
 
 
 class AccessSource(Protocol):
-    """Somewhere to read access from, again and again."""
+    """A source of credentials that can be read repeatedly."""
 
     async def read(self) -> Access:
-        """What is there now."""
+        """Read the current state."""
         ...
 
 
 class KubeCredentials:
-    """Access to one API server, kept fresh. One reading at a time; everybody who asks meanwhile waits for it."""
+    """Current credentials for one API server. Only one task reads them at a time; other callers wait for its result."""
 
     def __init__(self, source: AccessSource, access: Access, *, clock: Clock | None = None) -> None:
         self._source = source
@@ -69,7 +69,7 @@ class KubeCredentials:
 
     @classmethod
     async def from_source(cls, source: AccessSource, *, clock: Clock | None = None) -> KubeCredentials:
-        """Read once, so that what is wrong is known before anything is started.
+        """Read once, so that errors are found at start-up.
 
         Raises:
             KubeconfigError: what is there cannot be used.
@@ -78,7 +78,7 @@ class KubeCredentials:
 
     @property
     def access(self) -> Access:
-        """What the last reading gave."""
+        """The result of the last read."""
         return self._access
 
     @property
@@ -87,23 +87,23 @@ class KubeCredentials:
         return self._access.server
 
     async def headers(self) -> dict[str, str]:
-        """The headers that say who berth is; a token that has grown old is read anew first.
+        """The authentication headers. A token older than its age is read again first.
 
-        When that fails the old token goes on being used: the API server judges it, and a refusal leads to ``renew``.
+        When that fails, the old token stays in use. If the API server refuses it, the client calls ``renew``.
         """
         if self._is_old():
             try:
                 await self._read_unless(lambda: not self._is_old())
             except KubeconfigError as exc:
                 self._old_at = self._clock.now() + SHORTEST_AGE.total_seconds()
-                logger.warning("%s: going on with the token of before", exc)
+                logger.warning("%s: still using the former token", exc)
         return self._headers
 
     async def renew(self, refused: dict[str, str]) -> dict[str, str]:
-        """The API server refused these headers: read everything again, unless somebody has done so meanwhile.
+        """The API server refused these headers: read everything again, unless another task has done so since.
 
         Raises:
-            KubeconfigError: what is there now cannot be used.
+            KubeconfigError: the new content cannot be used.
         """
         await self._read_unless(lambda: self._headers is not refused)
         return self._headers
@@ -124,21 +124,21 @@ class KubeCredentials:
 
 
 class Kubeconfig:
-    """A kubeconfig: the path given, else the files that KUBECONFIG names, else ``~/.kube/config``."""
+    """A kubeconfig: the given path, else the files in KUBECONFIG, else ``~/.kube/config``."""
 
     def __init__(self, path: str | Path | None = None, *, context: str | None = None) -> None:
         self._paths = str(path) if path else os.environ.get("KUBECONFIG") or "~/.kube/config"
         self._context = context
 
     async def read(self) -> Access:
-        """Read the files and, where they ask for it, run the exec plugin.
+        """Read the files, and run the exec plugin when they configure one.
 
         Raises:
-            KubeconfigError: no file there, no current context, or something that it names is missing.
+            KubeconfigError: no file, no current context, or a file that it refers to is missing.
         """
         self._want_a_file()
         with_what = f"reading kubeconfig {self._paths!r}"
-        async with _told_in_one_sentence(with_what):
+        async with _in_one_sentence(with_what):
             return await self._read()
 
     def _want_a_file(self) -> None:
@@ -172,7 +172,7 @@ class InClusterAccount:
         Raises:
             KubeconfigError: this process does not run in a pod, or the pod mounts no account.
         """
-        async with _told_in_one_sentence("reading the service account of this pod"):
+        async with _in_one_sentence("reading the service account of this pod"):
             from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see the module's docstring
             from kubernetes_asyncio.config.incluster_config import load_incluster_config  # noqa: PLC0415 - the same
 
@@ -182,7 +182,7 @@ class InClusterAccount:
 
 
 def source_for(kubeconfig: str | Path | None) -> AccessSource:
-    """The kubeconfig when one is named here, by KUBECONFIG or by its usual place; otherwise the pod's account."""
+    """The kubeconfig from the given path, KUBECONFIG or its default path; otherwise the pod's service account."""
     named = kubeconfig or os.environ.get("KUBECONFIG")
     in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     if named or not in_a_pod:
@@ -191,15 +191,15 @@ def source_for(kubeconfig: str | Path | None) -> AccessSource:
 
 
 @asynccontextmanager
-async def _told_in_one_sentence(doing: str) -> AsyncIterator[None]:
-    """The loaders raise a dozen types, asserts among them; a person needs one sentence."""
-    logging.getLogger("kubernetes_asyncio.config.kube_config").disabled = True  # it would say it a second time
+async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
+    """Turn the loaders' dozen exception types, assertions included, into one readable sentence."""
+    logging.getLogger("kubernetes_asyncio.config.kube_config").disabled = True  # it would log the same error again
     try:
         yield
     except KubeconfigError:
         raise
     except (TypeError, AttributeError, KeyError, AssertionError) as exc:
-        raise KubeconfigError(f"{doing}: it has not the form of a kubeconfig ({exc!r})") from exc
+        raise KubeconfigError(f"{doing}: it does not have the form of a kubeconfig ({exc!r})") from exc
     except Exception as exc:
         cause = str(exc) or type(exc).__name__
         raise KubeconfigError(f"{doing}: {' '.join(cause.split())}") from exc
@@ -221,7 +221,7 @@ def _access(configuration: Configuration, *, token_age: timedelta | None) -> Acc
 
 
 def _proxy_of_the_environment(server: str) -> str | None:
-    """HTTPS_PROXY and NO_PROXY as other Kubernetes clients read them: this machine is never reached through a proxy."""
+    """HTTPS_PROXY and NO_PROXY as in other Kubernetes clients; never a proxy for the local machine."""
     url = urlsplit(server)
     host = url.hostname or ""
     if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
@@ -240,7 +240,7 @@ def _as_it_stands(file: str | None) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=8)
 def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.SSLContext:
-    """One context for files that have not changed: connections are pooled by it, and a new one would end them all."""
+    """The same context while the files are unchanged: pooled connections depend on it, and a new one would end them."""
     authority, certificate, key = (file and file[0] for file in files)
     context = ssl.create_default_context(cafile=authority)
     if not verify:
@@ -252,9 +252,9 @@ def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.S
 
 
 def _token_age(loader: Any) -> timedelta | None:
-    """How long the token may be used: by its expiry (exec), by the usual age (file), else until it is refused."""
+    """How long the token may be used: until its expiry (exec), for a fixed age (file), else until it is refused."""
     expiry: datetime | None = getattr(loader, "exec_plugin_expiry", None)
     if expiry is not None:
         return max(expiry - datetime.now(UTC) - EXPIRY_MARGIN, SHORTEST_AGE)
-    user = loader._user  # noqa: SLF001 - the loader has no public word for where its token came from
+    user = loader._user  # noqa: SLF001 - the loader has no public attribute for the source of its token
     return TOKEN_FILE_AGE if user and "tokenFile" in user and "token" not in user else None

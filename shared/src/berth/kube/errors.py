@@ -1,7 +1,7 @@
 """Answers and errors of the API server.
 
-An answer is a value; an error is for a caller that has no use for it. A missing right (403) is explained by the rule to
-add to the role.
+An answer is a value. A caller that cannot use its status raises an error. For a missing right (403) the text names the
+rule to add to the role.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from berth.api.errors import BerthError, TemporaryError
 
 
 class KubeconfigError(BerthError):
-    """There is no usable way to an API server; the text is one sentence that says what to do."""
+    """No usable configuration for an API server; the text is one sentence with the remedy."""
 
 
 class ApiUnreachableError(TemporaryError):
-    """The API server gave no answer. ``maybe_sent``: the request may have been carried out all the same."""
+    """The API server gave no answer. ``maybe_sent``: the request may still have been executed."""
 
     def __init__(self, message: str, *, maybe_sent: bool, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -29,7 +29,7 @@ class ApiUnreachableError(TemporaryError):
 
 
 class ApiRefusedError(TemporaryError):
-    """The API server answered with a status that the caller has no use for; the text quotes its words."""
+    """The API server answered with a status that the caller cannot use; the text quotes the API server's message."""
 
     def __init__(self, message: str, *, status: int, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -51,7 +51,7 @@ _LEASES = "coordination.k8s.io"
 
 
 def missing_right(status: StatusObject) -> str | None:
-    """The rule that a 403 asks for; ``None`` when it has another reason (a namespace that is going away, a quota)."""
+    """The RBAC rule that is missing after a 403; ``None`` for another cause (a terminating namespace, a quota)."""
     denied = _DENIED.search(status.message) if status.code == HTTPStatus.FORBIDDEN else None
     if denied is None:
         return None
@@ -68,7 +68,7 @@ def _role(denied: re.Match[str]) -> str:
 def _rule(denied: re.Match[str], status: StatusObject) -> str:
     rule = f'apiGroups: ["{denied["group"]}"], resources: ["{denied["resource"]}"], verbs: ["{denied["verb"]}"]'
     name = status.details.name if status.details else ""
-    # One Lease is enough; for pods and nodes a name would be right once only, and create knows no names.
+    # Only for a Lease: the names of pods and nodes change, and RBAC cannot restrict create by name.
     if name and denied["group"] == _LEASES and denied["verb"] in _NAMED_VERBS:
         return f'{rule}, resourceNames: ["{name}"]'
     return rule
@@ -85,16 +85,16 @@ def refusal(doing: str, response: Response) -> ApiRefusedError:
 
 
 def explain(failure: StatusObject) -> str:
-    """The rule to add where a right is missing, otherwise the API's own words."""
+    """The rule to add when a right is missing, otherwise the API's message."""
     return missing_right(failure) or failure.message or failure.reason or "no reason given"
 
 
 CUT = 300
-"""Characters of a body that is not a Status object which a message quotes."""
+"""How many characters are quoted of a body that is not a Status object."""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Which object a Status speaks of."""
+    """The object that a Status is about."""
 
     name: str = ""
     group: str = ""
@@ -102,7 +102,7 @@ class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusObject(msgspec.Struct, frozen=True, kw_only=True):
-    """The API's own words on a failure; ``reason`` is one of its CamelCase words, such as ``Expired``."""
+    """A Status of the API; ``reason`` is its CamelCase word, such as ``Expired``."""
 
     message: str = ""
     reason: str = ""
@@ -114,7 +114,7 @@ _status_decoder = msgspec.json.Decoder(StatusObject)
 
 
 def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
-    """Read a Status object; what is none (a proxy's page) is quoted as the message."""
+    """Decode a Status object. Any other body (a proxy's page) is quoted as the message."""
     try:
         return _status_decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -123,7 +123,7 @@ def decode_status(raw: bytes | msgspec.Raw, *, code: int = 0) -> StatusObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """An answer. ``retry_after`` is the header of that name, where there was one."""
+    """An answer. ``retry_after`` is the Retry-After header, if present."""
 
     status: int
     body: bytes
@@ -136,12 +136,12 @@ class Response:
 
     @property
     def reason(self) -> str:
-        """The API's CamelCase word, such as ``AlreadyExists`` or ``Expired``; empty when it gave none."""
+        """The API's CamelCase reason, such as ``AlreadyExists`` or ``Expired``; empty when there is none."""
         return self.failure().reason
 
     @property
     def message(self) -> str:
-        """The API's sentence."""
+        """The API's message."""
         return self.failure().message
 
     def failure(self) -> StatusObject:
@@ -150,7 +150,7 @@ class Response:
 
 
 def parse_retry_after(header: str | None) -> timedelta | None:
-    """Read a Retry-After header; the API server writes whole seconds, other forms are as good as none."""
+    """Parse a Retry-After header. The API server writes whole seconds; other forms are ignored."""
     if header is None or not (header.isascii() and header.isdigit()):
         return None
     return timedelta(seconds=min(int(header), 3600))

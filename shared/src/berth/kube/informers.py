@@ -1,7 +1,7 @@
-"""A pool of informers: one reflector for each kind, running all the time, also in a standby.
+"""A pool of informers: one reflector for each kind, always running, also in a standby.
 
-All pods, bound and pending, come from one reflector. With two of opposite field selectors a pod that moves from one to
-the other would be in neither or in both for a moment, and each needs its own LIST to be consistent.
+One reflector reads all pods, bound and pending. With two reflectors of opposite field selectors, a pod that is bound
+would be in neither or in both for a moment, and each reflector would need its own consistent LIST.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from berth.kube.reflector import Reflector
 from berth.kube.watch import Listed, ReflectorEvent
 
 CURRENT_SECONDS: Final = 2.0
-"""How long a reflector of many objects may take to become current before its kind is listed anew."""
+"""How long a reflector of many objects may take to become current before its kind is listed again."""
 QUICKLY_LISTED: Final = 5_000
-"""Objects that a LIST returns within some tenths of a second, which is sooner than the next bookmark."""
+"""So many objects are listed within some tenths of a second, which is sooner than the next bookmark."""
 
 EventListener = Callable[[Any], object]
-"""Takes every event, in order for each kind. It must not wait."""
+"""Receives every event, in order within a kind. It must not block."""
 
 
 class Informers:
-    """Reads every kind and hands each event to the listener. ``run`` it in a task of its own."""
+    """Reads every kind and passes each event to the listener. Call ``run`` in a task of its own."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Informers:
         on_complete: Callable[[], None],
         on_relist: Callable[[str], None],
     ) -> None:
-        """Prepare the reflectors; nothing is asked yet.
+        """Create the reflectors. No request is sent yet.
 
-        ``on_complete`` is called when every kind has been listed, ``on_relist`` with the name of a kind that had to be
-        listed again because its watch could not go on.
+        ``on_complete`` is called when every kind has been listed, ``on_relist`` with the name of a kind that was
+        listed again because its watch could not continue.
         """
         self._client = client
         self._kinds = kinds
@@ -53,13 +53,13 @@ class Informers:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Read until cancelled. An exception of the listener ends it; nothing that the API server does."""
+        """Read until cancelled. An exception of the listener ends it; errors of the API server do not."""
         async with self._tasks:
             for kind in self._kinds:
                 self._start(kind)
 
     def listen(self, listener: EventListener) -> None:
-        """Hand every event from now on to ``listener``."""
+        """Pass every event from now on to ``listener``."""
         self._listener = listener
 
     async def listed(self) -> None:
@@ -68,26 +68,26 @@ class Informers:
             await listed.wait()
 
     async def list_anew(self) -> None:
-        """List every kind anew and wait for it: what a watch has shown may be half a minute old."""
+        """List every kind again and wait for it: the state from a watch may be half a minute old."""
         for kind in self._kinds:
             self._restart(kind)
         await self.listed()
 
     async def reached(self, kind: Kind[Any], resource_version: str) -> None:
-        """Wait until everything of the kind up to this resourceVersion has been handed on.
+        """Wait until every event of the kind up to this resourceVersion has been passed on.
 
         Raises:
-            DecodeError: that is no resourceVersion.
+            DecodeError: not a resourceVersion.
         """
         await self._reflectors[kind.name].reached(resource_version)
 
     async def become_current(self, kind: Kind[Any], size: int) -> None:
-        """Wait until the kind is as new as the API server's state of now, of about ``size`` objects.
+        """Wait until the kind has the API server's current state; ``size`` is its approximate number of objects.
 
-        A kind without changes, whose watch may stay silent for half a minute, is listed anew.
+        A kind without changes is listed again, since its watch may be silent for half a minute.
 
         Raises:
-            ApiUnreachableError, ApiRefusedError, DecodeError: the API server gave no list.
+            ApiUnreachableError, ApiRefusedError, DecodeError: the LIST failed.
         """
         present = await present_version(self._client, kind)
         try:

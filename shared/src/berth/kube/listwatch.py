@@ -1,6 +1,6 @@
 """LIST and WATCH: a consistent LIST in pages, and the decoding of lists and watch events.
 
-Decoding is pure, and the hot path of every reflector.
+Decoding is pure. It is the hot path of every reflector.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from berth.kube.errors import Response, StatusObject, decode_status, refusal
 from berth.kube.watch import Current, Deleted, ReflectorEvent, T, Undecodable, Upserted
 
 Unreadable = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes of another shape, for bytes that are no UTF-8, and for brackets without end."""
+"""What msgspec raises for a wrong type, for bytes that are not UTF-8, and for too deep nesting."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ _any_decoder = msgspec.json.Decoder(_AnyMetadata)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """A part of a LIST. ``continue_token`` is empty on the last one."""
+    """A page of a LIST. ``continue_token`` is empty on the last page."""
 
     objects: list[T]
     undecodable: list[Undecodable]
@@ -68,17 +68,17 @@ class ObjectDecoder(Generic[T]):
         self._decode = msgspec.json.Decoder(kind.struct).decode
 
     def one(self, raw: bytes | msgspec.Raw) -> T | Undecodable:
-        """An object, or what can be said of one that has another shape."""
+        """An object, or a description of one that cannot be decoded."""
         try:
             return trim(self._decode(raw))
         except Unreadable as exc:
             return undecodable(self._kind.name, bytes(raw), str(exc))
 
     def page(self, body: bytes) -> Page[T]:
-        """The answer to a LIST.
+        """Decode the answer to a LIST.
 
         Raises:
-            DecodeError: it is no list at all.
+            DecodeError: it is not a list.
         """
         try:
             page = _list_decoder.decode(body)
@@ -93,10 +93,10 @@ class ObjectDecoder(Generic[T]):
         )
 
     def event(self, line: bytes) -> ReflectorEvent[T] | StatusObject:
-        """A line of a WATCH; an ERROR gives the Status that it carries.
+        """Decode a line of a WATCH; for an ERROR event returns its Status.
 
         Raises:
-            DecodeError: it is no watch event: what follows cannot be trusted.
+            DecodeError: it is not a watch event. The rest of the stream cannot be trusted.
         """
         try:
             envelope = _envelope_decoder.decode(line)
@@ -126,7 +126,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def undecodable(kind: str, raw: bytes, reason: str, *, deleted: bool = False) -> Undecodable:
-    """What can be read of an object of another shape: whatever of its metadata is text."""
+    """Describe an object that cannot be decoded, by the metadata fields that are text."""
     text = _metadata_text(raw)
     return Undecodable(
         kind=kind,
@@ -149,13 +149,13 @@ def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
 
 
 class LineSplitter:
-    """Cuts chunks into lines. A pod may be a line of a megabyte and more: too long for the readline of asyncio."""
+    """Splits chunks into lines. The line of a pod can exceed a megabyte, which is too long for asyncio's readline."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk ends; the rest is kept for the next one."""
+        """Return the lines that this chunk completes; keep the rest for the next chunk."""
         first, *others = chunk.split(b"\n")
         self._begun.append(first)
         if not others:
@@ -166,34 +166,34 @@ class LineSplitter:
 
 
 PAGE_SIZE = 500
-"""Objects a page: 2 MB of full pods, 10 ms of decoding, in which the event loop stands still."""
+"""Objects per page: 2 MB of full pods, 10 ms of decoding, which block the event loop."""
 
 PAGE_TIMEOUT = timedelta(seconds=30)
 """How long a page may take; a LIST of everything on a busy API server takes seconds."""
 
 
 class _ListExpiredError(Exception):
-    """The snapshot of which pages were read is gone."""
+    """410: the snapshot that the pages are read from has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which objects of a kind: by the API server's field and label selectors, all when both are ``None``."""
+    """Field and label selectors of a LIST or WATCH; all objects when both are ``None``."""
 
     field_selector: str | None = None
     label_selector: str | None = None
 
     def params(self) -> dict[str, str]:
-        """As parameters of a request."""
+        """The selectors as query parameters."""
         chosen = {"fieldSelector": self.field_selector, "labelSelector": self.label_selector}
         return {key: value for key, value in chosen.items() if value}
 
     @property
     def may_be_paged(self) -> bool:
-        """Whether the API server keeps its promise to go on after a page.
+        """Whether a LIST with this selector can be read in pages.
 
-        With a field selector on metadata.namespace the second page of kube-apiserver 1.36 is empty and says that it is
-        the last one: everything but the first page would be lost without a word.
+        With a field selector on metadata.namespace, kube-apiserver 1.36 returns an empty second page without a continue
+        token. Every object after the first page would be missing, without an error.
         """
         return "metadata.namespace" not in (self.field_selector or "")
 
@@ -201,14 +201,14 @@ class Selection:
 async def list_objects(
     client: KubeClient, kind: Kind[T], *, selection: Selection | None = None, page_size: int = PAGE_SIZE
 ) -> Page[T]:
-    """Everything of a kind as it stood at one resourceVersion, as a single page.
+    """All objects of a kind at one resourceVersion, as a single page.
 
-    A list whose snapshot expires between two pages (410) is read again in one piece, which cannot expire.
+    When the snapshot expires between two pages (410), the list is read again without paging.
 
     Raises:
         ApiUnreachableError: no answer.
         ApiRefusedError: an answer other than 200.
-        DecodeError: an answer that is no list.
+        DecodeError: the answer is not a list.
     """
     selection = selection or Selection()
     params = selection.params()
@@ -222,7 +222,7 @@ async def list_objects(
 
 
 async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
-    """The resourceVersion up to which the API server holds objects of this kind now: that of a LIST of one object.
+    """The API server's current resourceVersion of this kind, from a LIST of one object.
 
     Raises:
         ApiUnreachableError, ApiRefusedError, DecodeError: as :func:`list_objects`.

@@ -1,6 +1,6 @@
-"""A reflector: lists everything of one kind, then watches it, for as long as it runs.
+"""A reflector: lists all objects of one kind, then watches it, until it is cancelled.
 
-Nothing that the API server does ends it: a failure is logged and tried again after a back-off. Its positions are
+Errors of the API server do not end it: each is logged, and the request is repeated after a back-off. Its positions are
 resourceVersions of its kind (docs/protocol.md, 3 and 5).
 """
 
@@ -28,41 +28,41 @@ from berth.kube.watch import Current, Listed, ReflectorEvent, Sink, T, Undecodab
 
 
 class ReflectorPositions:
-    """Two numbers: up to which version everything was handed on, and the newest object or event in it.
+    """Two resourceVersions: of the complete state that was passed on, and of its newest object or event.
 
-    A LIST and a bookmark move the first one only. A conflict names the second: another reader of a kind without changes
-    may reach the first only with its next bookmark.
+    A LIST or a bookmark moves only the first. A conflict names the second: without changes of the kind, another reader
+    reaches the first only with its next bookmark.
     """
 
     def __init__(self) -> None:
         self.reached = 0
-        """Everything up to here has been handed on: the highest of LIST, bookmark, object and event."""
+        """Every event up to this version has been passed on: the highest of LIST, bookmark, object and event."""
         self.newest_object = 0
-        """The highest resourceVersion of an object or an event that has been handed on."""
+        """The highest resourceVersion of an object or event that has been passed on."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
     def listed(self, version: str, newest_object: int) -> None:
-        """A LIST was handed on. Its version may be lower: then the API server has another store that counts anew."""
+        """A LIST was passed on. A lower version means a new store of the API server, which counts from the start."""
         self.reached = version_number(version)
         self.newest_object = min(max(self.newest_object, newest_object), self.reached)
         self._wake()
 
     def event(self, version: str) -> None:
-        """An object's event has been handed on."""
+        """An object's event was passed on."""
         position = version_number(version)
         self.newest_object = max(self.newest_object, position)
         self._reach(position)
 
     def bookmark(self, version: str) -> None:
-        """A bookmark has been handed on."""
+        """A bookmark was passed on."""
         self._reach(version_number(version))
 
     async def wait(self, version: str) -> None:
-        """Wait until everything up to this version has been handed on.
+        """Wait until every event up to this version has been passed on.
 
         Raises:
-            DecodeError: that is no resourceVersion.
+            DecodeError: not a resourceVersion.
         """
         wanted = parse_resource_version(version)
         if wanted <= self.reached:
@@ -88,32 +88,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorSettings:
-    """How a reflector reads."""
+    """Page size, time-outs and back-off of a reflector."""
 
     page_size: int = PAGE_SIZE
-    """Objects a page of a LIST, 1 or more."""
+    """Objects per page of a LIST, 1 or more."""
     shortest_watch: timedelta = timedelta(seconds=20)
-    """A watch ends after this long at least and goes on. The server sends a bookmark before the end: a quiet kind is
-    known to be current, and a half-open connection is found."""
+    """Shortest duration of one watch; then the next one continues. The server sends a bookmark before the end, which
+    confirms that a kind without changes is current and reveals a half-open connection."""
     longest_watch: timedelta = timedelta(seconds=30)
-    """And after this long at most; by chance in between, so that many watches do not end together."""
+    """Longest duration of one watch. The duration is random in between, so that many watches do not end together."""
     silence: timedelta = timedelta(seconds=15)
-    """How long after its end a watch may stay silent before its connection counts as dead."""
+    """How long a watch may be silent after its planned end before its connection counts as dead."""
     first_pause: timedelta = timedelta(milliseconds=250)
-    """The pause after a failure; doubles with each further one."""
+    """The pause after a failure; doubles with each failure in a row."""
     longest_pause: timedelta = timedelta(seconds=10)
-    """The longest pause: how late an API server that is back is noticed."""
+    """The longest pause, and so the longest delay until a recovered API server is noticed."""
 
 
 SHORTEST_USEFUL_WATCH = timedelta(seconds=1)
-"""A watch that ended earlier without an event counts as a failure: without a pause it would be asked again at once."""
+"""A shorter watch without an event counts as a failure; otherwise it would be repeated without a pause."""
 
 LONGEST_RETRY_AFTER = timedelta(minutes=1)
-"""The longest Retry-After that is kept."""
+"""The longest Retry-After that is obeyed."""
 
 
 class ReflectorPhase(StrEnum):
-    """What a reflector is doing."""
+    """The activity of a reflector."""
 
     LISTING = "listing"
     WATCHING = "watching"
@@ -122,30 +122,30 @@ class ReflectorPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectorStatus:
-    """What a reflector is doing, and its last error."""
+    """The activity of a reflector, and its last error."""
 
     phase: ReflectorPhase = ReflectorPhase.LISTING
     listed: bool = False
-    """Whether a whole LIST has been handed on."""
+    """Whether a complete LIST has been passed on."""
     last_contact: float | None = None
-    """When the API server last gave what was asked for, on the reflector's clock."""
+    """When the last request succeeded, by the reflector's clock."""
     last_error: str | None = None
-    """What went wrong last, in one sentence; ``None`` once the API server has answered again."""
+    """The last error, in one sentence; ``None`` once the API server has answered again."""
     failures: int = 0
-    """Failures since the API server last gave what was asked for."""
+    """Failures since the last success."""
 
 
 class _ExpiredError(TemporaryError):
-    """410: the API server no longer has what came after the last resourceVersion. Everything must be listed again."""
+    """410: the API server no longer has the events after the last resourceVersion. The kind must be listed again."""
 
 
 class _RelistError(TemporaryError):
-    """The watch cannot go on from its resourceVersion, for another reason than 410."""
+    """The watch cannot continue from its resourceVersion, for another reason than 410."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """One watch: when it began, and whether it gave an event."""
+    """One watch: its start, and whether it delivered an event."""
 
     began: float
     seconds: int
@@ -154,9 +154,9 @@ class _Watch:
 
 
 class Reflector(Generic[T]):
-    """Reads one kind and hands everything to the sink, in order. ``run`` it in a task of its own."""
+    """Reads one kind and passes every event to the sink, in order. Call ``run`` in a task of its own."""
 
-    def __init__(  # noqa: PLR0913 - whom to ask, for what, for whom; and the parts that tests replace
+    def __init__(  # noqa: PLR0913 - client, kind, sink, and the parts that tests replace
         self,
         client: KubeClient,
         kind: Kind[T],
@@ -179,7 +179,7 @@ class Reflector(Generic[T]):
         self._positions = ReflectorPositions()
         self._status = ReflectorStatus()
         self._version: str | None = None
-        """Where the next watch begins; ``None`` means that everything must be listed."""
+        """The resourceVersion of the next watch; ``None``: the kind must be listed first."""
 
     @property
     def kind(self) -> str:
@@ -193,27 +193,27 @@ class Reflector(Generic[T]):
 
     @property
     def newest_object_version(self) -> int:
-        """The highest resourceVersion of an object or event handed on, never of a LIST or bookmark; 0 at first."""
+        """The highest resourceVersion of an object or event passed on, not of a LIST or bookmark; 0 at first."""
         return self._positions.newest_object
 
     @property
     def version(self) -> int:
-        """Everything up to this resourceVersion has been handed on; 0 before the first LIST."""
+        """Every event up to this resourceVersion has been passed on; 0 before the first LIST."""
         return self._positions.reached
 
     async def reached(self, resource_version: str) -> None:
-        """Wait until everything of this kind up to this resourceVersion has been handed to the sink.
+        """Wait until every event of this kind up to this resourceVersion has been passed to the sink.
 
-        It must be the version of an object or event of this kind. That of another kind may never be reached: a kind of
-        which nothing happens gets no bookmark either.
+        It must be the version of an object or event of this kind. That of another kind may never be reached: without
+        changes of a kind, bookmarks do not move either.
 
         Raises:
-            DecodeError: that is no resourceVersion.
+            DecodeError: not a resourceVersion.
         """
         await self._positions.wait(resource_version)
 
     async def run(self) -> None:
-        """List and watch until cancelled. An exception of the sink comes out of here, one of the API server never."""
+        """List and watch until cancelled. Raises the exceptions of the sink, never those of the API server."""
         while True:
             try:
                 if self._version is None:
@@ -288,7 +288,7 @@ class Reflector(Generic[T]):
 
     def _ended(self, watch: _Watch) -> None:
         if not watch.gave_something and self._clock.now() - watch.began < SHORTEST_USEFUL_WATCH.total_seconds():
-            raise ApiUnreachableError(f"watching {self.kind!r}: it ended as soon as it had begun", maybe_sent=True)
+            raise ApiUnreachableError(f"watching {self.kind!r}: it ended right after its start", maybe_sent=True)
         self._failures = 0
 
     def _contact(self) -> None:
@@ -300,7 +300,7 @@ class Reflector(Generic[T]):
         if isinstance(exc, _ExpiredError | _RelistError | DecodeError):
             self._version = None
         if isinstance(exc, _ExpiredError) and self._failures == 1:
-            pause = 0.0  # the server has not failed: the first time it is asked at once
+            pause = 0.0  # not a failure of the server: the first retry needs no pause
         if isinstance(exc, ApiRefusedError):
             pause = max(pause, min(exc.retry_after, LONGEST_RETRY_AFTER).total_seconds())
         self._failed(str(exc))
@@ -314,7 +314,7 @@ class Reflector(Generic[T]):
 
 
 async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
-    """What a status other than 200 means for the next try."""
+    """The exception for a status other than 200; its type decides the next step."""
     refused = refusal(f"watching {kind!r}", await stream.whole())
     if refused.status == HTTPStatus.GONE:
         return _ExpiredError(str(refused))
@@ -324,7 +324,7 @@ async def _refusal(kind: str, stream: ResponseStream) -> TemporaryError:
 
 
 def _error(kind: str, failure: StatusObject) -> TemporaryError:
-    """What an ERROR event means for the next try."""
+    """The exception for an ERROR event; its type decides the next step."""
     text = f"watching {kind!r}: {failure.code}: {explain(failure)}"
     return _ExpiredError(text) if failure.code == HTTPStatus.GONE else _RelistError(text)
 

@@ -1,4 +1,4 @@
-"""The events of a reflector. They come from LIST and WATCH; the reflector decides nothing."""
+"""The events that a reflector makes of LIST and WATCH."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=KubernetesObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed(Generic[T]):
-    """A consistent LIST: what is not in it is not there. ``resource_version`` is the list's, not an object's."""
+    """A consistent and complete LIST. ``resource_version`` is the list's, not an object's."""
 
     kind: str
     objects: Sequence[T]
@@ -22,7 +22,7 @@ class Listed(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserted(Generic[T]):
-    """An object was added or modified; its version stands in its metadata."""
+    """An object was added or modified; its version is in its metadata."""
 
     kind: str
     object: T
@@ -30,7 +30,7 @@ class Upserted(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted(Generic[T]):
-    """An object was deleted (or left the selector); the object is its last state, its version that of the deletion."""
+    """An object was deleted, or left the selector: its last state, with the resourceVersion of the deletion."""
 
     kind: str
     object: T
@@ -38,7 +38,7 @@ class Deleted(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """The kind is complete up to now: a bookmark, or the start of a watch. Moves watermarks, no object."""
+    """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object."""
 
     kind: str
     resource_version: str
@@ -46,9 +46,10 @@ class Current:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecodable:
-    """An object whose bytes do not have the kind's shape. Whoever owns it must hear of it; the reflector goes on.
+    """An object that cannot be decoded. It is reported, and the reflector continues.
 
-    Those of a LIST follow their ``Listed``, in which they are missing though they exist. What was unreadable is empty.
+    Those of a LIST follow their ``Listed``, which does not contain them although they exist. Unreadable fields are
+    empty.
     """
 
     kind: str
@@ -59,14 +60,14 @@ class Undecodable:
     reason: str
     raw: bytes
     deleted: bool = False
-    """It is not there any more (or left the selector)."""
+    """Whether it was deleted, or left the selector."""
 
 
 ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
 
 
 class Sink(Protocol[T]):
-    """Takes a reflector's events, in order. Must not wait: enqueue."""
+    """Receives a reflector's events, in order. It must not block: enqueue them."""
 
     def __call__(self, event: ReflectorEvent[T], /) -> None:
         """Take one event."""

@@ -1,6 +1,6 @@
 """Requests about single objects at the API server: pods, Bindings, evictions, volumes, Events.
 
-Each function sends one request and returns the answer, whatever its status; the caller decides by it.
+Each function sends one request and returns the answer of any status; the caller decides by the status.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _encoder = msgspec.json.Encoder()
 
 
 async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
-    """The pod as it is now, trimmed as the reflector does it; ``None`` when there is none.
+    """The pod's current state, trimmed as by the reflector; ``None`` when it does not exist.
 
     Raises:
         ApiUnreachableError: no answer.
@@ -54,7 +54,7 @@ async def get_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
 
 
 def decode_pod(body: bytes, doing: str = "reading a pod") -> Pod:
-    """A pod in an answer, such as that to a patch of its status.
+    """Decode a pod in an answer, such as that to a patch of its status.
 
     Raises:
         DecodeError: a pod of another shape.
@@ -66,23 +66,23 @@ def decode_pod(body: bytes, doing: str = "reading a pod") -> Pod:
 
 
 async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: bytes) -> Response:
-    """Patch the status by strategic merge: conditions are merged by their type. The answer holds the pod after it.
+    """Patch the status by strategic merge: conditions are merged by their type. The answer holds the patched pod.
 
     Raises:
-        ApiUnreachableError: no answer; the patch may have been made.
+        ApiUnreachableError: no answer; the patch may have been applied.
     """
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 
 def condition_patch(condition: PodCondition, *, uid: str | None = None) -> bytes:
-    """The patch that sets one condition. With a uid the API server answers 422 when the pod is another of that name."""
+    """The patch that sets one condition. With a uid the API server answers 422 for another pod of that name."""
     metadata = {"metadata": {"uid": uid}} if uid else {}
     return _encoder.encode({**metadata, "status": {"conditions": [condition]}})
 
 
 def fence_condition(epoch: int) -> PodCondition:
-    """The fence of an epoch. Each writes another message: a patch that changes nothing moves no resourceVersion."""
+    """The fence of an epoch. The message differs for each epoch: a patch without a change keeps the resourceVersion."""
     return PodCondition(type=CONDITION_FENCE, status="True", reason="Fence", message=str(epoch))
 
 
@@ -107,12 +107,12 @@ class _Binding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def binding_body(*, namespace: str, name: str, uid: str, resource_version: str, node: str) -> bytes:
-    """The Binding as it goes on the wire. The API server answers 409 when uid or resourceVersion are not the pod's."""
+    """The body of a Binding. The API server answers 409 when uid or resourceVersion differ from the pod's."""
     metadata = _Preconditions(name=name, namespace=namespace, uid=uid, resource_version=resource_version)
     return _encoder.encode(_Binding(metadata=metadata, target=_Target(name=node)))
 
 
-async def bind(  # noqa: PLR0913 - each says which pod, as which state of it, or where to
+async def bind(  # noqa: PLR0913 - the pod, its state, the node
     client: KubeClient,
     *,
     namespace: str,
@@ -124,10 +124,10 @@ async def bind(  # noqa: PLR0913 - each says which pod, as which state of it, or
 ) -> Response:
     """Bind the pod, if it is still the one of this uid and resourceVersion. 201 is success.
 
-    A node that does not exist is accepted as well: whether it does is for the caller to know.
+    The API server also accepts a node that does not exist; the caller checks it.
 
     Raises:
-        ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound, now or later.
+        ApiUnreachableError: no answer; with ``maybe_sent`` the pod may be bound now or later.
     """
     body = binding_body(namespace=namespace, name=name, uid=uid, resource_version=resource_version, node=node)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
@@ -138,10 +138,10 @@ REFUSED: Final = "EvictionRefused"
 
 
 async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, time: datetime) -> Response:
-    """Say on the pod why it is about to go, before it does.
+    """Set the condition DisruptionTarget before the pod is evicted.
 
     Raises:
-        ApiUnreachableError: no answer; it may have been said.
+        ApiUnreachableError: no answer; it may have been set.
     """
     message = f"{scheduler_name}: preempting to accommodate a higher priority pod"
     said = PodCondition(type=DISRUPTION_TARGET, status="True", reason=PREEMPTION_BY_SCHEDULER, message=message)
@@ -149,10 +149,10 @@ async def mark_victim(client: KubeClient, victim: Pod, *, scheduler_name: str, t
 
 
 async def unmark_victim(client: KubeClient, victim: Pod, *, time: datetime) -> Response:
-    """Take it back: the pod was not evicted. Kubernetes' own disruption controller would after two minutes.
+    """Reset the condition: the pod was not evicted. Kubernetes' disruption controller would do so after two minutes.
 
     Raises:
-        ApiUnreachableError: no answer; it may have been taken back.
+        ApiUnreachableError: no answer; it may have been reset.
     """
     said = PodCondition(type=DISRUPTION_TARGET, status="False", reason=REFUSED, message="the eviction was refused")
     return await _say(client, victim, said, time)
@@ -165,10 +165,10 @@ async def _say(client: KubeClient, pod: Pod, condition: PodCondition, time: date
 
 
 async def delete_victim(client: KubeClient, victim: Pod) -> Response:
-    """Delete the pod, with the time that it has asked for; 409 when another pod has its name by now.
+    """Delete the pod, with its own grace period; 409 when another pod has its name.
 
     Raises:
-        ApiUnreachableError: no answer; it may be going.
+        ApiUnreachableError: no answer; it may have been deleted.
     """
     body = _encoder.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": victim.uid}})
     path = f"/api/v1/namespaces/{victim.metadata.namespace}/pods/{victim.metadata.name}"
@@ -176,7 +176,7 @@ async def delete_victim(client: KubeClient, victim: Pod) -> Response:
 
 
 async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
-    """Write on the pod which node is kept for it; ``None``: no node is. The answer holds the pod after it.
+    """Write the pod's nominated node; ``None`` removes it. The answer holds the patched pod.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
@@ -188,10 +188,10 @@ async def nominate(client: KubeClient, pod: Pod, node: str | None) -> Response:
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
-"""Says that no person has chosen this claim for the volume: it is let go when the claim goes."""
+"""Marks a volume whose claim was set by a controller: it is released when the claim is deleted."""
 
 TRIES: Final = 3
-"""How often an object is read again that somebody has written between reading and writing."""
+"""How often read and write are repeated when another client wrote the object in between."""
 
 _volumes = msgspec.json.Decoder(PersistentVolume)
 
@@ -201,7 +201,7 @@ Patch = Mapping[str, Any]
 
 
 async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
-    """Keep the volume for the claim. 409 when it is somebody else's. A success holds the volume as it is then.
+    """Set the volume's claimRef to the claim. 409 when it has another claim. A success holds the volume.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
@@ -211,7 +211,7 @@ async def keep_volume(client: KubeClient, write: KeepVolume) -> Response:
 
 
 async def select_node(client: KubeClient, write: SelectNode) -> Response:
-    """Have a volume made for the claim. 409 when another node is selected, or another claim has its name.
+    """Select the node for the claim, so that a volume is provisioned. 409: another node, or another claim of that name.
 
     Raises:
         ApiUnreachableError: no answer; it may have been written.
@@ -221,7 +221,7 @@ async def select_node(client: KubeClient, write: SelectNode) -> Response:
 
 
 async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patch | str]) -> Response:
-    """``patch_of`` says what is to be patched, nothing when it is as it should be, or why it cannot be."""
+    """Read, then patch. ``patch_of`` returns the patch, nothing when none is needed, or the reason for a 409."""
     response = await client.request("GET", path)
     for _ in range(TRIES):
         if not response.succeeded:
@@ -239,7 +239,7 @@ async def _write(client: KubeClient, path: str, patch_of: Callable[[bytes], Patc
 
 
 def _promise(volume: PersistentVolume, claim: ClaimName) -> Patch | str:
-    """A volume that somebody has kept for the claim's name stays that person's choice."""
+    """A volume that a person has reserved for the claim's name stays without the annotation."""
     promise, name = volume.spec.claim_ref, (claim.namespace, claim.name)
     if promise is not None and ((promise.namespace, promise.name) != name or promise.uid not in ("", claim.uid)):
         return f"persistentvolume {volume.metadata.name!r} is kept for claim {f'{promise.namespace}/{promise.name}'!r}"
@@ -255,7 +255,9 @@ def _promise(volume: PersistentVolume, claim: ClaimName) -> Patch | str:
 def _selection(claim: PersistentVolumeClaim, write: SelectNode) -> Patch | str:
     meta, selected = claim.metadata, (claim.metadata.annotations or {}).get(SELECTED_NODE)
     if meta.uid != write.claim.uid:
-        return f"persistentvolumeclaim {f'{meta.namespace}/{meta.name}'!r} is another than the one that was looked at"
+        return (
+            f"persistentvolumeclaim {f'{meta.namespace}/{meta.name}'!r} has been replaced by another one of that name"
+        )
     if selected == write.node:
         return {}
     if selected is not None:
@@ -270,7 +272,7 @@ def _conflict(message: str) -> Response:
 
 
 MAX_NOTE_BYTES: Final = 1024
-"""Of a note; the API server refuses longer ones."""
+"""Maximum length of a note; the API server refuses longer ones."""
 
 
 async def create_event(client: KubeClient, namespace: str, body: bytes) -> Response:
@@ -288,7 +290,7 @@ async def patch_event(client: KubeClient, namespace: str, name: str, body: bytes
 
 
 def cut(note: str, max_bytes: int = MAX_NOTE_BYTES) -> str:
-    """The note, shortened to the length that the API server takes; dots show that it was."""
+    """The note, cut to the length that the API server accepts, with dots at the end if it was cut."""
     return note if len(note.encode()) <= max_bytes else note.encode()[: max_bytes - 3].decode(errors="ignore") + "..."
 
 

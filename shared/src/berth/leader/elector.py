@@ -1,8 +1,7 @@
-"""Electing a leader by a Lease: one leads at a time, and it finds out by its own clock when it no longer does.
+"""Leader election by a Lease: one process leads at a time, and its own clock decides when its leading ends.
 
-Written by hand because the client library's election is not safe enough: here a renewal without an answer counts
-against the deadline, the end is judged by the clock and not by a task that may be late, and every write is a
-compare-and-set.
+The client library's election is not safe enough. Here a renewal without an answer counts against the deadline, the end
+is judged by the clock and not by a task that may be late, and every write is a compare-and-set.
 
 ``--leader-elect=false`` leads without election: the Lease has no holder, but its annotations are kept.
 """
@@ -41,22 +40,22 @@ logger = logging.getLogger(__name__)
 
 
 RELEASE_TIMEOUT = timedelta(seconds=2)
-"""How long giving the Lease back may take at the end of a process. Otherwise it runs out by itself."""
+"""How long releasing the Lease may take at the end of a process. After that it is left to expire."""
 
 CONFLICTS = 5
-"""How often one write is tried again because others wrote the Lease at the same time."""
+"""How often one write is tried when others write the Lease at the same time."""
 
 
 class LeadershipLostError(TemporaryError):
-    """Another one holds the Lease, or it is gone, or was not renewed in time: leading is over."""
+    """Leading is over: another process holds the Lease, it was deleted, or it was not renewed in time."""
 
 
 class AnnotationConflictError(TemporaryError):
-    """The annotation that was to be written has been changed by another: read it and decide again."""
+    """Another process has changed the annotation: read it and decide again."""
 
 
 class HeldLease(Protocol):
-    """What a leader holds, elected or not: whether it still leads, and the annotations of its Lease."""
+    """A leader's Lease, with or without election: whether it still leads, and the Lease's annotations."""
 
     @property
     def lost(self) -> asyncio.Event:
@@ -65,18 +64,18 @@ class HeldLease(Protocol):
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """The Lease's annotations, at most a retry period old while the API server answers."""
+        """The annotations of the Lease, at most one retry period old while the API server answers."""
         ...
 
     def expired(self) -> bool:
-        """Whether leading is over, by the clock now. Call it before each thing that only a leader may do."""
+        """Whether leading is over, by the clock. Call it before each action that only a leader may do."""
         ...
 
     async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations by compare-and-set: they must still be as ``annotations`` has them.
+        """Write annotations by compare-and-set: they must still have the values in ``annotations``.
 
         Raises:
-            AnnotationConflictError: one of them was changed meanwhile; ``annotations`` has the new value.
+            AnnotationConflictError: another process changed one of them; ``annotations`` has the new value.
             LeadershipLostError: leading is over.
             ApiUnreachableError: no answer; they may have been written.
             ApiRefusedError: the API server does not allow it.
@@ -90,15 +89,15 @@ class ElectorStatus:
 
     leading: bool = False
     holder: str = ""
-    """The holder of the Lease as it was read last; empty for none."""
+    """The holder in the last read of the Lease; empty for none."""
     last_error: str | None = None
     """The last error; ``None`` once the API server has answered again."""
 
 
 class Elector:
-    """Waits until it may lead, and leads. A process has one for each Lease."""
+    """Waits until it may lead, then leads. A process has one for each Lease."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - which Lease, as whom, how, by which clock
+    def __init__(  # noqa: PLR0913, PLR0917 - the Lease, the identity, the settings, the clock
         self,
         client: KubeClient,
         namespace: str,
@@ -119,9 +118,9 @@ class Elector:
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Wait for the Lease, lead inside the block, give the Lease back at its end.
+        """Wait for the Lease, lead inside the block, release the Lease at its end.
 
-        ``annotations`` are written with the holder, so that those of a former holder are never taken for the new one's.
+        ``annotations`` are written together with the holder, so that they never belong to a former holder.
         """
         lease = await self._acquire(annotations or {})
         self.status = ElectorStatus(leading=True, holder=self._identity)
@@ -138,7 +137,7 @@ class Elector:
             try:
                 lease = await self._try(annotations)
             except LeaseConflictError:
-                lease = None  # another one was faster
+                lease = None  # another process was faster
             except BerthError as exc:
                 self._failed(str(exc))
                 lease = None
@@ -176,9 +175,9 @@ class Elector:
 
 
 class ElectedLease:
-    """The Lease of an elected leader. ``keep`` renews it until it is lost; every write is a renewal."""
+    """The Lease of an elected leader. ``keep`` renews it until it is lost; every write also renews it."""
 
-    def __init__(  # noqa: PLR0913 - which Lease, as it was taken, as whom, how, since when, by which clock
+    def __init__(  # noqa: PLR0913 - the Lease, its state, the identity, the settings, the deadline, the clock
         self,
         lease: LeaseObject,
         taken: StoredLease,
@@ -202,14 +201,14 @@ class ElectedLease:
         return self._stored.annotations
 
     def expired(self) -> bool:
-        """Whether leading is over. It is judged by the clock, so that a process that was paused stops at once."""
+        """Whether leading is over. The clock decides, so that a process stops at once after a pause."""
         return self.lost.is_set() or self._deadline.expired(self._clock.now())
 
     async def annotate(self, changes: Mapping[str, str]) -> None:
         await self._write(changes, decided_on=self.annotations)
 
     async def keep(self) -> None:
-        """Renew until leading is over; ``lost`` is set then, at the renew deadline at the latest."""
+        """Renew until leading is over. Then ``lost`` is set, at the renew deadline at the latest."""
         try:
             while not self.expired():
                 await self._clock.sleep(min(self._settings.retry_period.total_seconds(), max(self._seconds_left(), 0)))
@@ -218,14 +217,14 @@ class ElectedLease:
             self.lost.set()
 
     async def release(self) -> None:
-        """Give the Lease back if it is still held, so that the next leader need not wait. Never raises for the API."""
+        """Release the Lease if it is still held, so that the next leader need not wait. Raises no error of the API."""
         self._deadline.over = True
         self.lost.set()
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
                 await self._release()
         except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s runs out by itself: %s", self._lease, exc or "no answer")
+            logger.info("lease %s was not released, it expires: %s", self._lease, exc or "no answer")
 
     async def _renew(self) -> None:
         try:
@@ -287,7 +286,7 @@ class ElectedLease:
             raise LeadershipLostError(f"leading by lease {str(self._lease)!r}: not renewed within {limit:g} s")
 
     def _timeout(self) -> timedelta:
-        """Of one request: half of the deadline, so that there is a second try, and never beyond it."""
+        """Time-out of one request: at most half of the deadline, so that there is time for a second try."""
         left = timedelta(seconds=max(self._seconds_left(), 0.001))
         return min(left, self._settings.renew_deadline / 2)
 
@@ -296,7 +295,7 @@ class ElectedLease:
 
 
 class Unelected:
-    """An Elector's counterpart without election: its process is the only one of its role."""
+    """Leading without election, for the only process of its role."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, clock: Clock | None = None) -> None:
         self._lease = LeaseObject(client, namespace, name)
@@ -305,7 +304,7 @@ class Unelected:
 
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Lead as soon as the Lease has these annotations and no holder."""
+        """Write these annotations to the Lease, with no holder, then lead."""
         made = await self._made(annotations or {})
         lease = UnelectedLease(self._lease, made, self._period, self._clock)
         following = asyncio.create_task(lease.follow(), name=f"following lease {self._lease}")
@@ -324,7 +323,7 @@ class Unelected:
 
 
 class UnelectedLease:
-    """The Lease of a leader without election. It is lost only when the process ends or sees a higher number."""
+    """The Lease of a leader without election. It is lost only when the process ends or reads a higher number."""
 
     def __init__(self, lease: LeaseObject, stored: StoredLease, period: timedelta, clock: Clock) -> None:
         self.lost = asyncio.Event()
@@ -351,7 +350,7 @@ class UnelectedLease:
         raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
 
     async def follow(self) -> None:
-        """Read the Lease periodically, so that a higher number on it is seen."""
+        """Read the Lease periodically, to find a higher number on it."""
         while True:
             await self._clock.sleep(self._period.total_seconds())
             try:
@@ -374,7 +373,7 @@ class UnelectedLease:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end; another exception of it is logged."""
+    """Cancel a task and wait for its end; log any other exception of it."""
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled() and task.exception() is not None:
@@ -382,10 +381,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _check_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:
-    """Compare before setting. An annotation that already has the new value is no conflict: the answer was lost.
+    """Compare before setting. An annotation with the new value is no conflict: the answer to the write was lost.
 
     Raises:
-        AnnotationConflictError: an annotation to be written is neither as decided on nor as wanted.
+        AnnotationConflictError: an annotation has neither the expected nor the new value.
     """
     for key, wanted in changes.items():
         if now.get(key) not in (decided_on.get(key), wanted):

@@ -1,7 +1,7 @@
-"""The Lease object at the API server: who may lead, judged from it and the own clock, and how it is written.
+"""The Lease object at the API server: who may lead, and how the Lease is written.
 
-A Lease carries its holder's wall clock, which is never compared with another one. A Lease is over when its record has
-not changed for its whole duration, by the clock of whoever watches it. Writes are compare-and-set on the
+The times in a Lease are from its holder's clock and are never compared with another clock. A Lease has expired when its
+record has not changed for its whole duration, by the reader's own clock. Writes are compare-and-set on the
 resourceVersion.
 """
 
@@ -32,12 +32,12 @@ ANNOTATION_BUS_ID = "bus.id"
 
 
 class LeaseConflictError(TemporaryError):
-    """The Lease was written, created or deleted by another since it was read: read it again."""
+    """Another process wrote, created or deleted the Lease after it was read: read it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLease:
-    """A Lease as it was read: typed, and as a whole document, so that writing it back keeps what others put there."""
+    """A Lease as it was read: typed, and as a whole document, so that a write keeps the fields of other writers."""
 
     lease: Lease
     document: dict[str, Any]
@@ -91,10 +91,10 @@ class LeaseObject:
         annotations: Mapping[str, str],
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the client's
     ) -> StoredLease:
-        """Write these parts over what was read; everything else stays.
+        """Replace these parts of the Lease; all other fields stay.
 
         Raises:
-            LeaseConflictError: it is no longer as it was read.
+            LeaseConflictError: it has changed since it was read.
             ApiUnreachableError: no answer; it may have been written.
             ApiRefusedError: the API server does not allow it.
         """
@@ -122,7 +122,7 @@ class LeaseObject:
 
 
 async def write_annotations(lease: LeaseObject, read: StoredLease | None, changes: Mapping[str, str]) -> StoredLease:
-    """Write annotations for a leader without election: creates the Lease where there is none, with an empty holder.
+    """Write annotations for a leader without election, with an empty holder. Creates the Lease if it does not exist.
 
     ``read`` is the state that the changes were decided on. Raises as :meth:`LeaseObject.write`.
     """
@@ -134,7 +134,7 @@ async def write_annotations(lease: LeaseObject, read: StoredLease | None, change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseObservation:
-    """A Lease as it was read, and since when its record has been the same, by the own clock."""
+    """A Lease as it was read, and since when its record is unchanged, by the reader's clock."""
 
     lease: Lease
     unchanged_since: float
@@ -146,30 +146,30 @@ class LeaseObservation:
 
 
 class ElectionStep(Enum):
-    """What a candidate does about the Lease."""
+    """The next step of a candidate."""
 
     CREATE = auto()
-    """There is none."""
+    """The Lease does not exist."""
     TAKE = auto()
-    """It has no holder, or is over, or the candidate is its holder."""
+    """The Lease has no holder, has expired, or is held by the candidate."""
     WAIT = auto()
-    """Another one holds it."""
+    """Another process holds the Lease."""
 
 
 def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseObservation:
-    """The Lease was read at ``now``. A record that has not changed keeps its age; annotations do not count."""
+    """Record a read of the Lease at ``now``. An unchanged record keeps its age; annotations do not count."""
     same = before is not None and before.lease.metadata.uid == lease.metadata.uid and before.lease.spec == lease.spec
     return LeaseObservation(lease=lease, unchanged_since=before.unchanged_since if same and before else now)
 
 
 def is_live(observation: LeaseObservation, now: float) -> bool:
-    """Whether it is held and its duration has not passed since it was first seen or seen to change."""
+    """Whether it is held, and was first read or changed less than its duration ago."""
     seconds = observation.lease.spec.lease_duration_seconds or 0
     return bool(observation.holder) and now - observation.unchanged_since < seconds
 
 
 def next_step(observation: LeaseObservation | None, identity: str, now: float) -> ElectionStep:
-    """What ``identity``, which does not lead, does next."""
+    """The next step of the candidate ``identity``, which does not lead."""
     if observation is None:
         return ElectionStep.CREATE
     if observation.holder == identity or not is_live(observation, now):
@@ -178,7 +178,7 @@ def next_step(observation: LeaseObservation | None, identity: str, now: float) -
 
 
 def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall: datetime) -> dict[str, Any]:
-    """The record by which ``identity`` takes or renews the Lease. Only taking it counts as a transition."""
+    """The spec with which ``identity`` acquires or renews the Lease. Only acquiring counts as a transition."""
     renewing = before.holder_identity == identity
     return {
         "holderIdentity": identity,
@@ -190,7 +190,7 @@ def held_record(identity: str, before: LeaseSpec, settings: LeaseSettings, wall:
 
 
 def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
-    """The record by which a holder gives the Lease back: without a holder, and over after a second."""
+    """The spec with which a holder releases the Lease: no holder, and a duration of one second."""
     return {
         "holderIdentity": "",
         "leaseDurationSeconds": 1,
@@ -202,14 +202,14 @@ def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class LeaseDeadline:
-    """When leading ends by the holder's clock, unless the Lease is renewed. Once over it stays over."""
+    """When leading ends by the holder's clock, unless the Lease is renewed. An end is final."""
 
     renewed_at: float
     deadline_seconds: float
     over: bool = False
 
     def expired(self, now: float) -> bool:
-        """Whether the renew deadline has passed. Others may lead only some seconds later."""
+        """Whether the renew deadline has passed. Others can lead only some seconds later."""
         self.over = self.over or self.seconds_left(now) <= 0
         return self.over
 
@@ -218,7 +218,7 @@ class LeaseDeadline:
         return self.renewed_at + self.deadline_seconds - now
 
     def renewed(self, sent_at: float, now: float) -> bool:
-        """A renewal sent at ``sent_at`` was answered. Returns whether in time; a late one changes nothing."""
+        """A renewal sent at ``sent_at`` was answered. Returns whether it was in time; a late one has no effect."""
         if self.expired(now):
             return False
         self.renewed_at = sent_at

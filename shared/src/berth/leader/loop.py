@@ -1,4 +1,4 @@
-"""The loop in which watcher and binder lead: a NATS session, a leadership on it, and both anew when either ends."""
+"""The loop in which watcher and binder lead: a NATS session and a leadership on it; when one ends, both start again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from berth.process.sessions import sessions
 log = get_logger()
 
 PAUSE_SECONDS: Final = 1.0
-"""Between a leadership that ended in an error and the next try."""
+"""Pause between a leadership that ended in an error and the next try."""
 
 ServeLeadership = Callable[[Session, LeaderSession], Awaitable[None]]
-"""What a service does while it leads; it returns or raises once the leadership or the session is lost."""
+"""The work of a leader. It returns or raises once the leadership or the session is lost."""
 
 
-async def lead_until_stopped(  # noqa: PLR0913 - whom it talks to, as what, and what it then does
+async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the work of the leader
     bus: Bus,
     client: KubeClient,
     process: Process,
@@ -34,9 +34,10 @@ async def lead_until_stopped(  # noqa: PLR0913 - whom it talks to, as what, and 
     stats: Callable[[], dict[str, object]] = dict,
     apply_when_missing: bool = False,
 ) -> None:
-    """Lead as ``role`` again and again until the process stops.
+    """Lead as ``role`` repeatedly until the process stops.
 
-    ``stats`` is what the service reports of itself on NATS. ``apply_when_missing``: create missing streams and buckets.
+    ``stats`` are the service's statistics in NATS's service protocol. ``apply_when_missing``: create missing streams
+    and buckets.
     """
     name = f"berth-{role}"
     async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
@@ -52,6 +53,6 @@ async def lead_until_stopped(  # noqa: PLR0913 - whom it talks to, as what, and 
 
 
 def _causes(errors: BaseExceptionGroup[BerthError]) -> str:
-    """The texts of all errors, however deep they lie in the group."""
+    """The texts of all errors in the group, nested groups included."""
     texts = (_causes(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in errors.exceptions)
     return "; ".join(dict.fromkeys(texts))

@@ -1,8 +1,8 @@
 """One cluster, one bus (docs/protocol.md, 2): whether a service may work with this NATS on this cluster.
 
 The bus names the cluster that it serves (``control`` ``cluster.id``, the uid of the namespace kube-system); a Lease
-names its holder's bus. Two pipelines in one cluster would give away the same resources twice, and two clusters on one
-bus would place pods on nodes that are not theirs.
+names its holder's bus. Two pipelines in one cluster would assign the same resources twice. Two clusters on one bus
+would bind pods to nodes of the other cluster.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CLUSTER_ID_KEY: Final = "cluster.id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """A bus and a cluster that a service is to work with."""
+    """The bus and the cluster of a service."""
 
     bus_id: str
     cluster_id: str
     """The uid of the namespace kube-system at the API server."""
     served_cluster_id: str
-    """The cluster that the bus serves; empty as long as no watcher has written it."""
+    """The cluster that the bus serves; empty until a watcher has written it."""
     other_bus: OtherBus | None
     """A live Lease in this cluster whose holder uses another bus."""
 
 
 def mismatch(pairing: Pairing) -> str | None:
-    """Why bus and cluster do not belong together, and what to do; ``None`` when they do."""
+    """Why bus and cluster do not belong together, with the remedy; ``None`` when they do."""
     if pairing.served_cluster_id and pairing.served_cluster_id != pairing.cluster_id:
         return (
             f"refusing this NATS: it serves the cluster {pairing.served_cluster_id!r}, and the API server's is "
@@ -68,8 +68,8 @@ class OtherBus:
 class OtherBusWatch:
     """Finds live Leases of berth whose holder uses another bus.
 
-    A Lease is live for its duration after it was first seen or seen to change, by the own clock. So one that a dead
-    process has left behind counts as live at first.
+    A Lease is live for its duration after it was first read or changed, by this process's clock. So the Lease of a dead
+    process counts as live at first.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class OtherBusWatch:
 
 
 async def claim_cluster(session: Session, cluster_id: str) -> None:
-    """Write which cluster this bus serves, unless that is written already."""
+    """Write which cluster this bus serves, unless it is already written."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     if entry is not None and entry.data is not None:
         return
@@ -122,7 +122,7 @@ async def claim_cluster(session: Session, cluster_id: str) -> None:
 
 
 async def read_served_cluster(session: Session) -> str:
-    """The uid of the cluster that this bus serves; empty as long as no watcher has written it."""
+    """The uid of the cluster that this bus serves; empty until a watcher has written it."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     return entry.data.decode(errors="replace") if entry is not None and entry.data is not None else ""
 
@@ -136,12 +136,12 @@ class _Namespace(msgspec.Struct, frozen=True):
 
 
 async def read_cluster_id(client: KubeClient) -> str:
-    """The uid of the namespace kube-system: it lives as long as the cluster.
+    """The uid of the namespace kube-system. It identifies the cluster, since that namespace is never deleted.
 
     Raises:
         ApiUnreachableError: no answer.
         ApiRefusedError: the API server does not allow it.
-        DecodeError: the answer is no namespace.
+        DecodeError: the answer is not a namespace.
     """
     doing = "reading namespace 'kube-system'"
     response = await client.request("GET", "/api/v1/namespaces/kube-system")

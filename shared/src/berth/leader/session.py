@@ -1,12 +1,12 @@
-"""Leading by Lease, with a number that never comes again, on the one bus of the one cluster.
+"""Leading by Lease, with a unique number, on the one bus of the one cluster.
 
 The rules: docs/protocol.md, 1 and 2.
 
     async with lead(role="binder", session=session, client=client, process=process) as leadership:
         await run_until(serve(leadership.number), leadership.lost, process.stopping)
 
-A lost connection is a lost leadership: whatever ends one, the way back is the next session, the next number and a
-takeover. Before each thing that only a leader may do the service calls ``leadership.check()``.
+A lost connection ends the leadership. The service then opens a new session, takes a new number and does a takeover.
+Before each action that only a leader may do, the service calls ``leadership.check()``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from berth.process.settings import LeaderElectionSettings
 log = get_logger()
 
 RETRY_SECONDS: Final = 2.0
-"""Between two checks while the bus does not belong to the cluster or the API server does not answer.
+"""Pause between two checks while the bus does not belong to the cluster or the API server does not answer.
 
 The rule: docs/protocol.md, 2.
 """
@@ -48,23 +48,23 @@ _CONNECTION_LOST: Final = "the connection to NATS was lost"
 
 
 class NotLeadingError(TemporaryError):
-    """Leading has not begun: the session was lost or the process is stopping."""
+    """Leading did not begin: the session was lost or the process is stopping."""
 
 
 class NoLongerLeadingError(TemporaryError):
-    """Leading is over: somebody else may lead by now."""
+    """Leading is over: another process may lead now."""
 
 
 @asynccontextmanager
 async def lead(*, role: Role, session: Session, client: KubeClient, process: Process) -> AsyncIterator[LeaderSession]:
-    """Wait until this process leads, lead inside the block, give the Lease back at its end.
+    """Wait until this process leads, lead inside the block, release the Lease at its end.
 
-    Waiting can take for ever: for another leader, for the API server, for the right bus. The log and /readyz show what
-    it waits for. ``leadership.lost`` does not cancel the block: watch it.
+    The wait has no limit: for another leader, for the API server, for the right bus. The log and /readyz show its
+    cause. ``leadership.lost`` does not cancel the block: the block must watch it.
 
     Raises:
-        NotLeadingError: before leading began the session was lost, the bus was no longer what it was when the session
-            was verified, or the process was told to stop.
+        NotLeadingError: before leading began, the session was lost, the bus had changed since the session was verified,
+            or the process was stopped.
     """
     candidate = _Candidate(role=role, session=session, client=client, process=process)
     _show(process, role, candidate.lease_name, 0)
@@ -82,7 +82,7 @@ async def lead(*, role: Role, session: Session, client: KubeClient, process: Pro
             watching.cancel()
             await asyncio.wait([watching])
             leadership.end("it was given up")
-            log.info("leading no longer", role=role, number=number, reason=leadership.reason)
+            log.info("leading ended", role=role, number=number, reason=leadership.reason)
             _show(process, role, candidate.lease_name, 0)
             process.metrics.count("berth_leaderships_ended_total", role=role)
     finally:
@@ -96,9 +96,9 @@ class LeaderSession:
         self.role: Role = role
         self.number = number
         self.lost = asyncio.Event()
-        """Set once leading is over, for whatever reason."""
+        """Set once leading is over, for any reason."""
         self.reason = ""
-        """Why it is over; empty while it is not."""
+        """Why leading ended; empty while it lasts."""
         self._lease = lease
         self._session = session
         self._process = process
@@ -108,7 +108,7 @@ class LeaderSession:
         return self.lost.is_set() or self._lease.expired()
 
     def check(self) -> None:
-        """Call right before each thing that only a leader may do.
+        """Call right before each action that only a leader may do.
 
         Raises:
             NoLongerLeadingError: leading is over.
@@ -118,7 +118,7 @@ class LeaderSession:
             raise NoLongerLeadingError(f"leading as {self.role} {self.number}: {why}")
 
     def report_higher(self, number: int, *, seen_in: str = "a message") -> None:
-        """A number of this role was seen, such as that of a fence. A higher one ends this leadership."""
+        """Report a number of this role, such as that of a fence. A higher one ends this leadership."""
         if number > self.number:
             self.end(f"{self.role} {number} was seen in {seen_in}, this is {self.number}")
 
@@ -130,7 +130,7 @@ class LeaderSession:
             self.lost.set()
 
     async def watch(self) -> None:
-        """Watch what can end the leadership: the connection, the Lease, and its keys in ``control``."""
+        """Watch the connection, the Lease and the keys in ``control``: each can end the leadership."""
         watches = (self._watch_connection(), self._watch_lease(), self._watch_number_on_lease(), self._watch_control())
         tasks = [asyncio.create_task(watch) for watch in watches]
         try:
@@ -149,7 +149,7 @@ class LeaderSession:
         self.end("the Lease was lost or could not be renewed in time")
 
     async def _watch_number_on_lease(self) -> None:
-        """Each renewal reads the Lease, so it is enough to look at what was read."""
+        """Check the Lease's number. Each renewal reads the Lease, so no further request is needed."""
         try:
             while True:
                 self.report_higher(number_on_lease(self._lease), seen_in="the Lease")
@@ -217,7 +217,7 @@ class _Candidate:
         return acquired
 
     async def release(self) -> None:
-        """Give the Lease back, if it was taken."""
+        """Release the Lease, if it was acquired."""
         await self._held.aclose()
 
     async def _try_until_acquired(self) -> tuple[HeldLease, int]:
@@ -237,7 +237,8 @@ class _Candidate:
         cluster_id = await read_cluster_id(self._client)
         await self._check_pairing(cluster_id)
         lease = await self._wait_for_lease(cluster_id)
-        # The bus id is written before the check: of two that take the two Leases at once, at least one sees the other.
+        # The bus id is written before the check: of two processes that take the two Leases at once, at least one
+        # finds the other.
         await lease.annotate({ANNOTATION_BUS_ID: self._session.bus_id})
         if self._role == "watcher":
             await claim_cluster(self._session, cluster_id)
@@ -258,7 +259,7 @@ class _Candidate:
             raise TemporaryError("no watcher has written 'cluster.id' to control yet")
 
     async def _wait_for_lease(self, cluster_id: str) -> HeldLease:
-        """Wait for the Lease, and check the bus meanwhile: a standby on a wrong bus must not stay ready."""
+        """Wait for the Lease and check the bus meanwhile: a standby on a wrong bus must not stay ready."""
         election = self._election()
         standing_by = asyncio.create_task(self._stand_by(election, cluster_id), name="standing by")
         entering = asyncio.create_task(self._held.enter_async_context(election.lead()), name="waiting for the Lease")
@@ -273,7 +274,7 @@ class _Candidate:
             await asyncio.gather(standing_by, entering, return_exceptions=True)
 
     async def _stand_by(self, election: Elector | Unelected, cluster_id: str) -> None:
-        """Show who leads meanwhile. Ends in an error once bus and cluster do not belong together any more."""
+        """Show the current leader. Raises once bus and cluster no longer belong together."""
         while True:
             self._show_holder(election)
             await self._process.clock.sleep(RETRY_SECONDS)
@@ -302,7 +303,7 @@ class _Candidate:
 
 
 class _MismatchError(Exception):
-    """This bus and this cluster do not belong together; the text says what to do."""
+    """This bus and this cluster do not belong together; the text contains the remedy."""
 
 
 def _lease_name(settings: LeaderElectionSettings, role: Role) -> str:
@@ -310,6 +311,6 @@ def _lease_name(settings: LeaderElectionSettings, role: Role) -> str:
 
 
 def _show(process: Process, role: Role, lease: str, number: int) -> None:
-    """A number of 0 is that of a process that does not lead. It is shown too: a missing one may be a missing scrape."""
+    """Set the gauges. 0 means not leading. It is exported too, since a missing series may be a failed scrape."""
     process.metrics.set("leader_election_master_status", int(number > 0), name=lease)
     process.metrics.set("berth_leadership_number", number, role=role)

@@ -1,6 +1,6 @@
 """The number of a leadership, watcher's term or binder's epoch (docs/protocol.md, 1).
 
-It is kept in ``control`` and on the Lease, so that it never comes again, also after the bus has lost its store.
+It is stored in ``control`` and on the Lease, so that it stays unique also after the bus has lost its store.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CONTROL: Final = "control"
 
 
 async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
-    """One more than the greater of both places. It is written to both by compare-and-set, to the Lease first.
+    """One more than the greater of both numbers. It is written to both by compare-and-set, to the Lease first.
 
     Raises:
-        DecodeError: one of the places holds something that is no number.
+        DecodeError: one of the places does not hold a number.
         BusLostError: the session is lost.
         LeadershipLostError: the Lease is lost.
         ApiUnreachableError, ApiRefusedError: the Lease could not be written.
@@ -39,7 +39,7 @@ async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
             expected = entry.sequence if entry is not None else 0
             await session.put(CONTROL, term_key(role), str(number).encode(), expected=expected)
         except (AnnotationConflictError, WrongLastSequenceError):
-            continue  # another process took a number at the same time: read both again
+            continue  # another process took the number at the same time: read both again
         return number
 
 
@@ -64,13 +64,13 @@ def number_on_lease(lease: HeldLease) -> int:
 
 
 def _usable_number_in_control(entry: Entry | None, role: Role, lease: HeldLease) -> int:
-    """The number in ``control``. If it is none, that of the Lease counts, which is written first."""
+    """The number in ``control``. If it is not a number, that of the Lease counts, which is written first."""
     try:
         return number_in_control(entry, role)
     except DecodeError as error:
         if not lease.annotations.get(ANNOTATION_TERM):
             raise
-        log.warning("writing a number anew", reason=str(error))
+        log.warning("replacing an invalid number", reason=str(error))
         return 0
 
 
@@ -78,5 +78,5 @@ def _number(text: str | None, *, where: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise DecodeError(f"reading {where}: want a number, got {text!r}: remove it, it is written anew")
+        raise DecodeError(f"reading {where}: want a number, got {text!r}: remove it, it is written again")
     return int(text)
