@@ -148,13 +148,11 @@ async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: Clu
     pod, cluster = f"{seen.namespace}/gated", ("--kubeconfig", simulated.kubeconfig)
     words = "waiting for scheduling gates: [example.com/quota]"
     text = output(berth("why", pod, *cluster, nats=simulated.nats))
-    assert text == f"{pod} is gated, nobody looks for a node: SchedulingGates: {words}\n"
+    assert text == f"{pod} is gated and not scheduled: SchedulingGates: {words}\n"
     document = json.loads(output(berth("why", pod, *cluster, "-o", "json", nats=simulated.nats)))
     assert (document["outcome"], document["message"], document["blockers"]) == ("gated", words, ["SchedulingGates"])
     now = output(berth("why", pod, "--now", *cluster, nats=simulated.nats))
-    assert now.startswith(
-        f"{pod} is gated, nobody looks for a node (SchedulingGates: {words}); without that, ranked now"
-    )
+    assert now.startswith(f"{pod} is gated and not scheduled (SchedulingGates: {words}); without that, ranked now")
     alone = berth("why", pod, nats=simulated.nats)
     assert alone.returncode == 1
     assert "Is it gated? Then name the cluster with --kubeconfig" in alone.stderr

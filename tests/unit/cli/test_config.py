@@ -1,4 +1,4 @@
-"""`berth config`: every error at once, what means nothing here, and what a file becomes."""
+"""`berth config`: every error at once, ignored fields, and the file with its defaults."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_a_valid_file_lists_ignored_fields(written):
     done = typed("check", path)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
-        f"{path}: parallelism: means nothing here",
+        f"{path}: parallelism: ignored by berth",
         f"{path}: fine, schedules pods of a, b",
     ]
 

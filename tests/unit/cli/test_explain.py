@@ -63,7 +63,7 @@ def test_a_bound_pod_has_times_and_the_age_of_the_view():
     first, when, looked_at, *_ = lines(decided())
     assert first == "default/web-0 is on node-a"
     assert when.startswith("  decided 12.0 s ago at ")
-    assert when.endswith("ranked 3.0 ms after it was asked for, decided 7.0 ms later, attempt 2 by scorer-2")
+    assert when.endswith("ranked 3.0 ms after the request, decided 7.0 ms later, attempt 2 by scorer-2")
     assert looked_at == "  9 of 10 nodes were possible, on a current view of the cluster (confirmed 400.0 ms before)"
 
 
@@ -110,7 +110,7 @@ def test_a_waiting_pod_has_rejections_with_examples():
     rows = words(said)
     assert ["9", "NodeResourcesFit", "Insufficient", "cpu", "node-a,", "node-b"] in rows
     assert ["1", "TaintToleration", "node(s)", "had", "untolerated", "taint", "node-c"] in rows
-    assert said[-1].startswith("refused by NodeResourcesFit, TaintToleration: tried again when")
+    assert said[-1].startswith("rejected by NodeResourcesFit, TaintToleration: requeued when")
 
 
 def test_a_view_beyond_the_usual_age_is_called_old():
@@ -131,8 +131,8 @@ ROOM = EvictionRecord(
 def test_a_preemptor_names_its_victims_and_the_node():
     waits = replace(decided(WAITS, outcome=Outcome.PREEMPTING, node="node-b"), preemption=ROOM)
     shown = lines(waits, width=200)
-    assert shown[0].startswith("default/web-0 waits for room that is being made on node-b: 0/10 nodes are available")
-    assert shown[-1] == "room was made for it on node-b 15.0 s ago: evicted batch/job-1, batch/job-2"
+    assert shown[0].startswith("default/web-0 waits for evicted pods to end on node-b: 0/10 nodes are available")
+    assert shown[-1] == "preempted pods on node-b 15.0 s ago: batch/job-1, batch/job-2"
     assert lines(replace(decided(), preemption=ROOM), width=200)[-1] == shown[-1]
     said = decision_json(waits, WEIGHTS)["preemption"]
     assert (said["node"], [victim.name for victim in said["victims"]]) == ("node-b", ["job-1", "job-2"])

@@ -94,7 +94,7 @@ def test_a_gated_pod_is_called_gated_first():
     gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
     said = again(gated=gates)
     assert printed(*ranked_now_lines(said), width=200)[0] == (
-        "default/web-0 is gated, nobody looks for a node (SchedulingGates: waiting for scheduling gates: [a]); without "
+        "default/web-0 is gated and not scheduled (SchedulingGates: waiting for scheduling gates: [a]); without "
         "that, ranked now it would go to roomy"
     )
     assert ranked_now_json(said)["gated"] == {

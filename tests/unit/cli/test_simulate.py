@@ -79,7 +79,7 @@ def test_several_profiles_have_a_column():
 
 def test_the_summary_counts_pods_with_a_node():
     assert str(summary([BOUND, ONLY, NOWHERE, NOMINATED])) == (
-        "2 of 4 pods have a node, on 2 nodes; 1 would wait for room to be made; 1 fit nowhere"
+        "2 of 4 pods have a node, on 2 nodes; 1 would preempt pods; 1 fit nowhere"
     )
     assert str(summary([BOUND])) == "1 of 1 pods have a node, on 1 nodes"
 

@@ -65,7 +65,7 @@ def test_a_mirror_without_watermarks_is_reported():
 
 
 def test_no_services_are_reported():
-    assert "nobody answers" in lines(services=[])
+    assert "no service answers" in lines(services=[])
 
 
 def test_nodes_with_the_most_pods_come_first():

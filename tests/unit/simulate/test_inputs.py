@@ -131,7 +131,7 @@ def test_nominated_pods_of_the_cluster_keep_their_nomination(read):
 def test_a_pod_to_place_does_not_count_where_it_is(read):
     inputs = read(cluster=list_of(node(), pod(nodeName="n1"), pod("other", nodeName="n1")))
     assert inputs.snapshot.pods_on("n1") == 1
-    assert inputs.notes == ("--cluster: 1 pod on a node and in --pods too: asked as if not there",)
+    assert inputs.notes == ("--cluster: 1 pod on a node and in --pods too: not counted in the cluster",)
 
 
 def test_objects_of_other_kinds_are_counted(read):
@@ -140,7 +140,7 @@ def test_objects_of_other_kinds_are_counted(read):
     inputs = read(cluster=list_of(node(), knative, config_map, config_map), pods=list_of(pod(), node()))
     assert inputs.notes == (
         "--cluster: left out 3 objects, no cycle reads them: 2 ConfigMap, 1 Service.serving.knative.dev",
-        "--pods: left out 1 object, neither pods nor what a cycle reads of a release: 1 Node",
+        "--pods: left out 1 object, neither pods nor objects that come with pods: 1 Node",
     )
 
 
@@ -176,7 +176,7 @@ def test_a_priority_without_a_class_counts_and_is_noted(read):
     inputs = read(pods=pod(priority=7))
     assert inputs.pods[0].spec.priority == 7
     (note,) = inputs.notes
-    assert note.endswith("spec.priority: 7 counts here; the API server takes it from a PriorityClass only")
+    assert note.endswith("spec.priority: 7 is used here; the API server sets it from a PriorityClass only")
 
 
 def test_limits_are_requests_by_default(read):
@@ -221,7 +221,7 @@ def test_an_object_of_the_cluster_stays_as_it_is_there(read):
         cluster=list_of(node(), claim(volumeName="disk")), pods=list_of(pod(), claim(storageClassName="fast"))
     )
     assert claims_of(inputs)["data"].spec.volume_name == "disk"
-    assert inputs.notes == ("--pods: 1 object in --cluster too: taken as there",)
+    assert inputs.notes == ("--pods: 1 object in --cluster too: used as in --cluster",)
 
 
 def test_a_claim_without_a_class_gets_the_newest_default(read):
@@ -246,7 +246,7 @@ def test_the_claim_of_an_ephemeral_volume_is_owned_by_the_pod(read):
 def test_a_claim_that_a_cluster_would_bind_at_once_is_noted(read):
     at_once = storage_class("usual", mode="Immediate")
     (note,) = read(cluster=list_of(node(), at_once), pods=list_of(pod(), claim(), claim("more"))).notes
-    assert note.startswith("answers may differ for the pods of claim default/data and 1 more, because")
+    assert note.startswith("results may differ for the pods of claim default/data and 1 more, because")
 
 
 def test_a_claim_that_waits_for_its_pod_is_not_noted(read):
@@ -263,8 +263,8 @@ def test_workloads_become_their_pods(read):
     (owner,) = inputs.snapshot.objects(ReplicaSet).in_namespace("default")
     assert {one.metadata.owner_references[0].uid for one in inputs.pods} == {owner.metadata.uid}
     assert inputs.notes == (
-        "--pods: left out 1 object, neither pods nor what a cycle reads of a release: 1 DaemonSet.apps",
-        "--pods: no pods are made of 1 DaemonSet.apps: write pods of them where they are to count",
+        "--pods: left out 1 object, neither pods nor objects that come with pods: 1 DaemonSet.apps",
+        "--pods: no pods are created for 1 DaemonSet.apps: add their pods if they matter",
     )
 
 
@@ -286,21 +286,21 @@ def test_pending_pods_of_the_cluster_can_be_placed(tmp_path):
         cluster, [put(tmp_path / "pods", list_of(pod("new"), pod("waits")))], PROFILES, with_pending=True
     )
     assert [one.key for one in inputs.pods] == ["default/new", "default/waits"]
-    assert inputs.notes == ("--cluster: 1 pod on no node: not placed, since no profile is theirs",)
+    assert inputs.notes == ("--cluster: 1 pod on no node: not placed, since no profile has their schedulerName",)
     assert [one.key for one in read_inputs(cluster, [], PROFILES, with_pending=True).pods] == ["default/waits"]
 
 
 @pytest.mark.parametrize(
     ("kind", "version", "what"),
     [
-        ("ResourceQuota", "v1", "a ResourceQuota may refuse pods"),
+        ("ResourceQuota", "v1", "a ResourceQuota may reject pods"),
         ("MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "webhooks may change pods"),
     ],
 )
 def test_what_only_the_api_server_does_is_noted(read, kind, version, what):
     other = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}
     *_, note = read(cluster=list_of(node(), other)).notes
-    assert note == f"answers may differ for pods that nobody created yet, because {what}: that is not applied here"
+    assert note == f"results may differ for new pods, because {what}: that is not simulated"
 
 
 def test_a_dash_is_standard_input(monkeypatch, tmp_path):
@@ -316,7 +316,7 @@ OTHER_SCHEDULER = (
 )
 NO_CLASS = "spec.priorityClassName: no PriorityClass 'none' in the files: add it to --cluster"
 NO_QUANTITY = "want a quantity such as 500m or 2Gi, got 'lots'"
-TAKE_OUT = "take it out where the pod is a copy"
+TAKE_OUT = "remove it from the copy"
 
 
 @pytest.mark.parametrize(
@@ -388,22 +388,22 @@ TAKE_OUT = "take it out where the pod is a copy"
         ),
         pytest.param(
             json.dumps(pod(nodeName="n1")),
-            " (Pod default/web): spec.nodeName: is on 'n1' already: take the field out to ask where it would go",
+            " (Pod default/web): spec.nodeName: is on 'n1' already: remove the field to place the pod",
             id="a pod on a node",
         ),
         pytest.param(
             json.dumps(pod(status={"phase": "Failed"})),
-            " (Pod default/web): status.phase: 'Failed' is the end of a pod: take the status out to ask about it anew",
+            " (Pod default/web): status.phase: 'Failed' means that the pod has finished: remove the status to place it",
             id="a finished pod",
         ),
         pytest.param(
             json.dumps({**POD, "metadata": {"name": "web", "deletionTimestamp": "2026-11-21T07:48:59Z"}}),
-            " (Pod default/web): metadata.deletionTimestamp: a pod that is being deleted is not placed: leave it out",
+            " (Pod default/web): metadata.deletionTimestamp: a terminating pod is not placed: remove it from the file",
             id="a pod that is being deleted",
         ),
         pytest.param(
             "kind: pods\napiVersion: v1\nmetadata: {name: a}",
-            ": kind: no kind is called 'pods', did you mean 'Pod'?",
+            ": kind: unknown kind 'pods', did you mean 'Pod'?",
             id="a kind in other letters",
         ),
         pytest.param(
@@ -435,7 +435,7 @@ def test_an_error_in_pods_is_reported_with_its_place(problems, text, problem):
 def test_two_states_of_one_object_are_an_error(problems):
     other = {**node(), "spec": {"unschedulable": True}}
     assert problems(cluster=list_of(node(), other)) == [
-        "cluster: items[1] (Node n1): differs from cluster: items[0] (Node n1): keep the one that is to count"
+        "cluster: items[1] (Node n1): differs from cluster: items[0] (Node n1): keep only one of them"
     ]
 
 

@@ -38,8 +38,8 @@ _BECAME = {
     Outcome.BOUND: "is on {node}",
     Outcome.UNSCHEDULABLE: "waits, no node is possible",
     Outcome.CONFLICT: "is ranked again",
-    Outcome.PREEMPTING: "waits for room that is being made on {node}",
-    Outcome.GONE: "is gone, deleted or bound by somebody else",
+    Outcome.PREEMPTING: "waits for evicted pods to end on {node}",
+    Outcome.GONE: "is gone: deleted, or bound by another client",
     Outcome.WAITING: "waits to be bound to {node}",
     Outcome.ERROR: "failed and is tried again",
 }
@@ -62,7 +62,7 @@ def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[Ren
     if decided.preemption is not None:
         yield plain(_preemption_line(decided, decided.preemption))
     if decision.blockers and decision.outcome is Outcome.UNSCHEDULABLE:
-        yield plain(f"refused by {', '.join(decision.blockers)}: tried again when something changes that may help them")
+        yield plain(f"rejected by {', '.join(decision.blockers)}: requeued when a change may make the pod fit")
 
 
 def headline(decided: ExplainedDecision) -> Text:
@@ -100,7 +100,7 @@ def _times(decided: ExplainedDecision) -> Iterator[str]:
     """How long each step took; a Decision of an older version lacks the times."""
     asked, ranked = decided.decision.asked_at, decided.decision.ranked_at
     if asked is not None and ranked is not None:
-        yield f"ranked {_took(asked, ranked)} after it was asked for"
+        yield f"ranked {_took(asked, ranked)} after the request"
     if ranked is not None:
         yield f"decided {_took(ranked, decided.at)} later"
 
@@ -158,7 +158,7 @@ def _advantages(first: Candidate, second: Candidate) -> Iterator[str]:
 
 def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
     names = ", ".join(f"{victim.namespace}/{victim.name}" for victim in record.preemption.victims)
-    return f"room was made for it on {record.preemption.node} {ago(record.at, decided.now)}: evicted {names}"
+    return f"preempted pods on {record.preemption.node} {ago(record.at, decided.now)}: {names}"
 
 
 def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
@@ -252,7 +252,7 @@ def _headline_now(now: RankedNow) -> str:
     ranking = now.every.ranking
     stands = f"is on {now.node}; " if now.node else "is on no node; "
     if not now.gated.is_success:
-        stands = f"is gated, nobody looks for a node ({gate_text(now.gated)}); without that, "
+        stands = f"is gated and not scheduled ({gate_text(now.gated)}); without that, "
     if ranking.error:
         return f"{stands}ranked now it would fail"
     if not ranking.candidates:
@@ -324,7 +324,7 @@ def gated_lines(pod: Pod, status: Status) -> Text:
     """For people: the plugin that gates the pod, and its reasons."""
     metadata = pod.metadata
     name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
-    return name.append(f"is gated, nobody looks for a node: {gate_text(status)}", style="yellow not bold")
+    return name.append(f"is gated and not scheduled: {gate_text(status)}", style="yellow not bold")
 
 
 def gate_text(status: Status) -> str:

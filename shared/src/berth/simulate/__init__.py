@@ -1,1 +1,1 @@
-"""What would be decided about given pods on a given cluster: no bus, no API server."""
+"""Simulates the placement of pods on a cluster from files, without a bus or an API server."""

@@ -1,8 +1,8 @@
-"""New objects as the API server would store them, as far as that depends on the cluster's other objects.
+"""Admission of new objects, as far as it depends on other objects of the cluster.
 
 A pod gets its priority (PriorityClass), requests and limits (LimitRange), overhead and nodes (RuntimeClass) and the
-claims of its ephemeral volumes; a claim gets the default StorageClass. Objects that were created already stay as they
-are. What the API server would refuse is not looked for: ``kubectl create --dry-run=server`` tells it.
+claims of its ephemeral volumes; a claim gets the default StorageClass. Objects that were created already do not change.
+The API server's validation is not repeated: ``kubectl create --dry-run=server`` does it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEFAULT_CLASS: Final = (
 
 
 class EphemeralClaimTemplate(Trimmed, frozen=True, kw_only=True):
-    """The claim that is made for an ephemeral volume."""
+    """The template of an ephemeral volume's claim."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
@@ -65,7 +65,7 @@ class ManifestSpec(Trimmed, frozen=True, kw_only=True):
 
 
 class Manifest(Trimmed, frozen=True, kw_only=True):
-    """A pod that is yet to be created."""
+    """A pod that was not created yet."""
 
     spec: ManifestSpec = ManifestSpec()
 
@@ -85,7 +85,7 @@ class StoredObjects:
 
 
 def stored(cluster: Sequence[FoundObject[ReadObject]], to_place: Iterable[FoundObject[Pod]]) -> StoredObjects:
-    """All objects as stored, with the claims that would be made for the pods."""
+    """All objects as stored, with the claims for ephemeral volumes of the pods."""
     return _Admission(cluster).stored(cluster, to_place)
 
 
@@ -165,7 +165,7 @@ class _Admission:
             ("preemptionPolicy", spec.preemption_policy, policy),
         ):
             if own not in (None, of_class):
-                note = f"spec.{member}: {own!r} counts here; the API server takes it from a PriorityClass only"
+                note = f"spec.{member}: {own!r} is used here; the API server sets it from a PriorityClass only"
                 self._places_of_notes.setdefault(note, []).append(where)
         return msgspec.structs.replace(
             spec,
@@ -196,7 +196,7 @@ class _Admission:
 
 
 def _default_priority_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """Of several default classes the API server takes the one of the lowest value."""
+    """The default class; of several the one with the lowest value, as in the API server."""
     return min((one for one in classes if one.global_default), key=lambda one: one.value, default=None)
 
 
@@ -221,7 +221,7 @@ def _with_class(claim: PersistentVolumeClaim, default: str) -> PersistentVolumeC
 
 
 def _claims_of_volumes(pod: Pod, volumes: Iterable[ManifestVolume]) -> Iterator[PersistentVolumeClaim]:
-    """The claims that are made for the pod's ephemeral volumes, and owned by it."""
+    """The claims for the pod's ephemeral volumes, with the pod as owner."""
     owner = OwnerReference(api_version="v1", kind="Pod", name=pod.metadata.name, uid=pod.uid, controller=True)
     for volume in volumes:
         template = volume.ephemeral and volume.ephemeral.volume_claim_template
@@ -239,7 +239,7 @@ def _claims_of_volumes(pod: Pod, volumes: Iterable[ManifestVolume]) -> Iterator[
 
 
 def _with_limits(spec: PodSpec, limits: LimitRange) -> PodSpec:
-    """The spec whose containers have the namespace's requests and limits where they name none."""
+    """The spec, with the namespace's requests and limits in containers that have none."""
     of_containers = [_defaults_of(limit) for limit in limits.spec.limits or () if limit.type == _CONTAINER]
     if not any(one.requests or one.limits for one in of_containers):
         return spec
@@ -276,7 +276,7 @@ def _key(claim: PersistentVolumeClaim) -> tuple[str, str]:
 
 
 def _immediate_binding(new: Iterable[PersistentVolumeClaim], others: Iterable[ReadObject]) -> Iterator[str]:
-    """A note about claims that a controller would bind before the pod is scheduled; here nobody does."""
+    """A note about claims that a controller would bind before the pod is scheduled; this is not simulated."""
     waiting = {
         one.metadata.name
         for one in others
@@ -286,11 +286,11 @@ def _immediate_binding(new: Iterable[PersistentVolumeClaim], others: Iterable[Re
     if immediate:
         claims = _first_of([f"{one.metadata.namespace}/{one.metadata.name}" for one in immediate])
         yield (
-            f"answers may differ for the pods of claim {claims}, because a cluster binds it before the pod is "
+            f"results may differ for the pods of claim {claims}, because a cluster binds it before the pod is "
             f"scheduled: name a class with {WAIT_FOR_FIRST_CONSUMER}, or add the bound claim to --cluster"
         )
 
 
 def _first_of(places: Sequence[str]) -> str:
-    """The first, and how many more there are; there may be thousands."""
+    """The first, and the number of the others, since there may be thousands."""
     return f"{places[0]} and {len(places) - 1} more" if len(places) > 1 else places[0]

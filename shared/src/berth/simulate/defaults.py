@@ -1,7 +1,7 @@
-"""The fields that the API server fills in when a pod is created, from the pod alone, as far as plugins read them.
+"""The defaults of a new pod that depend on the pod alone, as far as plugins read them.
 
-Requests from limits, ports of the host, tolerations, and selectors with the values that ``matchLabelKeys`` and
-``mismatchLabelKeys`` ask for. What it checks is not repeated here: it tells that itself, with ``--dry-run=server``.
+Requests from limits, ports of the host, tolerations, and selectors completed by ``matchLabelKeys`` and
+``mismatchLabelKeys``. The API server's validation is not repeated here: it does that with ``--dry-run=server``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOLERATED: Final = tuple(
     Toleration(key=f"node.kubernetes.io/{problem}", operator="Exists", effect=NO_EXECUTE)
     for problem in ("not-ready", "unreachable")
 )
-"""What every pod tolerates, for five minutes: such nodes may still be chosen for it."""
+"""Tolerations that every pod gets, for five minutes; so these nodes stay feasible."""
 
 
 def scheduler_of(pod: Pod) -> str:
@@ -68,7 +68,7 @@ def with_tolerations(spec: PodSpec) -> PodSpec:
 def with_label_keys(spec: PodSpec, labels: Mapping[str, str]) -> PodSpec:
     """The spec of a pod with these labels, its selectors completed by ``matchLabelKeys`` and ``mismatchLabelKeys``.
 
-    A key that the pod has no label for adds nothing.
+    A key without a label on the pod adds nothing.
     """
     if spec.affinity is None and not spec.topology_spread_constraints:
         return spec

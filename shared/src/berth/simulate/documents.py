@@ -1,6 +1,6 @@
-"""Files of Kubernetes objects, taken apart: one Document an object, still undecoded.
+"""Splits files of Kubernetes objects into Documents, one an object, not decoded yet.
 
-A file is what ``kubectl get -o json`` or ``-o yaml`` prints, or a manifest: an object, several YAML documents, several
+A file is output of ``kubectl get -o json`` or ``-o yaml``, or a manifest: an object, several YAML documents, several
 JSON values one after another, or Lists of objects.
 """
 
@@ -26,15 +26,15 @@ T = TypeVar("T")
 _WANTED: Final = "want what `kubectl get -o json` or `-o yaml` prints"
 _LIST: Final = "List"
 _NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
-"""What values raise that YAML has and JSON has not: keys that are no text, infinite numbers, cycles."""
+"""Errors of YAML values that JSON does not have: keys that are not text, infinite numbers, cycles."""
 _VALIDATION: Final = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<path>.*)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One object. ``where`` is its file and its place there, for messages; ``raw`` is its JSON.
+    """One object. ``where`` is its file and its position in it, for messages; ``raw`` is its JSON.
 
-    ``is_generated``: it is in no file, but made from the template of a workload.
+    ``is_generated``: it was created from the template of a workload.
     """
 
     where: str
@@ -45,7 +45,7 @@ class Document:
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields that tell an object's kind; ``items`` are those of a List."""
+    """The fields that identify an object's kind; ``items`` are those of a List."""
 
     api_version: str = ""
     kind: str = ""
@@ -74,7 +74,7 @@ def documents(name: str, data: bytes, problems: list[str]) -> Iterator[Document]
 
 
 def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    """Decode an object. A ``null`` counts as Kubernetes counts it: as if the field were not there.
+    """Decode an object. As in Kubernetes, a field that is ``null`` is absent.
 
     Raises:
         DecodeError: the first field that does not have its type.
@@ -82,7 +82,7 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     try:
         return decoder.decode(raw)
     except MALFORMED:
-        pass  # it may be because of a null only
+        pass  # a null may be the only reason
     try:
         value = _without_nulls(msgspec.json.decode(raw), _type_info(decoder))
         return decoder.decode(msgspec.json.encode(value))
@@ -106,7 +106,7 @@ _ZERO: Final[dict[type[inspect.Type], Any]] = {
     inspect.StructType: {},
     inspect.UnionType: "0",  # a quantity
 }
-"""What a ``null`` in a list or in a map is, by the type of the entries."""
+"""The zero value that replaces a ``null`` in a list or in a map, by the type of the entries."""
 
 
 @lru_cache
@@ -115,7 +115,7 @@ def _type_info(decoder: msgspec.json.Decoder[Any]) -> inspect.Type:
 
 
 def _without_nulls(value: Any, of: inspect.Type) -> Any:
-    """The value without the nulls that its type has no place for. In an object they go, elsewhere they become zero."""
+    """The value without nulls that its type does not allow: removed from objects, zero values in lists and maps."""
     if isinstance(of, inspect.UnionType):
         of = next(one for one in of.types if not isinstance(one, inspect.NoneType))
     if isinstance(of, inspect.StructType) and isinstance(value, dict):
@@ -192,7 +192,7 @@ def _json_values(data: bytes) -> list[bytes]:
 
 
 def _concatenated(text: str) -> Iterator[Any]:
-    """JSON values without anything between them, as of several files in a pipe."""
+    """JSON values one after another, as of several files in a pipe."""
     decoder, at = json.JSONDecoder(), 0
     while (at := _next(text, at)) < len(text):
         value, at = decoder.raw_decode(text, at)
@@ -206,5 +206,5 @@ def _next(text: str, at: int) -> int:
 
 
 def _yaml_as_json(data: bytes) -> list[bytes]:
-    """The documents of YAML as JSON; those that are empty, as between two ``---``, are left out."""
+    """The documents of YAML as JSON; empty ones, as between two ``---``, are left out."""
     return [msgspec.json.encode(value) for value in yaml_values(data.decode()) if value is not None]

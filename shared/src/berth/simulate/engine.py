@@ -1,8 +1,8 @@
-"""The scheduling cycle on one pod after another, without a bus or a cluster: what would be decided.
+"""Runs the scheduling cycle on one pod after another, without a bus or a cluster.
 
-The pods see the same Snapshot, or each the Snapshot that the earlier ones have left. Then the simulation also does what
-the binder and the API server would do: Reserve, place the pod, evict the victims of preemption. The result is a value
-for each pod, and counts over all of them.
+All pods use the same Snapshot, or each one uses the Snapshot after the earlier pods. In the second case the simulation
+also does the work of the binder and the API server: Reserve, place the pod, evict the victims of preemption. The
+result is a value for each pod, and counts of all pods.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PodReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class ReportCounts:
-    """How many pods there were, got a node, or would get one by preemption; ``nodes`` are those that got pods."""
+    """The numbers of all pods, of placed pods and of preemptors; ``nodes`` are those that got pods."""
 
     pods: int = 0
     placed: int = 0
@@ -73,7 +73,7 @@ class ReportCounts:
 
 
 _GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
-"""What the API server writes into the condition of a pod that has gates."""
+"""The API server's message in the condition of a gated pod."""
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -89,11 +89,11 @@ class Simulation:
     def independently(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
         """Each pod on the Snapshot as it is, in the order given."""
         for pod in pods:
-            self._profile(pod).search.next_row = 0  # so that no answer depends on the pod before
+            self._profile(pod).search.next_row = 0  # so that no result depends on the previous pod
             yield self._decide(pod)[0]
 
     def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
-        """In the order of the queue, each on what the earlier pods have left."""
+        """In the order of the queue, each on the Snapshot after the earlier pods."""
         waiting = sorted(pods, key=lambda pod: self._profile(pod).sort_key(pod, _since(pod)))
         for pod in waiting:
             if pod.status.nominated_node_name:
@@ -172,7 +172,7 @@ class Simulation:
 
 
 def _since(pod: Pod) -> datetime:
-    """When the pod began to wait: at its creation. One that is not created yet comes last."""
+    """The creation time, by which the queue sorts. A pod without one comes last."""
     created = pod.metadata.creation_timestamp
     return datetime.fromtimestamp(unix_seconds(created), UTC) if created else _LAST
 
@@ -187,7 +187,7 @@ def _evict(snapshot: Snapshot, uids: Iterable[str]) -> None:
 
 
 def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
-    """What the disruption controller does when a healthy pod of a budget goes."""
+    """Updates the budget as the disruption controller does when a healthy pod of it is removed."""
     budgets = snapshot.objects(PodDisruptionBudget)
     for budget in list(budgets.in_namespace(pod.metadata.namespace)):
         left = budget.status.disruptions_allowed - 1
@@ -197,9 +197,9 @@ def _charge_budgets(snapshot: Snapshot, pod: Pod) -> None:
 
 
 def _run_reserve_plugins(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
-    """Run the Reserve plugins; when one rejects the node, Unreserve of all of them.
+    """Run the Reserve plugins; when one rejects the node, run Unreserve of all of them.
 
-    As the binder does it: a volume that one pod gets is not there for the next.
+    As in the binder, a volume that one pod gets is not available to the next.
     """
     state = CycleState(snapshot.class_of(pod))
     state.write(SNAPSHOT, snapshot)

@@ -1,4 +1,4 @@
-"""What ``berth simulate`` reads: files of a cluster's objects and of pods, as a Snapshot and the pods to place.
+"""The inputs of ``berth simulate``: reads files into a Snapshot of the cluster and the pods to place.
 
 All errors in the files are found and reported together, before anything is simulated.
 """
@@ -37,15 +37,15 @@ from berth.simulate.workloads import with_pods
 STDIN: Final = "-"
 
 _KINDS_NAMED: Final = 5
-"""How many of the kinds that nobody reads a note names."""
+"""How many kinds a note about ignored objects lists."""
 _NOT_APPLIED: Final[Mapping[str, str]] = {
-    "ResourceQuota": "a ResourceQuota may refuse pods",
+    "ResourceQuota": "a ResourceQuota may reject pods",
     "MutatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may change pods",
-    "ValidatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may refuse pods",
+    "ValidatingWebhookConfiguration.admissionregistration.k8s.io": "webhooks may reject pods",
     "MutatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may change pods",
-    "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may refuse pods",
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io": "admission policies may reject pods",
 }
-"""By kind, what the API server would do to new pods and a simulation cannot."""
+"""By kind, admission of new pods that is not simulated."""
 _NO_PODS_MADE: Final = ("ReplicationController", "DaemonSet.apps", "CronJob.batch")
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _PLUGIN_KINDS: Final[dict[str, Kind[PluginObject]]] = {kind.kind: kind for kind in PLUGIN_KINDS.values()}
@@ -63,7 +63,7 @@ class InputError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """``pods`` are to be placed on the state in ``snapshot``; ``notes`` are about what in the files does not count."""
+    """``pods`` are to be placed on ``snapshot``; ``notes`` are about ignored contents of the files."""
 
     snapshot: Snapshot
     pods: tuple[Pod, ...]
@@ -73,17 +73,17 @@ class Inputs:
 def read_inputs(
     cluster: Sequence[str], pods: Sequence[str], schedulers: Collection[str], *, with_pending: bool = False
 ) -> Inputs:
-    """Read the files, ``-`` being standard input. ``with_pending``: the cluster's pending pods are placed too.
+    """Read the files; ``-`` is standard input. ``with_pending``: the cluster's pending pods are placed too.
 
     Raises:
         InputError: with all errors in them.
     """
     if [*cluster, *pods].count(STDIN) > 1:
-        raise InputError([f"{STDIN}: standard input can be read once: name it for one of --cluster and --pods"])
+        raise InputError([f"{STDIN}: standard input can be read once: use it in --cluster or in --pods"])
     files = _read(cluster, pods)
     if with_pending:
         named = {one.identity for one in files.pods}
-        files.why_not_placed = "no profile is theirs"
+        files.why_not_placed = "no profile has their schedulerName"
         pending = _pending(_pods(files.cluster.values()), schedulers=schedulers)
         files.pods += [one for one in pending if one.identity not in named]
     to_place = _pods_to_place(files.pods, schedulers=schedulers, problems=files.problems)
@@ -93,7 +93,7 @@ def read_inputs(
 
 @dataclass(slots=True, kw_only=True)
 class _Files:
-    """What was read; ``added`` are the objects in --pods that are not pods, such as their claims."""
+    """The objects of the files; ``added`` are those in --pods that are not pods, such as their claims."""
 
     cluster: Objects
     added: Objects
@@ -112,7 +112,7 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
     added = _unique((one for one in found if not isinstance(one.value, Node | Pod)), problems)
     notes = [
         *_left_out("--cluster", "no cycle reads them", of_cluster.others),
-        *_left_out("--pods", "neither pods nor what a cycle reads of a release", of_pods.others + nodes),
+        *_left_out("--pods", "neither pods nor objects that come with pods", of_pods.others + nodes),
         *_without_pods(of_pods.others + Counter(one.kind for one in found)),
         *_not_applied(of_cluster.others + of_pods.others),
     ]
@@ -130,12 +130,12 @@ def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
 
 
 def _unique(found: Iterable[FoundObject[ReadObject]], problems: list[str]) -> Objects:
-    """Each object once. The same in two files is fine, two states of it are not."""
+    """Each object once. The same object in two files is allowed, two states of it are an error."""
     by_identity: Objects = {}
     for one in found:
         before = by_identity.setdefault(one.identity, one)
         if before.value != one.value:
-            problems.append(f"{one.where}: differs from {before.where}: keep the one that is to count")
+            problems.append(f"{one.where}: differs from {before.where}: keep only one of them")
     return by_identity
 
 
@@ -144,7 +144,7 @@ def _pods(found: Iterable[FoundObject[ReadObject]]) -> Iterator[FoundObject[Pod]
 
 
 def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -> Iterator[FoundObject[Pod]]:
-    """The pods that wait for one of these schedulers."""
+    """The pending pods of these schedulers."""
     for one in pods:
         pod = one.value
         waits = not pod.spec.node_name and not is_finished(pod) and not pod.metadata.deletion_timestamp
@@ -155,7 +155,7 @@ def _pending(pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str]) -
 def _pods_to_place(
     pods: Iterable[FoundObject[Pod]], *, schedulers: Collection[str], problems: list[str]
 ) -> dict[Identity, FoundObject[Pod]]:
-    """The pods in the order of their files; what keeps one from being placed is added to ``problems``."""
+    """The pods in the order of their files; reasons not to place one are added to ``problems``."""
     to_place: dict[Identity, FoundObject[Pod]] = {}
     for one in pods:
         before = to_place.setdefault(one.identity, one)
@@ -170,15 +170,15 @@ def _pods_to_place(
 def _obstacles(pod: Pod) -> Iterator[str]:
     """Why no scheduler would place the pod."""
     if pod.spec.node_name:
-        yield f"spec.nodeName: is on {pod.spec.node_name!r} already: take the field out to ask where it would go"
+        yield f"spec.nodeName: is on {pod.spec.node_name!r} already: remove the field to place the pod"
     if is_finished(pod):
-        yield f"status.phase: {pod.status.phase!r} is the end of a pod: take the status out to ask about it anew"
+        yield f"status.phase: {pod.status.phase!r} means that the pod has finished: remove the status to place it"
     elif pod.metadata.deletion_timestamp:
-        yield "metadata.deletionTimestamp: a pod that is being deleted is not placed: leave it out"
+        yield "metadata.deletionTimestamp: a terminating pod is not placed: remove it from the file"
 
 
 def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[str]) -> Iterator[str]:
-    """Pods for other schedulers, a line for each scheduler: there may be thousands of them."""
+    """Pods of other schedulers, one line a scheduler, since there may be thousands of pods."""
     by_scheduler: dict[str, list[str]] = {}
     for one in pods:
         scheduler = scheduler_of(one.value)
@@ -192,12 +192,12 @@ def _without_profile(pods: Iterable[FoundObject[Pod]], schedulers: Collection[st
 
 
 def _equal_uids(pods: Iterable[FoundObject[Pod]]) -> Iterator[str]:
-    """Pods of different names with one uid: the Snapshot identifies pods by uid."""
+    """Pods of different names with the same uid, by which the Snapshot identifies pods."""
     by_uid: dict[str, FoundObject[Pod]] = {}
     for one in pods:
         before = by_uid.setdefault(one.value.uid, one)
         if before.identity != one.identity:
-            yield f"{one.where}: metadata.uid: is that of {before.where} too: take it out where the pod is a copy"
+            yield f"{one.where}: metadata.uid: is that of {before.where} too: remove it from the copy"
 
 
 def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inputs:
@@ -213,19 +213,19 @@ def _inputs(files: _Files, to_place: Mapping[Identity, FoundObject[Pod]]) -> Inp
     notes = [*files.notes, *objects.notes]
     in_both = files.added.keys() & cluster.keys()
     if in_both:
-        notes.append(f"--pods: {_counted(len(in_both), 'object')} in --cluster too: taken as there")
+        notes.append(f"--pods: {_counted(len(in_both), 'object')} in --cluster too: used as in --cluster")
     if waiting:
         notes.append(f"--cluster: {_counted(waiting, 'pod')} on no node: not placed, since {files.why_not_placed}")
     placed_again = [one for identity in to_place if (one := cluster.get(identity)) is not None]
     bound = sum(pod.value.spec.node_name != "" for pod in _pods(placed_again))
     if bound:
-        notes.append(f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: asked as if not there")
+        notes.append(f"--cluster: {_counted(bound, 'pod')} on a node and in --pods too: not counted in the cluster")
     notes.extend(f"--cluster: {odd}" for odd in snapshot.problems)
     return Inputs(snapshot=snapshot, pods=objects.to_place, notes=tuple(notes))
 
 
 def _snapshot(objects: StoredObjects) -> tuple[Snapshot, int]:
-    """The Snapshot that a scheduler would have of the cluster, and how many of its pods wait for a node."""
+    """The scheduler's Snapshot of the cluster, and the number of its pending pods."""
     snapshot = Snapshot()
     for one in objects.others:
         _set(snapshot, one)
@@ -246,7 +246,7 @@ def _set(snapshot: Snapshot, one: ReadObject) -> None:
 
 
 def _set_pod(snapshot: Snapshot, pod: Pod) -> bool:
-    """Place or nominate the pod. Whether it waits for a node."""
+    """Place or nominate the pod; return whether it is pending."""
     if is_bound(pod):
         snapshot.place(pod, pod.spec.node_name, bound_at=bound_at(pod))
         return False
@@ -270,16 +270,16 @@ def _left_out(flag: str, why: str, others: Counter[str]) -> Iterator[str]:
 
 
 def _without_pods(kinds: Counter[str]) -> Iterator[str]:
-    """A note about workloads in --pods whose pods are not made."""
+    """A note about workloads in --pods whose pods are not created."""
     without = [f"{kinds[kind]} {kind}" for kind in _NO_PODS_MADE if kind in kinds]
     if without:
-        yield f"--pods: no pods are made of {', '.join(without)}: write pods of them where they are to count"
+        yield f"--pods: no pods are created for {', '.join(without)}: add their pods if they matter"
 
 
 def _not_applied(others: Counter[str]) -> Iterator[str]:
     for kind, what in _NOT_APPLIED.items():
         if kind in others:
-            yield f"answers may differ for pods that nobody created yet, because {what}: that is not applied here"
+            yield f"results may differ for new pods, because {what}: that is not simulated"
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,6 +1,6 @@
 """The objects that a scheduling cycle reads, decoded from documents.
 
-Objects of other kinds are counted. One without a namespace or a uid gets those that the API server would give it.
+Objects of other kinds are counted. A missing namespace or uid is filled in, as by the API server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERSION: Final = re.compile("v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?")
 
 
 class Limit(Trimmed, frozen=True, kw_only=True):
-    """The part of a LimitRange for each container, or for each pod, as ``type`` says."""
+    """A limit of a LimitRange; ``type`` is what it applies to, such as each container or each pod."""
 
     type: str = ""
     default: Quantities | None = None
@@ -51,7 +51,7 @@ class LimitRange(Trimmed, frozen=True, kw_only=True):
 
 
 class Overhead(Trimmed, frozen=True, kw_only=True):
-    """What the runtime of a pod takes beside the containers."""
+    """Resources that the runtime of a pod uses in addition to its containers."""
 
     pod_fixed: Quantities | None = None
 
@@ -81,7 +81,7 @@ Identity = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject(Generic[T]):
-    """An object, and ``where`` it is: its file, its place there and its name, for messages.
+    """An object, and ``where`` it is: its file, its position in it and its name, for messages.
 
     ``manifest`` is its JSON when it was not created yet (neither uid nor resourceVersion); empty otherwise.
     """
@@ -124,7 +124,7 @@ class ObjectReader:
 
     Attributes:
         problems: the errors in objects, one text each.
-        others: how many objects there were of each kind that no cycle reads.
+        others: the number of objects of each kind that the cycle does not read.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -163,15 +163,15 @@ class ObjectReader:
 
 
 def _mistaken_kind(document: Document) -> str:
-    """The error in a kind or version that is almost one that is read; empty when there is none.
+    """The error in a misspelt kind or version; empty when there is none.
 
-    Without it a pod with ``kind: pod`` would be left out in silence.
+    Without it a pod with ``kind: pod`` would be left out silently.
     """
     close = _BY_LOWER_CASE.get(document.kind.lower()) or _BY_LOWER_CASE.get(document.kind.lower().removesuffix("s"))
     if close is None:
         return ""
     if close != document.kind:
-        return f"kind: no kind is called {document.kind!r}, did you mean {close!r}?"
+        return f"kind: unknown kind {document.kind!r}, did you mean {close!r}?"
     group, _, version = document.api_version.rpartition("/")
     kind = KINDS[close]
     is_of_kubernetes = "." not in group or group.endswith(_KUBERNETES_GROUPS)
@@ -195,7 +195,7 @@ def _identified(kind: str, value: ReadObject, readable: Kind[ReadObject]) -> Rea
 
 
 def _where(document: Document, metadata: ObjectMeta) -> str:
-    """Its place and its name; of what a template makes only the place, so that messages about it are one."""
+    """Its position and name; the position alone for pods of a template, so that equal messages are printed once."""
     if document.is_generated:
         return document.where
     name = "/".join(part for part in (metadata.namespace, metadata.name) if part)

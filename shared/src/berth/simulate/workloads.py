@@ -1,4 +1,4 @@
-"""The pods of Deployments, ReplicaSets, StatefulSets and Jobs, as their controllers make them.
+"""Creates the pods of Deployments, ReplicaSets, StatefulSets and Jobs, as their controllers do.
 
 A Deployment ``web`` of 3 replicas becomes a ReplicaSet and its pods ``web-0``, ``web-1`` and ``web-2``.
 """
@@ -22,7 +22,7 @@ VERSIONS: Final[Mapping[str, str]] = {
     "StatefulSet": "apps/v1",
     "Job": "batch/v1",
 }
-"""The workloads whose pods are made, with their versions."""
+"""The workloads whose pods are created, with their versions."""
 _HASH_LENGTH: Final = 10
 
 
@@ -47,7 +47,7 @@ class Ordinals(Trimmed, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(Trimmed, frozen=True, kw_only=True):
-    """The number of pods and their template; which fields count depends on the kind."""
+    """The number of pods and their template; the kind decides which fields are used."""
 
     replicas: Int32 = 1
     parallelism: Int32 = 1
@@ -71,7 +71,7 @@ Labels = dict[str, str]
 
 
 def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Document]:
-    """The documents, workloads replaced by their pods; each error in a workload is added to ``problems``."""
+    """The documents, with workloads replaced by their pods; each error in a workload is added to ``problems``."""
     for document in documents:
         if document.kind not in VERSIONS or document.api_version not in ("", VERSIONS[document.kind]):
             yield document
@@ -89,7 +89,7 @@ def with_pods(documents: Iterable[Document], problems: list[str]) -> Iterator[Do
 
 
 class _Controller(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes the objects of one workload."""
+    """Creates the objects of one workload."""
 
     where: str
     kind: str
@@ -97,7 +97,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
 
     def documents(self) -> Iterator[Document]:
-        """The pods and their claims, and before them their owner if it is of a kind that plugins read."""
+        """The owner, if plugins read its kind, then the pods and their claims."""
         if self._is_of_a_deployment:
             return
         if self.kind != "Job" and self.workload.spec.selector is not None:
@@ -111,7 +111,7 @@ class _Controller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _is_of_a_deployment(self) -> bool:
-        """Whether it is the ReplicaSet of a Deployment, which is in the files too and makes the pods."""
+        """Whether it is the ReplicaSet of a Deployment in the files, which already creates the pods."""
         return any(
             owner.kind == "Deployment" and owner.controller for owner in self.workload.metadata.owner_references or ()
         )

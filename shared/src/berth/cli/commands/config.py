@@ -88,7 +88,7 @@ def check(file: File, algorithm_provider: Provider = None, feature_gates: Gates 
     for sentence in configuration.converted:
         print_line(f"{file}: {sentence}")
     for path in configuration.ignored:
-        print_line(f"{file}: {path}: means nothing here")
+        print_line(f"{file}: {path}: ignored by berth")
     names = ", ".join(profile.scheduler_name for profile in configuration.profiles)
     print_line(f"{file}: fine, schedules pods of {names}")
 

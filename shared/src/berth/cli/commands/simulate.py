@@ -178,7 +178,7 @@ def table_of(rows: list[ReportRow]) -> Table:
 def summary_of(counts: ReportCounts) -> Text:
     nowhere = counts.pods - counts.placed - counts.nominated
     parts = [f"{counts.placed} of {counts.pods} pods have a node, on {len(counts.nodes)} nodes"]
-    parts += [f"{counts.nominated} would wait for room to be made"] if counts.nominated else []
+    parts += [f"{counts.nominated} would preempt pods"] if counts.nominated else []
     parts += [f"{nowhere} fit nowhere"] if nowhere else []
     return plain("; ".join(parts), "bold")
 
@@ -191,7 +191,7 @@ def _node(report: PodReport) -> Text:
 
 def _because(report: PodReport) -> Text:
     if report.nominated is not None:
-        return plain(f"evicting {', '.join(report.victims) or 'nobody'}: {report.message}", "yellow")
+        return plain(f"evicting {', '.join(report.victims) or 'no pods'}: {report.message}", "yellow")
     if report.bound is None:
         return plain(report.message or "", "red")
     if len(report.feasible) == 1:

@@ -270,7 +270,7 @@ def services(overview: Overview) -> Table:
         stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in one.stats.items())
         table.add_row(*map(plain, (one.service, short_identity(one.identity), one.version, stats)))
     if not overview.services:
-        table.add_row(plain("nobody answers", "yellow"))
+        table.add_row(plain("no service answers", "yellow"))
     return table
 
 

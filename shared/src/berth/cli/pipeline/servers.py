@@ -130,7 +130,7 @@ def _first_free(ports: tuple[int, ...]) -> int:
             return free_port()
         if is_free(port):
             return port
-    raise TemporaryError(f"starting NATS on port {', '.join(map(str, ports))} of {LOOPBACK}: somebody listens there")
+    raise TemporaryError(f"starting NATS on port {', '.join(map(str, ports))} of {LOOPBACK}: already in use")
 
 
 def is_free(port: int) -> bool:
