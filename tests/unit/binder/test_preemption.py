@@ -74,7 +74,7 @@ def test_node_is_nominated_from_the_first_eviction_on(bench):
     other = bench.show(make_pod("other", cpu="2"))
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.delete(running("low-n1", "n1"), version=31)
-    bench.show(at_version(pod, 32))  # written by somebody else before its nomination
+    bench.show(at_version(pod, 32))  # written by another client before its nomination
     assert posts(bench.take(ranked(other, "n1"))) == []
     bench.evicted(pod, "n1", version=33)
     bench.show(at_version(pod, 32))

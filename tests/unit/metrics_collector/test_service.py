@@ -168,8 +168,8 @@ async def test_without_a_query_it_logs_once_and_stays_ready():
         assert not task.done()
         process.stopping.set()
         await asyncio.wait_for(task, 5)
-    assert [line["event"] for line in logs if "nothing to ask" in line["event"]] == [
-        "nothing to ask: no profile of the configuration runs NetworkTraffic"
+    assert [line["event"] for line in logs if "no queries" in line["event"]] == [
+        "no queries: no profile of the configuration runs NetworkTraffic"
     ]
 
 

@@ -10,7 +10,7 @@ from berth_binder.service import serve
 
 main = service_command(
     "berth-binder",
-    about="Binds ranked pods to nodes: the one service of berth that decides.",
+    about="Binds ranked pods to nodes: the only service that writes Bindings.",
     start=partial(start, name="binder", serve=serve),
 )
 

@@ -1,6 +1,6 @@
 """The core's requests to the API server; each returns its answer as an event of the core.
 
-A request may be repeated: a binder that is killed in between, or gets no answer, begins again and does what is left.
+Every request may be repeated: after a kill or without an answer the binder starts over and does what is left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VOLUMES: Final = "pv"
 CLAIMS: Final = "pvc"
 
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
-"""To a request about a victim with its uid: it is deleted, or another pod has its name."""
+"""Answers to a request with a victim's uid when the victim is deleted, or another pod has its name."""
 
 A = TypeVar("A", bound=RequestAnswer)
 
@@ -78,7 +78,7 @@ async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedel
 
 
 async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
-    """GET the pod. One that cannot be decoded counts as rejected: somebody must change it."""
+    """GET the pod. One that cannot be decoded counts as rejected: a retry would fail too."""
     metadata = effect.pod.metadata
     try:
         response = await client.request("GET", f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}")
@@ -93,7 +93,7 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
 
 
 async def evict_pods(client: KubeClient, effect: EvictPods, check_leadership: Callable[[], None]) -> EvictionAnswer:
-    """Evict one victim after another, then nominate the node. ``check_leadership`` raises when we lead no longer."""
+    """Evict one victim after another, then nominate the node. ``check_leadership`` raises without leadership."""
     preemptor = effect.pod
     try:
         for victim in effect.victims:
@@ -125,12 +125,12 @@ async def _evict(client: KubeClient, victim: Pod, scheduler_name: str) -> Respon
     if deleted.succeeded or deleted.status in _NOT_THERE:
         return None
     if not leaves_open(deleted.status):
-        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: nobody must wait for it to terminate
+        await unmark_victim(client, victim, time=datetime.now(UTC))  # it stays: no pod must wait for it
     return deleted
 
 
 async def clear_nomination(client: KubeClient, effect: ClearNomination) -> RequestAnswer:
-    """Write that no node is nominated for the pod. When that gets lost, the pod's next attempt writes it again."""
+    """Clear the pod's nominated node. If the request is lost, the pod's next attempt sends it again."""
     uid = effect.pod.uid
     try:
         return _answer(RequestAnswer, uid, await nominate(client, effect.pod, None))
@@ -141,7 +141,7 @@ async def clear_nomination(client: KubeClient, effect: ClearNomination) -> Reque
 async def write_volumes(
     client: KubeClient, effect: WriteVolumes, check_leadership: Callable[[], None]
 ) -> VolumesAnswer:
-    """Write one after another, up to the first failure. ``check_leadership`` raises when we lead no longer."""
+    """Send the writes in order, up to the first failure. ``check_leadership`` raises without leadership."""
     uid = effect.pod.uid
     versions: dict[str, int] = {}
     try:

@@ -61,15 +61,15 @@ class BindingAttempt:
     conflicts: int = 0
     """409 answers since the last pause."""
     exceptions: int = 0
-    """Exceptions of our own."""
+    """Exceptions in the binder."""
     due: float = 0.0
-    """When the pause ends, on the clock that is handed in."""
+    """When the pause ends, on the caller's clock."""
     next_waiting: float | None = None
     """When to publish ``waiting``; ``None`` as long as the attempt was never paused."""
     is_waiting: bool = False
     """Whether ``waiting`` was published."""
     waits_for: str = ""
-    """What it waits for, for people."""
+    """What it waits for, as text for users."""
     repeats: int = 0
     """How often ``waiting`` was published for the latest attempt."""
     decision: Decision | None = None

@@ -38,7 +38,7 @@ class AssumedPod:
 
 
 class Cache:
-    """Fed with reflector events in the order in which they arrive; read by everything that decides."""
+    """Takes the reflectors' events in order; every check and decision reads it."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = Snapshot() if snapshot is None else snapshot
@@ -50,7 +50,7 @@ class Cache:
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self.highest_fence = 0
-        """The highest epoch whose fence a pod carries: one above our own ends our leadership."""
+        """The highest epoch whose fence a pod carries: a higher one than the binder's own ends its leadership."""
         self._upsert: Mapping[str, Callable[[Any], None]] = {
             PODS: self._set_pod,
             NODES: self._set_node,
@@ -94,7 +94,7 @@ class Cache:
         """Set an object. An object that raises an exception is reported and does not stop the others."""
         try:
             self._set(kind, item)
-        except Exception as exc:  # noqa: BLE001 - whatever an odd object breaks
+        except Exception as exc:  # noqa: BLE001 - an odd object may raise anything
             text = f"reading {kind} {item.metadata.name!r}: {type(exc).__name__}: {exc}"
             self.snapshot.problems.append(text)
         self._saw_version(kind, item.metadata.resource_version)
@@ -249,7 +249,7 @@ class Cache:
     def assume(self, pod: Pod, node: str) -> None:
         """Count the pod on the node before the API shows it there, and no longer where it was assumed before."""
         if pod.uid in self._bound:
-            return  # the watch was faster: the pod is counted where it is
+            return  # the watch has shown it on a node already: it counts there
         self._assumed[pod.uid] = AssumedPod(pod=pod, node=node)
         self.snapshot.end_nomination(pod.uid)
         self.snapshot.place(pod, node)

@@ -1,4 +1,4 @@
-"""The conflict check: what a RANKED message comes to before anything is sent (docs/protocol.md, 5).
+"""The conflict check: decides on a RANKED message before anything is sent (docs/protocol.md, 5).
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
 ``NodeChoice`` then takes the first of the K nodes that passes every filter, untouched ones first. ``PreemptionCheck``
@@ -37,7 +37,7 @@ from berth_binder.outcomes import (
 
 STALE_ATTEMPTS: Final = 3
 """Attempts of a uid in one term that may end in ``stale``; after that the node touched least is taken."""
-NOT_AS_PROPOSED: Final = "whom the pod would need gone is not as it was when the pod was ranked"
+NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
 
 
 class RecheckError(Exception):
@@ -54,7 +54,7 @@ class ConflictCheck:
         self._preemption = PreemptionCheck(cache=cache)
 
     def examine(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement | EvictionPlan:
-        """Bound already, gone, changed, an error, no candidate; or else a node, or whom to evict.
+        """The verdict (bound, gone, changed, an error, no candidate), or else a node, or the pods to evict.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -70,7 +70,7 @@ class ConflictCheck:
         return verdict
 
     def current_pod(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
-        """Bound already, gone or changed; or else the newest known state of the pod."""
+        """The verdict (bound, gone or changed), or else the newest known state of the pod."""
         node = self._cache.bound_node(attempt.uid)
         if node is not None:
             return bound_or_gone(node, frozenset(each.node for each in ranked.candidates))
@@ -81,11 +81,11 @@ class ConflictCheck:
         if assumed is not None and assumed.is_bound:
             return bound(assumed.node)
         if pod.spec.node_name or is_gone_while_unbound(pod):
-            return GONE  # also when the message itself shows a node: then the watcher looks again
+            return GONE  # also when the message itself has a node: then the watcher reads the pod again
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement:
-        """A node of the K, or the conflict that there is none.
+        """One of the K nodes, or a conflict when none passes.
 
         Raises:
             RecheckError: a filter could not answer.
@@ -130,7 +130,7 @@ class NodeChoice:
 
     A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
     since, the pod is ranked again, so that any number of scorers places as one does (docs/protocol.md, 5, *Untouched
-    first*); where that is of no use, the node that was touched least is taken (ADR 2). An untouched node with fewer of
+    first*); where that does not help, the node that was touched least is taken (ADR 2). An untouched node with fewer of
     the points that pods cannot change is not taken: when all better ones are full by now, the pod is ranked again.
     Where a plugin keeps pods of a kind apart, the node with the fewest of them is taken (ADR 3).
     """
@@ -151,7 +151,7 @@ class NodeChoice:
         return status
 
     def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
-        """A node of the K, or the conflict with which filter rejected which node.
+        """One of the K nodes, or a conflict with the filter that rejected each node.
 
         Raises:
             RecheckError: a filter could not answer.
@@ -206,7 +206,7 @@ class NodeChoice:
     def _passing(
         self, candidates: Iterable[Candidate], pod: Pod, profile: Profile, rejections: list[Rejection]
     ) -> Iterator[Candidate]:
-        """Those that pass every filter, checked when they are asked for; the others are added to ``rejections``."""
+        """The nodes that pass every filter, checked one by one; the others are added to ``rejections``."""
         for candidate in candidates:
             status = self.status(pod, candidate.node, profile)
             if status.is_success:
@@ -229,19 +229,19 @@ def _no_candidate(rejections: Iterable[Rejection]) -> Verdict:
 def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
     """Whether the scorer's first node, which does not pass any more, had more of the points that pods cannot change.
 
-    Other nodes as good as the first may have room that the scorer did not know of.
+    Other nodes as good as the first may have room that the scorer has not seen.
     """
     return points < profile.fixed_points(ranked.candidates[0].scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCheck:
-    """What a proposal to evict pods comes to: the dry run again, on the binder's own cache."""
+    """Checks a proposal to evict pods: repeats the dry run on the binder's own cache."""
 
     cache: Cache
 
     def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
-        """Whom to evict; or that victims are still terminating; or the conflict that others would be needed by now.
+        """The pods to evict; or a verdict: victims still terminate, or (a conflict) other victims are needed by now.
 
         Raises:
             RecheckError: a plugin could not answer.
@@ -265,7 +265,7 @@ class PreemptionCheck:
         )
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
-        """Whether victims still terminate on a node that the pod can use then: nobody else is evicted."""
+        """Whether victims still terminate on a node that the pod can use afterwards: then no other pod is evicted."""
         info = node_info(self.cache.snapshot, node)
         if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return False

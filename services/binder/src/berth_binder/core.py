@@ -60,7 +60,7 @@ A = TypeVar("A", bound=RequestAnswer)
 
 
 class BinderCore:
-    """Takes every decision of one epoch. ``handle`` is its only way in."""
+    """Makes every decision of one epoch. All events go through ``handle``."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class BinderCore:
         self._queue = RankedQueue()
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
-        """Uids of the pods with a request to the API server under way: one each."""
+        """Uids of the pods with a request to the API server under way. A pod has one at most."""
         self._paused: dict[str, BindingAttempt] = {}
-        """Those whose pause has not been ended yet."""
+        """Attempts that are paused and not resumed yet, by uid."""
         self._waiting: dict[str, BindingAttempt] = {}
-        """Those that were ever paused: ``waiting`` is published for them until they are decided."""
+        """Attempts that have ever paused: ``waiting`` is published for them until they are decided."""
         self._decided = DecidedAttempts()
         self._unanswered = 0
         """Requests in a row that were left open."""
@@ -99,7 +99,7 @@ class BinderCore:
         return effects
 
     def close(self) -> None:
-        """Start nothing any more; answers to what is in flight are still handled."""
+        """Start nothing new; answers to requests in flight are still handled."""
         self._is_closed = True
 
     def due(self) -> float | None:
@@ -112,7 +112,7 @@ class BinderCore:
         return min(times, default=None)
 
     def held(self) -> Iterator[RankedDelivery]:
-        """Every message that is not settled: it has to be kept alive."""
+        """Every message that is not settled; each needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
         yield from self._queue
@@ -227,7 +227,7 @@ class BinderCore:
         return self._before_binding(attempt, attempt.steps, now)
 
     def _before_binding(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
-        """Reserve, Permit, writes and PreBind as far as they go by now; when all succeed, the Binding."""
+        """Run Reserve, Permit, the writes and PreBind as far as possible; when all have succeeded, post the Binding."""
         if any(self._cache.reached(kind) < version for kind, version in attempt.awaited_versions.items()):
             return self._wait_for_plugin(attempt, steps, UNSEEN, now)
         status = steps.before_binding(now)
@@ -253,7 +253,7 @@ class BinderCore:
         return [GetPod(pod=attempt.pod)]
 
     def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
-        """Nominate the node before its victims go, so that nobody else gets their room."""
+        """Nominate the node before the victims are evicted, so that no other pod takes the freed resources."""
         attempt.pod, attempt.eviction, attempt.phase = plan.pod, plan, AttemptPhase.EVICTING
         self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
         self._in_flight.add(attempt.uid)
@@ -294,7 +294,7 @@ class BinderCore:
     def _retry(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
         """Try the same node again, since a lost POST may still land.
 
-        Once the pod's version has moved none can: then the node has to pass again, or another may be chosen.
+        Once the pod's resourceVersion has changed, no POST can land: then the node is checked again, or another chosen.
         """
         is_free = attempt.update_pod(pod)
         latest, steps = attempt.latest, attempt.steps
@@ -337,7 +337,7 @@ class BinderCore:
     # Pauses.
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
-        """Pause after an answer that leaves things open, or (``None``) after an exception."""
+        """Pause after an answer that decides nothing, or (``None``) after an exception."""
         attempt.failures += 1
         pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
         self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
@@ -358,7 +358,7 @@ class BinderCore:
         self._waiting[attempt.uid] = attempt
 
     def _next_resumed(self, now: float) -> BindingAttempt | None:
-        """Of the attempts whose pause is over, the first in the stream. Few pause: a search is cheap enough."""
+        """Of the attempts whose pause is over, the first in the stream. Few pause, so a search is cheap enough."""
         over = [it for it in self._paused.values() if it.due <= now]
         first = min(over, key=lambda it: it.sequence, default=None)
         if first is not None:
@@ -372,7 +372,7 @@ class BinderCore:
         return self._guard(attempt, lambda: self._resume_unposted(attempt, now), now)
 
     def _resume_unposted(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """No Binding was sent yet: no node was chosen, or a plugin waited and things may have changed meanwhile."""
+        """Resume without a Binding sent: no node was chosen, or a plugin waited and the cluster may have changed."""
         latest, steps = attempt.latest, attempt.steps
         if steps is None:
             return self._examine(attempt, now)
@@ -394,7 +394,7 @@ class BinderCore:
     # Ends.
 
     def _guard(self, attempt: BindingAttempt, step: Callable[[], list[Effect]], now: float) -> list[Effect]:
-        """An exception counts for the pod that it came up with and never stops the process (docs/protocol.md, 6)."""
+        """Count an exception against its pod; it never stops the process (docs/protocol.md, 6)."""
         try:
             return step()
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
@@ -406,7 +406,7 @@ class BinderCore:
             return self._decide(attempt, verdict, dead_letter=True)
 
     def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
-        """Publish the final Decision; unless the pod is bound, free the node and whatever plugins have reserved."""
+        """Publish the final Decision; unless the pod is bound, free the node and what plugins have reserved."""
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)
             if attempt.steps is not None:
@@ -479,6 +479,6 @@ def _error(request: str, answer: RequestAnswer) -> Verdict:
 
 
 def _nomination_is_useless(attempt: BindingAttempt, verdict: Verdict) -> bool:
-    """Whether a node is nominated for a pod that would not fit there by preemption either."""
+    """Whether a node is nominated for a pod that would not fit there even after a preemption."""
     is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and attempt.latest.ranked.clears_nomination
     return is_useless and bool(attempt.pod.status.nominated_node_name)

@@ -19,7 +19,7 @@ from berth_binder.events import PublishDecision
 log = get_logger()
 
 RETRY_SECONDS: Final = 0.2
-"""Before a publish that got no answer is repeated; its message id makes that harmless."""
+"""Before a publish without an answer is repeated; its message id prevents duplicates."""
 
 
 class DecisionPublisher:
@@ -79,7 +79,7 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
 
 
 def _shortened(decision: Decision) -> Decision:
-    """Without what explains it: the outcome has to be published however long the explanation is."""
+    """The Decision without its explanation, so that it can be published when the explanation is too long."""
     return msgspec.structs.replace(decision, candidates=[], rejections=[], message=decision.message[:1024])
 
 

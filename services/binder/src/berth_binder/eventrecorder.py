@@ -44,7 +44,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class EventRecorder:
-    """Records Decisions on pods. It lives as long as the process: what was decided is sent also after leadership."""
+    """Records Decisions on pods. It lives as long as the process: Decisions are recorded after the leadership too."""
 
     def __init__(self, client: KubeClient, process: Process, budget: EventBudget | None = None) -> None:
         self._client = client
@@ -139,7 +139,7 @@ class EventBudget:
         """How many records were dropped because too many waited."""
 
     def add(self, decision: Decision, pod: Pod) -> None:
-        """Queue what the Decision gives to record. A newer record of a pod replaces the one that still waits."""
+        """Queue the Decision's records. A newer record of a pod replaces the one that still waits."""
         condition = condition_of(decision, pod)
         if condition is not None and condition.changes_anything:
             self._queue((pod.uid, "condition"), condition)
@@ -224,7 +224,7 @@ class EventRecord:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What repeats of an Event share."""
+        """The key that an Event and its repeats share."""
         return (self.pod.uid, self.reason, self.note)
 
     def repeated(self) -> EventRecord:

@@ -23,7 +23,7 @@ _OPEN: Final = frozenset({NO_ANSWER, HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST
 
 
 def leaves_open(status: int) -> bool:
-    """Whether an answer does not decide about the pod: no answer, server overloaded or failing, not authenticated."""
+    """Whether an answer leaves the pod undecided: no answer, server overloaded or failing, not authenticated."""
     return status in _OPEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -37,9 +37,9 @@ class RankedDelivery:
     ranked: Ranked
     attempt: Attempt
     sequence: int
-    """In the stream: the order in which Bindings are started."""
+    """The message's sequence in the stream. Bindings are started in this order."""
     delivery: Any
-    """The bus's own object; the core only hands it back."""
+    """The bus's object for the message; the core only passes it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,11 @@ class RequestAnswer:
     message: str = ""
     retry_after: timedelta | None = None
     missing_right: str = ""
-    """The rule to add where berth's account lacks one."""
+    """The RBAC rule to add, if berth's account lacks one."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it does not decide about the pod."""
+        """Whether it leaves the pod undecided."""
         return leaves_open(self.status)
 
     @property
@@ -65,12 +65,12 @@ class RequestAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingAnswer(RequestAnswer):
-    """To the POST of a Binding."""
+    """The answer to the POST of a Binding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAnswer(RequestAnswer):
-    """To the GET of a pod."""
+    """The answer to the GET of a pod."""
 
     pod: Pod | None = None
     """The pod of that name, when there is one."""
@@ -78,7 +78,7 @@ class PodAnswer(RequestAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionAnswer(RequestAnswer):
-    """To evictions and the nomination after them: to the first request that failed, or else to the last."""
+    """The answer to evictions and the nomination after them: to the first request that failed, or else to the last."""
 
     pod: Pod | None = None
     """The preemptor with its nominated node, when all succeeded."""
@@ -86,7 +86,7 @@ class EvictionAnswer(RequestAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumesAnswer(RequestAnswer):
-    """To the writes before a Binding: to the first that failed, or else to the last."""
+    """The answer to the writes before a Binding: to the first that failed, or else to the last."""
 
     versions: Mapping[str, int] = field(default_factory=dict)
     """The highest resourceVersion that was written, by kind."""
@@ -101,7 +101,7 @@ class DecisionStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
-    """The time that ``due`` named has come."""
+    """The time that ``due`` returned has come."""
 
 
 Event = RankedDelivery | BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | DecisionStored | TimerFired
@@ -136,7 +136,7 @@ class EvictPods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearNomination:
-    """Write on the pod that no node is nominated for it any more. Not answered."""
+    """Clear the pod's nominated node. There is no answer."""
 
     pod: Pod
 
@@ -190,6 +190,6 @@ class LogError:
 
 
 Request = PostBinding | GetPod | EvictPods | ClearNomination | WriteVolumes | PublishDecision
-"""What takes time."""
+"""The effects that take time."""
 
 Effect = Request | Ack | Nak | RecordEvent | LogError

@@ -1,4 +1,4 @@
-"""What an attempt can come to: a node, an eviction plan, or a verdict that ends it."""
+"""The possible results of an attempt: a node, an eviction plan, or a verdict that ends it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Verdict:
     reason: str = ""
     """In one word."""
     message: str = ""
-    """For people."""
+    """For users."""
     rejections: tuple[Rejection, ...] = ()
-    """They replace the scorer's: on a conflict it was the binder that rejected the nodes."""
+    """They replace the scorer's: on a conflict the binder has rejected the nodes."""
     blockers: tuple[str, ...] = ()
     """The plugins that rejected the pod; they replace the scorer's."""
     preemption: Preemption | None = None
-    """Who was evicted for the pod."""
+    """The pods evicted for this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ def bound(node: str) -> Verdict:
 
 
 def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
-    """The API shows the pod on a node: bound on one of the candidates, else somebody else has bound it."""
+    """The API shows the pod on a node: bound on one of the candidates, otherwise bound by another client."""
     if node in candidates:
         return bound(node)
-    return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by somebody else")
+    return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by another client")
 
 
 def failed(message: str, reason: str = "") -> Verdict:
-    """The attempt cannot succeed; the message is shown to people."""
+    """The attempt cannot succeed; the message is shown to users."""
     return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
 
 
@@ -84,7 +84,7 @@ def waiting(node: str, message: str) -> Verdict:
 
 
 def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
-    """What the pod as the API shows it now comes to for an attempt on the node; ``None``: try again."""
+    """The verdict on an attempt for the node, given the pod as the API shows it now; ``None``: try again."""
     if pod.uid != ranked.uid:
         return GONE
     if pod.spec.node_name:

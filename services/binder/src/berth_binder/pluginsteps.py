@@ -1,6 +1,6 @@
 """The extension points after the choice of a node: Reserve, Permit, PreBind, Bind, PostBind.
 
-And Unreserve when it was for nothing. Pure: plugins answer, the binder acts.
+And Unreserve after a failure. Pure: the core sends the requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PluginSteps:
     pod: Pod
     node: str
     waits_until: float = field(default=NO_DEADLINE)
-    """When a permission that is still waited for counts as denied, on the clock that is handed in."""
+    """When the pod is rejected if a Permit plugin still answers WAIT, on the caller's clock."""
     unwritten: tuple[Write, ...] = field(default=())
     """What has to be written before PreBind runs. The core empties it once everything is written."""
     _has_asked_for_writes: bool = field(default=False)
@@ -36,7 +36,7 @@ class PluginSteps:
     _waiting_since: dict[str, float] = field(default_factory=dict)
 
     def before_binding(self, now: float) -> Status:
-        """Run what comes before the Binding and has not succeeded yet. WAIT: run it again; else the pod is rejected.
+        """Run the steps before the Binding that have not succeeded yet. WAIT: call again; else the pod is rejected.
 
         Raises:
             PluginFailure: a plugin could not answer.
@@ -64,16 +64,16 @@ class PluginSteps:
     def after_binding(self) -> None:
         """Run PostBind: the API has confirmed the Binding."""
         for plugin in self.profile.post_binds:
-            with suppress(PluginFailure):  # the pod is bound, whatever a plugin answers
+            with suppress(PluginFailure):  # the pod is bound: a plugin's failure changes nothing
                 call(plugin, "PostBind", plugin.post_bind, object, self.state, self.pod, self.node)
 
     def undo(self) -> None:
-        """Run Unreserve of every Reserve plugin, the last one first: the pod does not get the node after all."""
+        """Run Unreserve of every Reserve plugin, the last one first, when the pod is not bound to the node."""
         if not self._is_reserved:
             return
         self._is_reserved = False
         for plugin in reversed(self.profile.reserves):
-            with suppress(PluginFailure):  # the outcome stands, whatever a plugin answers
+            with suppress(PluginFailure):  # the outcome is final: a plugin's failure changes nothing
                 call(plugin, "Unreserve", plugin.unreserve, object, self.state, self.pod, self.node)
 
     def _reserve(self, _now: float) -> Status:
@@ -88,7 +88,7 @@ class PluginSteps:
         return SUCCESS
 
     def _permit(self, now: float) -> Status:
-        """Run all again while one answers WAIT; the shortest deadline counts, from the first WAIT on."""
+        """Run all plugins again while one answers WAIT; the shortest deadline counts, from the first WAIT on."""
         if self._is_permitted:
             return SUCCESS
         waits = SUCCESS
@@ -106,7 +106,7 @@ class PluginSteps:
         return waits
 
     def _collect_writes(self, _now: float) -> Status:
-        """What PreBind plugins want written, asked once."""
+        """Collect the writes of the PreBind plugins, once."""
         if not self._has_asked_for_writes:
             self._has_asked_for_writes = True
             plugins = self.profile.pre_binds
@@ -115,7 +115,7 @@ class PluginSteps:
         return Status(Code.WAIT, ("what comes before the Binding is being written",)) if self.unwritten else SUCCESS
 
     def _pre_bind(self, now: float) -> Status:
-        """Run all again while one answers WAIT; a plugin has its ``wait_seconds`` from its first WAIT on."""
+        """Run all plugins again while one answers WAIT; each has its ``wait_seconds`` from its first WAIT on."""
         for plugin in self.profile.pre_binds:
             answer = call(plugin, "PreBind", plugin.pre_bind, Status, self.state, self.pod, self.node)
             status = with_plugin_name(plugin, "PreBind", answer)

@@ -53,14 +53,14 @@ from berth_binder.takeover import Takeover
 log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
-"""Between two settings of gauges; nobody scrapes more often."""
+"""Between two updates of the gauges; Prometheus scrapes less often."""
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
 """Set by the leader only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinderParts:
-    """What lives as long as the process and serves each leadership."""
+    """What lives as long as the process and is used by every leadership."""
 
     process: Process
     client: KubeClient
@@ -138,7 +138,7 @@ class BinderRunner:
                 task.cancel()
 
     def _live_data(self) -> LiveDataReader:
-        """What filters read beside the cluster's objects."""
+        """The reader of the live data that filters use beside the cluster's objects."""
         sources = frozenset[LiveSource]().union(*(p.live_sources_of_filters for p in self._parts.profiles.values()))
         return LiveDataReader(self._parts.cache.snapshot.live, sources)
 
@@ -151,12 +151,12 @@ class BinderRunner:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            log.warning("stopping with requests under way: the next binder reads what became of them")
+            log.warning("stopping with requests under way: the next binder reads their results")
 
     # Events.
 
     def _handle(self, event: Event) -> None:
-        """Hand an event to the core and carry out what it asks for."""
+        """Pass an event to the core and carry out its effects."""
         for effect in self._core.handle(event, self._now()):
             self._carry_out(effect)
         self._parts.recorder.bindings_wait = self._core.backlog > 0
@@ -182,7 +182,7 @@ class BinderRunner:
             self._handle(event)
 
     async def _follow_clock(self) -> None:
-        """Wake the core when something is due by the clock alone."""
+        """Send the core ``TimerFired`` when something is due."""
         while True:
             self._due = due = self._core.due()
             self._changed.clear()
@@ -285,7 +285,7 @@ class BinderRunner:
             log.error(text)
 
     def _check_leadership(self) -> None:
-        """Raise when this binder leads no longer, by the clock or by the fences on pods; called before each write."""
+        """Raise when this binder no longer leads, by the clock or by the fences on pods; called before each write."""
         self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
         self._leadership.check()
 

@@ -24,7 +24,7 @@ from berth_binder.settings import BinderSettings, binder_settings
 log = get_logger()
 
 LAST_EVENTS_SECONDS: Final = 1.0
-"""How long to send Events that still wait on stopping; what is left is dropped."""
+"""How long queued Events are still sent while stopping; the rest is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ async def serve_on(
     clients: Clients, process: Process, configuration: KubeSchedulerConfiguration, settings: BinderSettings
 ) -> None:
     """The same on given clients."""
-    process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone could make it ready
+    process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
     cache, client = Cache(), clients.api
     parts = BinderParts(
         process=process,
@@ -83,7 +83,7 @@ async def serve_on(
 
 
 def observe(cache: Cache, event: ReflectorEvent[Any]) -> None:
-    """Hand an informer's event to the cache, and log objects that cannot be used as they are."""
+    """Pass an informer's event to the cache, and log objects that cannot be read."""
     cache.observe(event)
     problems = cache.snapshot.problems
     while problems:

@@ -23,15 +23,15 @@ class CoreSettings:
     best: int = 8
     """K, the number of nodes in RANKED."""
     max_exceptions: int = 5
-    """Exceptions of our own that a pod may meet before its attempt ends in an error (docs/protocol.md, 6)."""
+    """Exceptions in the binder for one pod until its attempt ends in an error (docs/protocol.md, 6)."""
     max_conflicts: int = 3
-    """409 answers in a row after which to back off: somebody writes the pod faster than we read it."""
+    """409 answers in a row after which to back off: a client writes the pod faster than the binder reads it."""
     waiting_interval: timedelta = timedelta(seconds=10)
     """Between two ``waiting`` Decisions; a third of the 30 s for which a scorer counts a proposal after the last."""
     plugin_interval: timedelta = timedelta(seconds=1)
-    """After which a plugin that answered WAIT is asked again."""
+    """After which a plugin that answered WAIT is called again."""
     nak_delay: timedelta = timedelta(seconds=5)
-    """After which a message of an unknown profile comes again: a binder that has it may lead by then."""
+    """After which a message of an unknown profile is redelivered: a binder that has it may lead by then."""
     backoff: Backoff = API_BACKOFF
 
 
@@ -64,11 +64,11 @@ class BinderSettings:
     keep_alive: timedelta = timedelta(seconds=10)
     """Between two ``in_progress`` for held messages: a third of the ack_wait, so that two may be lost."""
     binding_timeout: timedelta = timedelta(seconds=10)
-    """After which a Binding counts as not answered. The pod is read then: too short costs a request and no more."""
+    """After which a Binding counts as not answered. The pod is read then: too short a time costs one request."""
     finish: timedelta = timedelta(seconds=5)
     """How long to wait for requests under way on stopping: half of the 10 s in which the process has to end."""
     unknown_schema_delay: timedelta = timedelta(seconds=5)
-    """After which a message of an unknown newer schema comes again: a newer binder may lead by then."""
+    """After which a message of an unknown newer schema is redelivered: a newer binder may lead by then."""
 
 
 def binder_settings(settings: Settings) -> BinderSettings:

@@ -1,4 +1,4 @@
-"""The takeover of a new epoch: before the first message, no POST of a former one can land and all it did is seen.
+"""The takeover of a new epoch. After it no POST of a former epoch can land, and the watch has shown what they did.
 
 In this order (docs/protocol.md, 5): delete the consumers of former epochs; fence every unbound pod for which a POST
 could be under way; wait until the own watch has reached the versions that the fence gave; create the epoch's own
@@ -39,7 +39,7 @@ log = get_logger()
 FENCED_KEY: Final = "fence.binder"
 """Key of ``control``: the last epoch that has taken over on this store. Missing on a new one."""
 RETRY_SECONDS: Final = 0.5
-"""Between two tries of what was rejected or not answered."""
+"""Between two tries of a request that was rejected or not answered."""
 MAX_IN_FLIGHT: Final = 32
 """Fence patches under way at once: 300 take 0.6 s."""
 CONSUMER_PREFIX: Final = "binder-"
@@ -74,7 +74,7 @@ class Takeover:
         while True:
             await self._delete_former_consumers()
             fenced = await self._fence()
-            # A former leader that woke late may have made its consumer again: then start over.
+            # A former leader that was paused may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
             await asyncio.sleep(RETRY_SECONDS)
@@ -111,7 +111,7 @@ class Takeover:
         return len(pods)
 
     def _one_unbound(self) -> list[Pod]:
-        """Any unbound pod: with nothing to fence there would be no version for the watch to reach."""
+        """Any unbound pod. Without a fence there is no version that the watch must reach."""
         return pods_to_fence(islice(self.cache.unbound_pods(self.schedulers), 1), self.epoch)
 
     async def _become_current(self) -> None:
@@ -206,5 +206,5 @@ def consumer_of(epoch: Epoch) -> str:
 
 
 def former_consumers(names: Iterable[str], epoch: Epoch) -> list[str]:
-    """Those of lower epochs: a leader that wakes late must not delete its successor's."""
+    """Those of lower epochs: a former leader that was paused must not delete its successor's."""
     return [name for name in names if 0 < version_number(name.removeprefix(CONSUMER_PREFIX)) < epoch]

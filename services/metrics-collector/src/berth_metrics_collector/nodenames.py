@@ -63,7 +63,7 @@ def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow
 
 
 class MirroredNodes:
-    """The nodes that the mirror shows. ``arrivals`` counts those that came, deleted ones included."""
+    """The nodes that the mirror shows. ``arrivals`` counts all that were ever added, deleted ones included."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -91,7 +91,7 @@ class MirroredNodes:
         self._names = None
 
     async def arrived_after(self, arrivals: int) -> None:
-        """Wait until more than this many nodes have come."""
+        """Wait until ``arrivals`` is above this number."""
         while self.arrivals <= arrivals:
             await self._arrived.wait()
 

@@ -1,4 +1,4 @@
-"""Polls Prometheus for one query: asks, computes samples, matches them with nodes, and reports what has changed."""
+"""Polls Prometheus for one query: computes samples, matches them with nodes, and reports what has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from berth_metrics_collector.samples import (
 log = get_logger()
 
 SHOWN: Final = 10
-"""Names in a log line; their number stands beside them."""
+"""Names in a log line; the line also has their number."""
 
 
 class QueryServer(Protocol):
@@ -37,7 +37,7 @@ class QueryServer(Protocol):
 
 
 class Poller:
-    """Polls for one query. The inventory (names, capacities, scrape intervals) is asked for less often."""
+    """Polls for one query. The inventory (names, capacities, scrape intervals) is read less often."""
 
     def __init__(
         self, query: BandwidthQuery, server: QueryServer, reporter: Reporter, *, inventory_rounds: int

@@ -1,6 +1,6 @@
-"""The PromQL of a query: what is asked at every interval, and what is asked less often. Pure.
+"""The PromQL of a query: what is read at every interval, and what is read less often. Pure.
 
-Each asks for all nodes at once and sums per (instance, job, device), never per node. Cost on the server at 5,000 nodes
+Each query covers all nodes at once and sums per (instance, job, device), never per node. Cost at 5,000 nodes
 and 505,000 samples of one device: a rate 73 ms, a timestamp 111 ms. Joins with names are made in Python: in PromQL one
 bad node would cost all others their samples. The profiles of a configuration share equal queries.
 """
@@ -43,7 +43,7 @@ def maximum_ages(configuration: KubeSchedulerConfiguration) -> dict[str, timedel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficQueries:
-    """Asked at every interval.
+    """Sent at every interval.
 
     ``scraped_at`` has no row for a series that has ended, ``scraped_before`` none for one that did not exist (or had
     ended) a whole range ago: its ``rate`` covers only a part of the range, though it divides by all of it.
@@ -71,7 +71,7 @@ def traffic_queries(query: BandwidthQuery) -> TrafficQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryQueries:
-    """Asked less often: what seldom changes."""
+    """Sent less often: what seldom changes."""
 
     names: str
     flags: str
@@ -111,7 +111,7 @@ def _plain(pattern: str) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """Go's and JSON's double quotes mean the same as long as what is not ASCII is escaped."""
+    """JSON's quoting is also valid in Go's syntax when everything outside ASCII is escaped."""
     return json.dumps(text)
 
 

@@ -1,7 +1,7 @@
 """What the bucket holds for one query, and what has to be written or removed there. Pure.
 
 Several collectors may run side by side: each writes only newer samples and expects the sequence that it has read, so
-that of two writes one is refused, or not made at all.
+that of two writes of a key one is rejected or left out.
 """
 
 from __future__ import annotations

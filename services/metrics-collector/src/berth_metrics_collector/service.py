@@ -29,14 +29,14 @@ VERSION: Final = version("berth-metrics-collector")
 SETTLE_SECONDS: Final = 1.0
 """How long a poll for new nodes waits for further ones: in a new cluster many come at once."""
 CONCURRENT_WRITES: Final = 64
-"""Writes on the wire at once: 5,000 take about a second."""
+"""Writes under way at once: 5,000 take about a second."""
 
 
 async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], settings: CollectorSettings) -> None:
     """Collect until the process stops. Each session has a new collector, since the store may be another one."""
     condition = process.health.condition("collector", "waiting for NATS")
     if not queries:
-        log.info("nothing to ask: no profile of the configuration runs NetworkTraffic")
+        log.info("no queries: no profile of the configuration runs NetworkTraffic")
     servers = {query.url: Prometheus(query.url) for query in queries}
     try:
         async for session in sessions(bus, name="metrics-collector", process=process):
@@ -86,7 +86,7 @@ class Collector:
     async def run(self, condition: Condition) -> None:
         """Read the buckets, then poll at every interval until cancelled."""
         if not self._queries:
-            condition.ready("nothing to ask: no profile runs NetworkTraffic")
+            condition.ready("no queries: no profile runs NetworkTraffic")
             await asyncio.Event().wait()
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             condition.waiting("reading the mirror")

@@ -16,7 +16,7 @@ from berth.api.subjects import key
 from berth.bus.interface import Delivery, Session, WrongLastSequenceError
 
 SUSPECT_DELIVERIES: Final = 4
-"""From this delivery on, a message may be what ends scorers, and is ranked alone (docs/protocol.md, 6)."""
+"""From this delivery on, a message may be the one that ends scorers. It is ranked alone (docs/protocol.md, 6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class PendingDelivery:
 
     @property
     def suspect(self) -> bool:
-        """Whether it was delivered so often that it may be what ends scorers."""
+        """Whether it was delivered so often that ranking it may be what ends scorers."""
         return self.delivery.delivered >= SUSPECT_DELIVERIES
 
 
 class Backlog:
     """Orders messages: first those whose positions the view has reached, by arrival; none waits longer than the limit.
 
-    The clock is handed in as ``now``, monotonic seconds.
+    ``now`` is in monotonic seconds.
     """
 
     def __init__(self, *, position_wait: timedelta) -> None:

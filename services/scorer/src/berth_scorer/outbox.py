@@ -68,7 +68,7 @@ class Outbox:
         delivery.ack()
 
     async def publish(self, item: PendingDelivery, message: Ranked, headers: Mapping[str, str]) -> None:
-        """Publish RANKED; PENDING is acknowledged only when the stream has it (a duplicate is as good)."""
+        """Publish RANKED; PENDING is acknowledged only when the stream has it (a duplicate counts too)."""
         timed = msgspec.structs.replace(message, asked_at=item.delivery.time)
         try:
             await publish_ranked(self._session, timed, headers=headers)

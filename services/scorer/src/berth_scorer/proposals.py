@@ -46,7 +46,7 @@ class Proposal:
 
 
 class Proposals:
-    """The proposals, counted in a Snapshot. The clock is handed in as ``now``, monotonic seconds."""
+    """The proposals, counted in a Snapshot. ``now`` is in monotonic seconds."""
 
     def __init__(self, snapshot: Snapshot, *, lifetime: timedelta = LIFETIME) -> None:
         self._snapshot = snapshot
@@ -91,7 +91,7 @@ class Proposals:
         self._mirrored.discard(uid)
 
     def complete_up_to(self, watermark: datetime) -> None:
-        """The mirror's pods are complete up to here: end bound proposals that it should show and does not."""
+        """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
         missing = [
             uid
             for uid, proposal in self._by_uid.items()

@@ -20,7 +20,7 @@ from berth_scorer.view import View
 log = get_logger()
 
 VERBOSITY: Final = 4
-"""klog's V from which on each plugin's result is logged; below it, it is not collected either."""
+"""klog's verbosity from which on each plugin's result is logged; below it, results are not collected."""
 
 Explain = Callable[[Pending, Detail], None]
 

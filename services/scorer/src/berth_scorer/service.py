@@ -40,14 +40,14 @@ HEARTBEAT: Final = timedelta(seconds=1)
 """Between two ``in_progress`` for everything held: a third of the ack_wait."""
 
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
-"""When a message of an unknown schema or profile is redelivered: another scorer may know it."""
+"""When a message of an unknown schema or profile is redelivered: another scorer may support it."""
 
 TRIES: Final = 5
 """How often one process tries to rank a pod before it answers with an error."""
 
 PLUGINS_EVERY: Final = 11
-"""Of so many pods one has its plugins timed, as kube-scheduler does with a tenth of them: it takes 37 µs, which is 10 %
-of a cycle at 5,000 nodes. A prime, so that pods of kinds that take turns are all timed."""
+"""Plugins are timed for one pod of this many; kube-scheduler times a tenth. Timing takes 37 µs, which is 10 % of a
+cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when they alternate."""
 
 
 async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
@@ -201,7 +201,7 @@ class Scorer:
             return
 
     async def _rank_alone(self, item: PendingDelivery) -> None:
-        """Rank a suspect once everything else is published; the try is counted outside of this process."""
+        """Rank a suspect once everything else is published; the try is counted in KV ``control``."""
         await self._outbox.wait_empty()
         if await self._tries.count(item.pending.attempt):
             reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"

@@ -17,7 +17,7 @@ from berth_scorer.proposals import Proposals
 
 
 class View:
-    """Messages in, a Snapshot to rank on out. No I/O; the clock is handed in as ``now``, monotonic seconds."""
+    """Messages in, a Snapshot to rank on out. No I/O; ``now`` is in monotonic seconds."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()

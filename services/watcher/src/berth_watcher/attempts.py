@@ -1,4 +1,4 @@
-"""The way of each waiting pod: into the queue, onto the bus, and back by the Decision of its latest attempt.
+"""Takes each waiting pod from the queue to PENDING, and back by the Decision of its latest attempt.
 
 A pod is in flight until a final Decision of its latest attempt arrives, or until the API shows it bound, gone or
 changed. An attempt of which no message is found any more is followed by the next one (docs/protocol.md, 3).
@@ -53,7 +53,7 @@ WATCH_SECONDS: Final = 10.0
 class Attempts:
     """Publishes the attempts of one term and handles what becomes of them. Effects go to ``emit``."""
 
-    def __init__(  # noqa: PLR0913 - the parts of the core that an attempt passes through
+    def __init__(  # noqa: PLR0913 - an attempt needs all these parts of the core
         self,
         *,
         term: Term,
@@ -78,7 +78,7 @@ class Attempts:
         """Whether the takeover has found out what is in flight. Nothing is published before."""
 
     def recover(self, streams: StreamsRead) -> None:
-        """The takeover has read the streams: every pod goes on where the former leader left it."""
+        """The takeover has read the streams: continue every pod from the state that the former leader left."""
         self.running = True
         for queued in [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]:
             state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
@@ -143,7 +143,7 @@ class Attempts:
             self._give_up(queued, event.reason)
 
     def on_pod_read(self, event: PodRead) -> None:
-        """The API's answer about a pod that the binder decided to be gone or bound."""
+        """The API's answer for a pod that the binder has decided ``gone`` or ``bound``."""
         queued = self._queue.get(event.uid)
         if queued is None or queued.stage is not Stage.AWAITING_WATCH:
             return
@@ -231,7 +231,7 @@ class Attempts:
         self._queue.remove(queued)
 
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
-        """Publish the next attempt. The caller sees to the slot in the window."""
+        """Publish the next attempt. The caller takes the slot in the window."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
         message = Pending(

@@ -220,7 +220,7 @@ class WatcherCore:
         try:
             name, node = parse_key(event.key)
         except DecodeError:
-            return  # anybody may put facts, and no plugin reads a key without source and node
+            return  # any client may put facts, and no plugin reads a key without source and node
         news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         pods = self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
         self._attempts.requeue(pods)
@@ -257,7 +257,7 @@ class UndecodableObjects:
         return [_warning(thing), *([_dead_letter(thing, profile)] if profile else [])]
 
     def _profile_of(self, thing: Undecodable) -> str:
-        """Our profile that an unbound pod names, as far as the pod can be decoded; empty for none."""
+        """The profile of ours that an unbound pod names, if that can be decoded; empty for none."""
         if thing.kind != "pod":
             return ""
         try:

@@ -1,7 +1,7 @@
 """QueueingHints: which cluster events a change of an object makes, and which waiting pods they may help.
 
-Whether any plugin of a group of pods registered for an event is asked once for the group and cached. Only then are the
-plugins' hints called for each pod. The names of events in metrics are here too.
+Whether any plugin of a group of pods registered for an event is looked up once for the group and cached. The plugins'
+hints are called for each pod only if one has. The names of events in metrics are here too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 
 
 class QueueingHints:
-    """Asks the profiles' plugins.
+    """Applies the QueueingHints of the profiles' plugins.
 
     Every event may help a pod that no plugin rejected, or that was rejected by a plugin which registers no events.
     """

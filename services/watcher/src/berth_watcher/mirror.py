@@ -49,7 +49,7 @@ class DesiredEntry:
 
 
 FOREIGN: Final = DesiredEntry()
-"""Stands for a value in the bucket that somebody else wrote. It is never the desired one."""
+"""Stands for any other value in the bucket. It never equals the desired one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Mirror:
     ) -> tuple[int, list[Effect]]:
         """Set the desired value of a key; ``None`` removes it. Returns the change's number and the writes.
 
-        The number is NO_CHANGE when the desired value was the same. A watermark is not numbered: nobody waits for it.
+        The number is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
         """
         key = self._keys.get(name)
         if key is None:
@@ -195,7 +195,7 @@ class Mirror:
             key.stored = key.desired if _equal(stored, key.desired) else FOREIGN
         effects = self._write(key)
         if key.desired is None and key.stored is None and not key.busy:
-            del self._keys[key.key]  # the delete marker has been read back: an entry read later is somebody else's
+            del self._keys[key.key]  # the delete marker has been read back: later entries are of other writers
         return effects
 
     def _write(self, key: _Key) -> list[Effect]:

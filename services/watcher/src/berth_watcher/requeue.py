@@ -2,7 +2,7 @@
 
 Decisions name the positions at which they were made. An event counts as seen by the scorer if the mirror's write of it
 is known to be at or below the position, and as missed otherwise. Whatever is not known counts as missed: one attempt
-too many is better than a pod that waits for an event which has already happened.
+too many is better than a pod that waits for an event of the past.
 """
 
 from __future__ import annotations

@@ -382,7 +382,7 @@ class EffectRunner:
 
 
 def trace_of(uid: str) -> str:
-    """The ``traceparent`` of a pod. It follows from the uid, so that all attempts are in one trace, whoever leads."""
+    """The ``traceparent`` of a pod. It is made from the uid, so that all attempts are in one trace under any leader."""
     digest = hashlib.blake2b(uid.encode(), digest_size=24).hexdigest()
     return f"00-{digest[:32]}-{digest[32:]}-00"
 

@@ -1,4 +1,4 @@
-"""What a new leader reads from the bus, and what that says about each pod: never tried, in flight, or decided.
+"""What a new leader reads from the bus, and each pod's state that follows: never tried, in flight, or decided.
 
 PENDING is read first, then RANKED, then DECISIONS (docs/protocol.md, 3): a message that moves on meanwhile is found at
 a later stage and not missed. The caller must follow DECISIONS before it begins.
