@@ -27,7 +27,7 @@ def test_a_value_is_read_under_its_key():
 def test_keys_of_one_name_are_two_keys():
     cycle = state()
     cycle.write(StateKey("numbers"), [1])
-    with pytest.raises(StateMissingError, match="reading 'numbers': nobody wrote it in this cycle"):
+    with pytest.raises(StateMissingError, match="reading 'numbers': not written in this cycle"):
         cycle.read(NUMBERS)
 
 

@@ -64,7 +64,7 @@ def test_enabling_both_names_is_a_duplicate():
     text = (
         f"{HEAD}profiles: [{{plugins: {{score: {{enabled: [{{name: network_traffic}}, {{name: NetworkTraffic}}]}}}}}}]"
     )
-    with pytest.raises(ConfigurationError, match="'NetworkTraffic' stands there more than once"):
+    with pytest.raises(ConfigurationError, match="'NetworkTraffic' is listed more than once"):
         load(text, known=BUILT_IN, preset=DEFAULT)
 
 

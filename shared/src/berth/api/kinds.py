@@ -1,7 +1,7 @@
 """The kinds of Kubernetes objects that berth reads: how the API addresses them and which type each decodes to.
 
 There is no other such table. Reflectors list and watch these kinds, the watcher mirrors them, a Snapshot holds them,
-`berth simulate` reads them from files, and the simulated API server adds to them what only a server knows.
+`berth simulate` reads them from files, and the simulated API server adds to them what only a server sets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kind(Generic[T_co]):
 
     Attributes:
         name: berth's name for the kind, as in the keys ``<name>.<object>`` and ``watermark.<name>`` of the mirror.
-        struct: the type that an object decodes to. It is called as Kubernetes calls the kind.
+        struct: the type that an object decodes to. Its name is Kubernetes' name for the kind.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Kind(Generic[T_co]):
         return f"/{'apis' if self.group else 'api'}/{self.api_version}/{self.plural}"
 
     def key_of(self, *, uid: str, name: str) -> str:
-        """What identifies an object on the bus: its uid, as names are used again; outside of namespaces its name."""
+        """The key of an object on the bus: its uid, as names are reused; for kinds without a namespace, its name."""
         return uid if self.is_namespaced else name
 
 

@@ -1,7 +1,7 @@
 """Live data that plugins may read besides objects: bandwidth of nodes, and facts.
 
-The bucket ``bandwidth`` holds one sample for each query and node, under ``<query>.<node>``; plugin and collector name a
-query alike. Amounts are bytes per second; only annotations and arguments, which people write, are in bits.
+The bucket ``bandwidth`` holds one sample for each query and node, under ``<query>.<node>``; plugin and collector use
+the same name for a query. Amounts are bytes per second; only annotations and arguments are in bits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT_NODE_LABEL: Final = "node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthQuery:
-    """The average over ``time_range`` of what these devices of every node carry, in each direction."""
+    """The average traffic of these devices of every node over ``time_range``, in each direction."""
 
     url: str
     """Of the Prometheus server, with scheme."""
@@ -62,7 +62,7 @@ class BandwidthQuery:
 
 
 class Bandwidth(Versioned, frozen=True, kw_only=True):
-    """What one node's devices carry. ``None`` is unknown, never 0.
+    """The traffic of one node's devices. ``None`` is unknown, never 0.
 
     ``receive`` and ``transmit`` are bytes per second, averaged over the query's range up to ``sampled_at``: the time
     of the last scrape (Prometheus's clock, RFC 3339), not of the query. ``capacity`` is bytes per second of the link in

@@ -66,9 +66,9 @@ class Reason(StrEnum):
     PROPOSALS = "proposals"
     """The pod was unschedulable only because of proposals that are not bound yet."""
     VICTIMS = "victims"
-    """Other pods than those that the scorer named would have to be evicted by now, or none any more."""
+    """The binder found other victims than the scorer, or none."""
     VOLUMES = "volumes"
-    """A volume or claim that the pod was to use was changed by somebody else."""
+    """Another client changed a volume or claim that the pod was to use."""
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +94,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
     scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``details`` are
-    texts for people, by plugin, where points do not explain themselves (a sample's value and age).
+    texts by plugin that explain its points to a person (a sample's value and age).
     """
 
     node: str
@@ -147,7 +147,7 @@ class Pending(Message, frozen=True, kw_only=True):
 
 
 class AttemptReport(Message, frozen=True, kw_only=True):
-    """What RANKED and DECISIONS both carry: the attempt and the result of its ranking.
+    """What messages of RANKED and DECISIONS share: the attempt and the result of its ranking.
 
     ``positions`` and ``view_age_seconds`` are those of the scorer's view. ``blockers`` are the plugins that rejected
     nodes: the events that they registered for may make the pod schedulable. ``asked_at`` is when NATS stored the
@@ -173,9 +173,9 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     """RANKED: the best K nodes, or why there is none, or why ranking failed.
 
     It has exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Next to
-    ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` tells that the
-    nomination which the pod has is of no use. ``untouched_first``: more pods make a node a worse choice, so the binder
-    may ask for another ranking when a node was changed since. ``proposals_counted``: the rejections may be due to a
+    ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that
+    the pod's nomination does not help it. ``untouched_first``: more pods make a node a worse choice, so the binder may
+    request another ranking when a node has changed since. ``proposals_counted``: the rejections may be due to a
     proposal that is not bound yet.
     """
 
@@ -220,11 +220,11 @@ V = TypeVar("V", bound=Versioned)
 M = TypeVar("M", bound=Message)
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding foreign JSON may raise. msgspec does not wrap the last two: text that is not UTF-8, endless nesting."""
+"""What decoding untrusted JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
 
 
 class UnknownSchemaError(DecodeError):
-    """A well-formed value of a schema that this reader does not know. A newer process may know it."""
+    """A well-formed value of a schema that this reader does not support. A newer process may support it."""
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -250,7 +250,7 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
     try:
         value: V = _decoder(kind).decode(data)
     except MALFORMED as exc:
-        # A newer schema may have another shape, and then the shape is not what is wrong.
+        # A newer schema may have another shape: then the schema is the error, not the shape.
         _check_schema(_schema_of(data), what)
         raise DecodeError(f"decoding {what} of {len(data)} bytes: {exc}") from exc
     _check_schema(value.schema, what)

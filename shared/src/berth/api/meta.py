@@ -1,4 +1,4 @@
-"""What every Kubernetes object carries, trimmed to what scheduling reads, and resourceVersions as numbers.
+"""The metadata of every Kubernetes object, trimmed to what scheduling reads, and resourceVersions as numbers.
 
 Decoding a full object into these types is the trimming; ``trim`` drops what they keep only for some readers.
 """

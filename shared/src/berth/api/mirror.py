@@ -1,7 +1,7 @@
 """The values of the bucket ``cluster``: objects with the term that wrote them, and watermarks (docs/protocol.md, 2, 3).
 
-The watcher writes them; scorers and ``berth why --now`` read them. Objects stay bytes here: their readers know the
-types.
+The watcher writes them; scorers and ``berth why --now`` read them. Objects stay bytes here: their readers decode
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Mirrored(Versioned, frozen=True, kw_only=True):
 class MirrorEntry(Mirrored, frozen=True, kw_only=True):
     """An object, trimmed to what plugins read.
 
-    ``object`` is its JSON. ``bound_at``, of pods on a node only, is the RFC 3339 time at which it was bound, when the
-    watcher knows it.
+    ``object`` is its JSON. ``bound_at``, of pods on a node only, is the RFC 3339 time at which it was bound, if the
+    watcher has it.
     """
 
     object: msgspec.Raw = msgspec.Raw(b"null")

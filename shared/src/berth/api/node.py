@@ -10,7 +10,7 @@ from berth.api.pod import Toleration
 
 
 class Taint(Trimmed, frozen=True, kw_only=True):
-    """A mark of the node that repels pods which do not tolerate it."""
+    """A taint: pods that do not tolerate it are kept off the node."""
 
     key: str
     effect: str

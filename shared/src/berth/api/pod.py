@@ -1,6 +1,6 @@
-"""Pod, trimmed to what plugins read, and the questions about pods that watcher and binder must answer alike.
+"""Pod, trimmed to what plugins read, and the predicates that watcher and binder share.
 
-They are: is it bound, finished or gated, was it changed, since when is it on its node, is it being preempted.
+They are: bound, finished, gated, changed, bound since when, being preempted.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def is_bound(pod: Pod) -> bool:
 
 
 def is_finished(pod: Pod) -> bool:
-    """Whether the pod has reached a terminal phase; it is then as if deleted."""
+    """Whether the pod has reached a terminal phase; it then counts as deleted."""
     return pod.status.phase in TERMINAL_PHASES
 
 
@@ -336,7 +336,7 @@ def _scheduling_fields(pod: Pod) -> tuple[object, ...]:
 
 
 LONG_AGO: Final = 0.0
-"""Unix seconds of a Binding whose time is unknown: long enough ago for nothing to count it as recent."""
+"""Unix seconds of a Binding whose time is unknown: so long ago that nothing counts it as recent."""
 
 
 def bound_at(pod: Pod) -> float:
@@ -345,7 +345,7 @@ def bound_at(pod: Pod) -> float:
 
 
 def bound_at_text(pod: Pod) -> str | None:
-    """When the API server took the Binding, else the creation, as RFC 3339 text; so the mirror has it."""
+    """When the API server took the Binding, else the creation, as RFC 3339 text, as in the mirror."""
     return _bound_by_condition(pod) or pod.metadata.creation_timestamp
 
 

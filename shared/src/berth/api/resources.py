@@ -31,7 +31,7 @@ class Requests:
     """A pod's requests.
 
     ``amounts`` is what must fit. ``nonzero_cpu`` and ``nonzero_memory`` (millicores, bytes) are what scores count: a
-    container that names no request counts with a default there. ``problems`` says which quantities could not be read.
+    container that names no request counts with a default there. ``problems`` lists quantities that cannot be read.
     """
 
     amounts: Amounts = field(default_factory=dict)

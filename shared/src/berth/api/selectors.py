@@ -38,7 +38,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def holds(self, value: str | None) -> bool:
-        """Whether a label of this value satisfies it; None is a label that is not there."""
+        """Whether a label of this value satisfies it; None means that the label is absent."""
         return _OPERATORS[self.operator](value, self.values)
 
 

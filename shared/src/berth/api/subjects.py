@@ -108,7 +108,7 @@ def parse_key(text: str) -> tuple[str, str]:
     """The kind and name of a key.
 
     Raises:
-        DecodeError: there is no kind before a dot, or no name after it, or one of them is not escaped as it should be.
+        DecodeError: there is no kind before a dot, or no name after it, or one of them is not escaped correctly.
     """
     kind, dot, name = text.partition(".")
     if not dot or not kind or not name:
@@ -120,10 +120,10 @@ Uid = NewType("Uid", str)
 """A Kubernetes object's metadata.uid."""
 
 Term = NewType("Term", int)
-"""The number of a watcher's leadership. It is never used again, also not with a new store."""
+"""The number of a watcher's leadership. It is never used again, even with a new JetStream store."""
 
 Epoch = NewType("Epoch", int)
-"""The number of a binder's leadership. It is never used again, also not with a new store."""
+"""The number of a binder's leadership. It is never used again, even with a new JetStream store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=False)
@@ -152,7 +152,7 @@ class Attempt:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What attempts of one uid are ordered by: the term, then n."""
+        """The order of attempts of one uid: by term, then n."""
         return (self.term, self.n)
 
     def next(self, term: Term) -> Attempt:

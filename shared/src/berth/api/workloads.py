@@ -1,7 +1,7 @@
 """Small kinds: services, controllers, disruption budgets, namespaces, priority classes and Leases, trimmed.
 
-Services and controllers say which pods belong together; budgets, how many of them may be evicted; a Lease, who leads,
-with the numbers that outlive the bus in its annotations (docs/protocol.md, 1, *term*).
+Services and controllers select pods that belong together. Budgets limit how many of them may be evicted. A Lease names
+the leader; its annotations have the numbers that must survive the loss of the bus (docs/protocol.md, 1, *term*).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
 
 
 class LeaseSpec(Trimmed, frozen=True, kw_only=True):
-    """The record of an election. Times are the holder's wall clock: for people, never to be computed with."""
+    """The record of an election. Times are by the holder's wall clock: for display only, never for computations."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

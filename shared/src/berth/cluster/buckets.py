@@ -1,6 +1,6 @@
-"""Keeps a Snapshot by the entries of the buckets on the bus: ``cluster`` (the mirror), ``bandwidth`` and ``facts``.
+"""Applies entries of the buckets ``cluster`` (the mirror), ``bandwidth`` and ``facts`` to a Snapshot.
 
-The scorer applies entries as they arrive, ``berth why --now`` reads all of them once.
+The scorer applies entries as they arrive; ``berth why --now`` reads all of them once.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ WATERMARK = "watermark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlaced:
-    """The mirror shows a pod on a node."""
+    """The mirror has a pod on a node."""
 
     uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNominated:
-    """The mirror shows a pod's nominated node."""
+    """The mirror has a pod's nominated node."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRemoved:
-    """The mirror does not show a pod any more."""
+    """The mirror no longer has the pod."""
 
     uid: str
 
@@ -65,7 +65,7 @@ MirrorEvent = PodPlaced | PodNominated | PodRemoved | KindComplete | ObjectChang
 
 
 class MirroredSnapshot:
-    """A Snapshot kept by the entries of the bucket ``cluster``."""
+    """A Snapshot to which the entries of the bucket ``cluster`` are applied."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -141,7 +141,7 @@ _raw: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class LiveDataReader:
-    """Live data kept by the entries of its buckets."""
+    """Applies the entries of the buckets with live data."""
 
     def __init__(self, live: LiveData, sources: Collection[LiveSource]) -> None:
         self._live = live
@@ -158,7 +158,7 @@ class LiveDataReader:
         """Apply one entry, stored at ``time``; ``data`` is ``None`` for a removal. Unknown sources change nothing.
 
         Raises:
-            DecodeError: the key or the value cannot be decoded; the value before stays.
+            DecodeError: the key or the value cannot be decoded; the previous value stays.
         """
         self._live.observe_time(time.timestamp())
         source, node = parse_key(key)

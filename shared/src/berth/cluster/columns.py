@@ -1,7 +1,7 @@
 """The numbers of all nodes: one array a column, one element a row, changed in place.
 
 Amounts are float64: whole numbers up to 2**53 are exact there, and dividing is ten times faster than in int64. Label
-values and lists of taints are interned, so that a selector or toleration is checked once a value and not once a node.
+values and lists of taints are interned, so a selector or toleration is checked once a value, not once a node.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ ABSENT: Final = -1
 """The code of a row whose node lacks the label."""
 
 NO_NODE: Final = np.uint64(0)
-"""The name's hash of a row that has no node."""
+"""The name hash of a row without a node."""
 
 _EXACT: Final = 2.0**53
 
 _FIRST_CAPACITY: Final = 64
 
 _MAX_COLUMNS: Final = 256
-"""More keys than a cluster's selectors name; beyond it the column not used for longest is dropped."""
+"""More keys than the selectors of a cluster use. Beyond this number the least recently used column is dropped."""
 
 _SLACK: Final = 1024
-"""How many unused values a column may keep before it is made anew."""
+"""How many unused values a column may keep before it is rebuilt."""
 
 
 class Rows:
@@ -103,9 +103,9 @@ class NodeColumns:
         nonzero_memory: the same in bytes.
         pods: float64[capacity], number of placed pods.
         allowed_pods: float64[capacity], allocatable number of pods.
-        exists: bool[capacity], whether the row has a node; the other columns of a row without one mean nothing.
+        exists: bool[capacity], whether the row has a node; the other columns of a row without one are undefined.
         unschedulable: bool[capacity], cordoned.
-        ready: bool[capacity], the condition Ready is True or not there.
+        ready: bool[capacity], the condition Ready is True or absent.
         taints: int32[capacity], index into ``taint_sets.sets``.
         name_hash: uint64[capacity], the same in every process; NO_NODE for a row without a node.
         names_written: how often an element of ``name_hash`` was written.
@@ -184,7 +184,7 @@ class NodeColumns:
             column = self.requested[resource] = self._zeros()
         before = column[row]
         column[row] = before + amount
-        if max(before, column[row]) >= _EXACT:  # not exact: sum anew, so that the order of events makes no difference
+        if max(before, column[row]) >= _EXACT:  # not exact: add up again, so that the order of events has no effect
             column[row] = sum(each.amounts.get(resource, 0) for each in all_requests())
 
     def _write_allocatable(self, row: int, amounts: Amounts) -> None:
@@ -219,7 +219,7 @@ class LabelColumns:
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
 
     def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
-        """The column of a key; made from every row's labels when it is not there."""
+        """The column of a key; made from every row's labels on first use."""
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = LabelColumn(capacity)

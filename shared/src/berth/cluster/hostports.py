@@ -14,7 +14,7 @@ from berth.api.pod import PodSpec
 Mask = npt.NDArray[np.bool_]
 EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - how Kubernetes writes all addresses of a node; nothing is bound here
 _FEW: Final = 64
-"""Up to so many rows each is checked by itself, beyond it all rows that have the port are visited."""
+"""Up to this many rows, each row is checked. With more, all rows that have the port are visited."""
 
 
 class HostPort(NamedTuple):

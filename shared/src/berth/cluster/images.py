@@ -15,7 +15,7 @@ from berth.api.node import ContainerImage
 Sizes = npt.NDArray[np.int64]
 
 _MAX_COLUMNS: Final = 256
-"""How many images have a column at a time; the one not used for longest is dropped."""
+"""How many images have a column at a time; the least recently used one is dropped."""
 
 _LARGEST: Final = 1 << 50
 

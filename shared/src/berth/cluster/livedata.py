@@ -1,7 +1,7 @@
 """Live data of nodes beside a Snapshot: the last sample of each query as columns, and facts as JSON.
 
 Samples may come before their node and outlive it: they are kept by the node's name and written to its row on request.
-Nothing here raises: values that cannot be decoded were refused before.
+Nothing here raises: values that cannot be decoded are rejected before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LiveData:
         return self._facts.get(source, {}).get(node)
 
     def facts(self, source: str) -> Mapping[str, msgspec.Raw]:
-        """All facts of a source by node, also of nodes that the Snapshot does not have."""
+        """All facts of a source by node, including nodes that the Snapshot does not have."""
         return self._facts.get(source, {})
 
     def set_fact(self, source: str, node: str, fact: msgspec.Raw | None) -> None:
@@ -103,7 +103,7 @@ class BandwidthColumns:
         return self._samples.get(node)
 
     def samples(self) -> Mapping[str, Bandwidth]:
-        """All samples by node, also of nodes that the Snapshot does not have."""
+        """All samples by node, including nodes that the Snapshot does not have."""
         return self._samples
 
     def refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""Nodes as plugins see them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
+"""Nodes as plugins read them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
 
 Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed.
 """
@@ -79,7 +79,7 @@ class NodeInfo:
         return int(self._columns.nonzero_memory[self.row])
 
     def allocatable(self, resource: str) -> int:
-        """What it has to give: millicores for cpu, base units for the rest, 0 for what it lacks."""
+        """The allocatable amount: millicores for cpu, base units for the rest, 0 for a resource that it lacks."""
         column = self._columns.allocatable.get(resource)
         return int(column[self.row]) if column is not None else 0
 
@@ -138,7 +138,7 @@ class Nodes:
         return list(names) if isinstance(self._index, slice) else [names[row] for row in self._index.tolist()]
 
     def infos(self) -> Iterator[NodeInfo | None]:
-        """One NodeInfo after another, None for a row without a node: the slow way, for what has no columns."""
+        """One NodeInfo after another, None for a row without a node: slow, for data without columns."""
         return (info_of_row(self.snapshot, row) for row in self.rows.tolist())
 
     def take(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
@@ -146,7 +146,7 @@ class Nodes:
         return column[self._index]
 
     def allocatable(self, resource: str) -> Amount:
-        """What the nodes have to give: millicores for cpu, base units for the rest, 0 for what they lack."""
+        """The allocatable amounts: millicores for cpu, base units for the rest, 0 for a resource that a node lacks."""
         return self.take(self._columns.allocatable.get(resource, self._columns.nothing))
 
     def requested(self, resource: str) -> Amount:
@@ -180,7 +180,7 @@ class Nodes:
 
     @property
     def ready(self) -> Mask:
-        """Which nodes say that they are ready, or do not say."""
+        """Which nodes have the condition Ready with the value True, or do not have it."""
         return self.take(self._columns.ready)
 
     @property

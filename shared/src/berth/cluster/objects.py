@@ -26,9 +26,9 @@ T = TypeVar("T", bound=NamedObject)
 
 
 class Objects(Generic[T]):
-    """The objects of one kind, by key: the uid or name. A new object may come before an old one of its name has gone.
+    """The objects of one kind, by key: the uid or name. ``version`` rises with every change.
 
-    ``version`` rises with every change.
+    An object may be added before the previous one of its name is removed.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -58,7 +58,7 @@ class Objects(Generic[T]):
             self._put(key, obj)
 
     def remove(self, key: str) -> None:
-        """Remove an object; nothing when it is unknown."""
+        """Remove an object; an unknown key is ignored."""
         self._actual.pop(key, None)
         obj = self._by_key.pop(key, None)
         if obj is None:

@@ -27,7 +27,7 @@ UNKNOWN_START: Final = float("inf")
 _FIRST_CAPACITY: Final = 256
 
 _MAX_NUMBERS: Final = 20_000
-"""Classes and groups without a pod are kept too. With more of both together, all rows are read anew."""
+"""Classes and groups without a pod are kept too. Above this number of both together, all rows are read again."""
 
 
 class PlacedPods:
@@ -122,5 +122,5 @@ class PlacedPods:
 
 
 def started_at(pod: Pod) -> float:
-    """Unix seconds since when the pod runs on its node, as its status says; UNKNOWN_START when it does not."""
+    """Unix seconds since when the pod runs on its node, by its status; UNKNOWN_START without a start time."""
     return unix_seconds(pod.status.start_time) if pod.status.start_time else UNKNOWN_START

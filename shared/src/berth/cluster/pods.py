@@ -69,7 +69,7 @@ class PodVolumes:
         return self._on_row.get(row, {}).values()
 
     def count_on(self, row: int) -> int:
-        """How many volumes they have together; one that several use counts several times."""
+        """How many volumes they have together; one that several pods use counts several times."""
         return self._counts[row]
 
     @property

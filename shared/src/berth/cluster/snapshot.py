@@ -33,7 +33,7 @@ PODS: Final = 2
 """What is placed on the node changed."""
 
 PODS_UPDATED: Final = 4
-"""A placed pod was updated in what no sum or count of the row shows: since when it is bound, its annotations."""
+"""A placed pod was updated, but no sum or count of the row: the time of its binding, or its annotations."""
 
 _MAX_PROBLEMS: Final = 256
 
@@ -62,8 +62,8 @@ class Snapshot:
         images: which images are on which row.
         host_ports: which ports are taken on which row.
         pod_volumes: which pods with volumes are on which row.
-        live: live data of nodes, as far as some plugin reads it.
-        problems: the last sentences about what could not be read.
+        live: the live data of nodes that plugins read.
+        problems: the latest problems: which values could not be parsed.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Snapshot:
             self._add(placed)
 
     def remove_pod(self, uid: str) -> None:
-        """Count the pod no more; nothing when it is unknown."""
+        """Stop counting the pod; an unknown uid is ignored."""
         placed = self._placed.get(uid)
         if placed is not None:
             self._take_off(placed)
@@ -159,7 +159,7 @@ class Snapshot:
         self._nominated[pod.uid] = NominatedPod(pod=pod, node=node)
 
     def end_nomination(self, uid: str) -> None:
-        """Clear the pod's nomination; nothing when it has none."""
+        """Clear the pod's nomination, if it has one."""
         self._nominated.pop(uid, None)
 
     @contextmanager
@@ -338,7 +338,7 @@ class ChangeLog:
             self._dropped += self._bound
 
     def since(self, version: int) -> ChangedRows | None:
-        """What changed after the version; None when the log does not reach back to it: then anything may have."""
+        """What changed after the version; None when the log does not reach back to it: any row may have changed."""
         if version < self._dropped:
             return None
         entries = self._entries[version - self._dropped :]

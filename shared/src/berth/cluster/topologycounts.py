@@ -1,7 +1,7 @@
-"""Topology counts: how many pods of which labels are on each row, which affinity and spread add up by domain.
+"""Topology counts: how many pods of which labels are on each row. Affinity and spread add them up by domain.
 
-Placed pods that plugins cannot tell apart are one group: one namespace, one set of labels, the same pod affinities. A
-query is evaluated once for each group; from then on the group's pods are counted as they come and go.
+Placed pods that plugins cannot distinguish form one group: one namespace, one set of labels, the same pod affinities.
+A query is evaluated once for each group. Then the group's pods are counted as they are placed and removed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LabelItems = tuple[tuple[str, str], ...]
 GroupKey = tuple[str, LabelItems, bool, bytes]
 
 _MAX_BYTES: Final = 32 * 1024 * 1024
-"""What all counts may take together; those not used for longest are dropped."""
+"""The most memory that all counts may use together; the least recently used are dropped."""
 
 _MIN_QUERIES: Final = 16
 
 _MAX_CACHED: Final = 4096
-"""For how many label sets it is cached which terms match them."""
+"""For how many sets of labels the matching terms are cached."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -167,7 +167,7 @@ class PodGroups:
 
 
 class TopologyCounts:
-    """The counts of the queries used last."""
+    """The counts of the most recently used queries."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
@@ -178,7 +178,7 @@ class TopologyCounts:
         return len(self._by_query)
 
     def of(self, query: PodQuery, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
-        """The counts of a query; computed anew for a new query, or when ``namespaces`` (a version) has changed."""
+        """The counts of a query; computed again for a new query, or when ``namespaces`` (a version) has changed."""
         counter = self._by_query.get(query)
         if counter is not None and (counter.namespaces_seen == namespaces or not query.uses_namespace_labels):
             self._by_query.move_to_end(query)

@@ -1,7 +1,7 @@
-"""The scheduling cycle: for one pod, one Snapshot and one profile the best nodes, or why there is none.
+"""The scheduling cycle: finds the best nodes for a pod in a Snapshot by a profile, or why there is none.
 
-``rank`` is the scorer's cycle, ``check`` the filters on one node as the binder runs them before it commits, and
-``rank_every_node`` the cycle with a result for every node, for people who ask why.
+``rank`` is the scorer's cycle. ``check`` runs the filters on one node, as the binder does before it commits.
+``rank_every_node`` is the cycle with a result for every node, for ``berth why`` and ``berth simulate``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Ranking:
     """The best nodes, or why there is none, or why ranking failed: exactly one of candidates, message, error.
 
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
-    ``unschedulable_plugins`` have rejected nodes: events that they name may help the pod. ``nomination`` is the answer
-    of PostFilter when there is no candidate; ``clears_nomination``: the pod's nominated node does not help it.
-    ``untouched_first`` is False where more pods make a node better.
+    ``unschedulable_plugins`` have rejected nodes; the events that they register may help the pod. ``nomination`` is the
+    result of PostFilter when there is no candidate; ``clears_nomination``: the pod's nominated node does not help it.
+    ``untouched_first`` is False where a plugin prefers nodes with more pods.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -132,7 +132,7 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
 
 
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
-    """The cycle, with nothing left out. A plugin's failure ends in ``ranking.error``; ``detail`` is empty then."""
+    """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
     detail = Detail()
     ranking = rank(pod, snapshot, profile, attempt=attempt, best=max(1, snapshot.node_count), detail=detail)
     return EveryNode(ranking=ranking, detail=Detail() if ranking.error else detail)

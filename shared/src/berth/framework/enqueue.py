@@ -1,4 +1,4 @@
-"""PreEnqueue and queueing hints of a profile: whether a pod may enter the queue, and what may bring it back there."""
+"""PreEnqueue and queueing hints of a profile: whether a pod may enter the queue, and which events requeue it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def may_help(  # noqa: PLR0913, PLR0917 - the pod and the event as a queueing hi
 ) -> bool:
     """Whether an event may make a pod schedulable that these plugins rejected.
 
-    Every event may where no plugin is named, and where one of them has no EnqueueExtensions.
+    Every event may help when no plugin is named, or when one of them has no EnqueueExtensions.
     """
     return not unschedulable_plugins or any(
         hint is None or (hint.event.matches(event) and _run_hint(profile.requeueing[name], hint, pod, old, new))

@@ -1,6 +1,6 @@
 """The equivalence cache: answers of row-local plugins for each class of pods with an equal spec (docs/design.md, 5).
 
-Only rows that changed since the last cycle of the class are evaluated again. The results are the same as without.
+Only rows that changed since the last cycle of the class are evaluated again. The cache does not change any result.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from berth.framework.status import SUCCESS, Code, Codes, Mask, Status, Verdicts
 Plug = TypeVar("Plug", bound=Plugin)
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""What all cached classes of one cache may hold together."""
+"""The most memory that the cached classes of one cache may use together."""
 
 _MIN_CLASSES: Final = 4
 
 _FEW: Final = 2
-"""Up to so many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
+"""Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
 
 _MAX_STATUSES: Final = 1024
-"""How many different statuses of a filter are kept beyond one a row: reasons with numbers in them pile up."""
+"""How many statuses of a filter are kept in addition to one a row. Reasons that contain numbers would accumulate."""
 
 
 class EquivalenceCache:
-    """The classes that were ranked last on one Snapshot by one profile, as many as fit into a bound."""
+    """The classes that were ranked last on one Snapshot by one profile, as many as fit into the memory bound."""
 
     def __init__(self, snapshot: Snapshot, profile: Profile) -> None:
         self.snapshot = snapshot
@@ -127,7 +127,7 @@ class ClassResults:
 
     @property
     def fits(self) -> Mask:
-        """bool[capacity]: the row has a node, and no row-local filter refuses it."""
+        """bool[capacity]: the row has a node, and no row-local filter rejects it."""
         return self._fits
 
     def refresh_filters(self) -> None:
@@ -145,7 +145,7 @@ class ClassResults:
         self._filtered = snapshot.version
 
     def refresh_scores(self) -> None:
-        """The same for scores."""
+        """Run the scores again on rows that changed since the last time."""
         snapshot = self._cache.snapshot
         changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
         if self._scores is None:

@@ -69,7 +69,7 @@ class ClusterEvent:
     action: Action
 
     def matches(self, happened: ClusterEvent) -> bool:
-        """Whether ``happened`` is one of the events that this one stands for."""
+        """Whether this event includes ``happened``."""
         return self.resource is happened.resource and bool(self.action & happened.action)
 
 
@@ -77,7 +77,7 @@ class ClusterEvent:
 class LiveDataUpdate:
     """New live data of one node: what a hint gets as the new object of a BANDWIDTH or FACTS event.
 
-    ``data`` is the bucket's value as it was put (of facts: any JSON), None when it was removed.
+    ``data`` is the bucket's value as it was written (a fact is any JSON), None when it was removed.
     """
 
     source: LiveSource

@@ -20,8 +20,8 @@ from berth.framework.status import SUCCESS, Codes, Diagnosis, Mask, Status
 class FeasibleNodes:
     """Runs the filters of one cycle. ``mask``: bool[rows], which nodes are feasible, once ``find`` has run.
 
-    Where all filters are row-local, the answer is in the equivalence cache and ``find`` runs no filter one by one. Why
-    nodes are rejected is then only worked out when ``diagnosis`` is called.
+    Where all filters are row-local, the answer is in the equivalence cache and ``find`` runs no filter one by one. The
+    reasons of rejected nodes are then computed only when ``diagnosis`` is called.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FeasibleNodes:
         return local and not any(column.errors for column in self._results.columns.values())
 
     def _run_filters(self) -> None:
-        """Filter after filter, each on the nodes that those before accepted."""
+        """Filter after filter, each on the nodes that the filters before it accepted."""
         self._diagnosis = diagnosis = Diagnosis(self._snapshot.node_count)
         remaining = self._snapshot.columns.exists[: self._snapshot.size].copy()
         self._reject_other_nodes(remaining, diagnosis)

@@ -20,7 +20,7 @@ from berth.framework.status import SUCCESS, Status
 
 @dataclass(slots=True)
 class PreFiltered:
-    """The outcome of PreFilter: ``rejection`` for all nodes, or what is left to filter.
+    """The outcome of PreFilter: ``rejection`` of all nodes, or the nodes that remain to be filtered.
 
     ``nodes`` are the only nodes that can be feasible, by the plugins in ``restricting``; None when all can.
     """
@@ -32,7 +32,7 @@ class PreFiltered:
     rejection: Status | None = None
 
     def add(self, plugin: str, answer: PreFilterResult) -> None:
-        """Combine one plugin's answer with those before."""
+        """Combine one plugin's answer with the earlier ones."""
         if answer.status.is_skip:
             self.skipped.add(plugin)
         elif not answer.status.is_success:

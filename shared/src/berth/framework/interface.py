@@ -18,7 +18,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 
 Guarantees:
 - A rejection is a Status. An exception is a bug: the cycle ends in an error that names the plugin; the service goes on.
-- A plugin does no I/O. It reads the Snapshot, and what it wants done outside is part of its answer.
+- A plugin does no I/O. It reads the Snapshot; the writes that it needs are part of its answer.
 - The Snapshot does not change during a cycle, except before AddPod and RemovePod.
 - The filters of a profile run in its order, and the first that rejects a node gives its reasons.
 - Skip from PreFilter leaves the plugin's Filter out, Skip from PreScore its Score.
@@ -71,15 +71,15 @@ class Reads(Flag):
     """
 
     SPEC = 0
-    """Nothing but the pod's spec and the node's name."""
+    """Only the pod's spec and the node's name."""
     NODE = auto()
     """The row's node object: labels, annotations, creation time, spec and status."""
     PODS = auto()
-    """The pods placed on that very row: sums, counts, ports."""
+    """The pods placed on the row: sums, counts, ports."""
     ANYTHING = auto()
     """More than that: the pod's labels or name, other rows, objects of other kinds, live data. Never cached.
 
-    So is the time, which a plugin takes from ``Snapshot.live.now`` (Unix seconds; 0 in ``berth simulate``).
+    This includes the time, which a plugin reads from ``Snapshot.live.now`` (Unix seconds; 0 in ``berth simulate``).
     """
 
 
@@ -123,11 +123,11 @@ class Plugin(ABC):
 
 
 class PreEnqueuePlugin(Plugin):
-    """May a pod enter the queue at all?"""
+    """Decides whether a pod may enter the queue."""
 
     @abstractmethod
     def pre_enqueue(self, pod: Pod) -> Status:
-        """Success, or why the pod is not to be tried yet. It depends on the pod only."""
+        """Success, or why the pod must not be tried yet. It depends on the pod only."""
 
 
 class QueueSortPlugin(Plugin):
@@ -142,12 +142,12 @@ class EnqueueExtensions(Plugin):
     """Which events may make a pod schedulable that this plugin rejected. Without it every event requeues the pod.
 
     A queueing hint gets the pod and the object before and after (for BANDWIDTH and FACTS: None and a
-    ``LiveDataUpdate``). It matters at the points that can reject: PreEnqueue, PreFilter, Filter, Reserve, Permit.
+    ``LiveDataUpdate``). Plugins need it at the points that can reject: PreEnqueue, PreFilter, Filter, Reserve, Permit.
     """
 
     @abstractmethod
     def events(self) -> Sequence[EventHint]:
-        """Called once. A hint that raises counts as yes: a try too many beats a pod that is never retried."""
+        """Called once. A hint that raises requeues the pod: a needless attempt is better than none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class PreFilterExtensions(PreFilterPlugin):
         """``removed`` is not counted on the node any more."""
 
     def refused_without(self, state: CycleState, pod: Pod, nodes: Nodes, removed: RemovedPods) -> Verdicts | None:
-        """What Filter would answer for each node if these pods were removed from that node only.
+        """What Filter would return for each node if these pods were removed from that node only.
 
         It may accept a node that Filter rejects, but never the reverse. None (the default): each node must be tried.
         """
@@ -191,7 +191,7 @@ class PreFilterExtensions(PreFilterPlugin):
 
 
 class FilterPlugin(Plugin):
-    """Can the pod run on a node?"""
+    """Decides whether the pod can run on a node."""
 
     @abstractmethod
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
@@ -296,7 +296,7 @@ class PostFilterPlugin(Plugin):
     def post_filter(
         self, state: CycleState, pod: Pod, snapshot: Snapshot, diagnosis: Diagnosis, dry_run: DryRun
     ) -> PostFilterResult:
-        """``diagnosis`` says why each node was rejected; ``dry_run`` evaluates evictions."""
+        """``diagnosis`` has the reason for each rejected node; ``dry_run`` evaluates evictions."""
 
     def confirm(self, pod: Pod, node: str, dry_run: DryRun) -> Nomination | None:
         """Called by the binder before it evicts: the victims on this node by the binder's own cache.
@@ -319,7 +319,7 @@ class PreScorePlugin(Plugin):
 
 
 class ScorePlugin(Plugin):
-    """How good is a node? The larger the better. ``packs``: it prefers nodes with more pods on them."""
+    """Scores a node; larger is better. ``packs``: it prefers nodes with more pods on them."""
 
     packs: bool = False
 
@@ -348,7 +348,7 @@ class SpreadingPlugin(ScorePlugin):
     """A Score that keeps pods of one kind apart: only pods of that kind change a node's score.
 
     Where its weight is more than 100 times that of all other scores together, candidates carry the number of these
-    pods, and the binder takes the node that has the fewest by then. The score must depend on ``counted_pods`` only.
+    pods, and the binder takes the node that then has the fewest. The score must depend on ``counted_pods`` only.
     """
 
     @abstractmethod
@@ -357,11 +357,11 @@ class SpreadingPlugin(ScorePlugin):
 
 
 class ExplainingPlugin(ScorePlugin):
-    """A Score that explains itself: it adds a line to each of the best nodes."""
+    """A Score that adds a line of explanation to each of the best nodes."""
 
     @abstractmethod
     def explain(self, state: CycleState, pod: Pod, node: NodeInfo) -> str:
-        """How the score came about; called after NormalizeScore for the few nodes in the ranking."""
+        """How the score was computed; called after NormalizeScore for the few nodes in the ranking."""
 
 
 class ReservePlugin(Plugin):
@@ -385,7 +385,7 @@ class Permission:
 
 
 class PermitPlugin(Plugin):
-    """May the pod be bound now? Called by the binder after Reserve."""
+    """Decides whether the pod may be bound now. Called by the binder after Reserve."""
 
     @abstractmethod
     def permit(self, state: CycleState, pod: Pod, node: str) -> Permission:
@@ -394,7 +394,7 @@ class PermitPlugin(Plugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimName:
-    """A PersistentVolumeClaim. The uid tells it from a later claim of the same name."""
+    """A PersistentVolumeClaim. The uid distinguishes it from a later claim of the same name."""
 
     namespace: str
     name: str
@@ -421,7 +421,7 @@ Write = KeepVolume | SelectNode
 
 
 class PreBindPlugin(Plugin):
-    """What must be done before the Binding. Called by the binder after Permit.
+    """Work that must be done before the Binding. Called by the binder after Permit.
 
     ``wait_seconds`` is how long it may return WAIT; after that the pod is rejected with ``too_late``.
     """
@@ -444,7 +444,7 @@ class PreBindPlugin(Plugin):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The request that binds a pod; the binder sends it. The uid tells the pod from a later one of the same name."""
+    """The request that binds a pod; the binder sends it. The uid excludes a later pod of the same name."""
 
     namespace: str
     name: str

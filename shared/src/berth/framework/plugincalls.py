@@ -45,7 +45,7 @@ Clock = Callable[[], float]
 
 
 class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
-    """A plugin raised, answered in a wrong form, or answered ERROR. The text names it."""
+    """A plugin raised, returned a value of the wrong type or range, or returned ERROR. The text names the plugin."""
 
 
 class OutOfTime(BaseException):
@@ -67,7 +67,7 @@ def call(plugin: Plugin, point: str, method: Callable[P, R], kind: type[R], /, *
 
 
 def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
-    """Run work that calls a plugin, many times maybe, within the plugin's time limit if it has one.
+    """Run work that calls a plugin, once or many times, within the plugin's time limit if it has one.
 
     Raises:
         PluginFailure: it took too long.
@@ -116,7 +116,7 @@ def run_filter(plugin: FilterPlugin, state: CycleState, pod: Pod, node: NodeInfo
 
 
 def run_filter_on_all(plugin: FilterPlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-    """One verdict a node; rows without a node get success, which nothing reads."""
+    """One verdict a node; rows without a node get success, which is ignored."""
     if isinstance(plugin, VectorFilterPlugin):
         verdicts = call(plugin, "Filter", plugin.filter_all, Verdicts, state, pod, nodes)
         return _checked_verdicts(plugin, verdicts, len(nodes))
@@ -150,7 +150,7 @@ def run_score(plugin: ScorePlugin, state: CycleState, pod: Pod, node: NodeInfo) 
 
 
 def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
-    """One raw score a node; rows without a node get 0, which nothing reads."""
+    """One raw score a node; rows without a node get 0, which is ignored."""
     if isinstance(plugin, VectorScorePlugin):
         scores = call(plugin, "Score", plugin.score_all, np.ndarray, state, pod, nodes)
         return _checked_scores(plugin, scores, len(nodes))
@@ -197,11 +197,11 @@ class Duration:
 
 
 class Timing:
-    """How long the extension points and plugins of one cycle took. The clock is handed in.
+    """How long the extension points and plugins of one cycle took, by the given clock.
 
     ``points``: by extension point, all plugins together. ``plugins``: by plugin and extension point, all calls of the
     cycle together; filled in for a profile that has this timing (``Profile.time_plugins``). A plugin whose answers were
-    cached was not called, and is not in it.
+    cached was not called, and is not included.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -212,21 +212,21 @@ class Timing:
         self._since = 0.0
 
     def begin(self, point: str) -> None:
-        """The plugins of this point are called from here on."""
+        """Start timing the plugins of this point."""
         self._point, self._since = point, self.clock()
 
     def end(self, code: Code = Code.SUCCESS) -> None:
-        """All plugins of the point have been called."""
+        """Stop timing: all plugins of the point have been called."""
         self.points[self._point] = Duration(self.clock() - self._since, code)
         self._point = ""
 
     def fail(self) -> None:
-        """The cycle has ended in an error, at whatever point it was."""
+        """End the current point, if there is one, with an error."""
         if self._point:
             self.end(Code.ERROR)
 
     def record(self, plugin: str, point: str, seconds: float, code: Code) -> None:
-        """Add one call. Of several calls one success makes the code a success, and an error makes it an error."""
+        """Add one call. Once a call has succeeded, only an error changes the code."""
         before = self.plugins.get((plugin, point))
         if before is not None:
             seconds += before.seconds

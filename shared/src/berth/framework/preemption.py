@@ -1,4 +1,4 @@
-"""PostFilter: what can be done when no node is feasible, and the check of it in the binder before it is done.
+"""PostFilter: finds pods to evict when no node is feasible. The binder checks them again before it evicts.
 
 The dry run that PostFilter plugins get runs the cycle's filters as if some pods were removed from a node.
 """
@@ -49,7 +49,7 @@ def post_filter(  # noqa: PLR0913 - the parts of one cycle
 ) -> PostFilterResult:
     """Run the PostFilter plugins up to the first nomination; all messages are joined.
 
-    Without any PostFilter plugin nothing can be done, and a nomination of the pod is cleared.
+    Without any PostFilter plugin, a nomination of the pod is cleared.
 
     Raises:
         PluginFailure: a plugin failed.
@@ -184,7 +184,7 @@ class FilterDryRun:
         return nominated_pods(self.pod, self.snapshot)
 
     def _verdicts(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts | None:
-        """What a filter answers for all rows at once; None where each row has to be tried by itself."""
+        """What a filter answers for all rows at once; None where each row must be filtered by itself."""
         if _sums_only(plugin):
             nodes = NodesWithoutPods(self.snapshot, rows, removed)
             return run_filter_on_all(plugin, self._found.state, self.pod, nodes)
@@ -194,7 +194,7 @@ class FilterDryRun:
         return Verdicts(column.codes[rows], tuple(column.statuses))
 
     def _certain_rejections(self, plugin: FilterPlugin, rows: RowIndex, removed: RemovedPods) -> Verdicts:
-        """What another filter certainly rejects; it may reject more."""
+        """What any other filter certainly rejects; it may reject more."""
         if isinstance(plugin, PreFilterExtensions):
             nodes = Nodes(self.snapshot, rows)
             verdicts = run_refused_without(plugin, self._found.state, self.pod, nodes, removed)

@@ -2,7 +2,7 @@
 
 It also has ``percentageOfNodesToScore``: how many feasible nodes are enough, and which they are. Filters run on all
 nodes at once, which costs less than stopping early; the percentage saves scoring. Which nodes are scored is as if they
-had been filtered one after another, beginning where the last pod's search ended, so that all nodes have their turn.
+had been filtered one after another, beginning where the last pod's search ended, so that every node is scored in turn.
 """
 
 # Extension points are abstract; their types are compared here, never instantiated.
@@ -49,7 +49,7 @@ from berth.framework.interface import (
 )
 
 MIN_FEASIBLE_NODES: Final = 100
-"""As kube-scheduler's minFeasibleNodesToFind: a choice among fewer nodes is no choice."""
+"""As kube-scheduler's minFeasibleNodesToFind: fewer nodes leave too little choice."""
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
@@ -111,11 +111,11 @@ POINT_TYPES: Final[Mapping[Point, type[Plugin]]] = {
     Point.BIND: BindPlugin,
     Point.POST_BIND: PostBindPlugin,
 }
-"""What a plugin inherits from when it has an extension point."""
+"""By extension point, the class from which its plugins inherit."""
 
 
 REFUSING: Final = frozenset((Point.PRE_ENQUEUE, Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PERMIT))
-"""Where a plugin can reject a pod, so that its events matter."""
+"""The points at which a plugin can reject a pod, so that its events are needed."""
 
 
 RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
@@ -135,7 +135,7 @@ RUNS_IN: Final[Mapping[type[Plugin], tuple[ServiceName, ...]]] = {
     BindPlugin: (ServiceName.BINDER,),
     PostBindPlugin: (ServiceName.BINDER,),
 }
-"""The services that call each extension point, also those that no configuration file names."""
+"""The services that call each extension point, including points that no configuration file names."""
 
 
 def services_of(point: Point) -> tuple[ServiceName, ...]:
@@ -145,7 +145,7 @@ def services_of(point: Point) -> tuple[ServiceName, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightedScore:
-    """A score plugin and what its normalized score is multiplied with."""
+    """A score plugin and its weight, by which the normalized score is multiplied."""
 
     plugin: ScorePlugin
     weight: int
@@ -214,7 +214,7 @@ class Profile:
         return frozenset(p.name for p in plugins if p.is_row_local and Reads.PODS not in p.reads)
 
     def fixed_points(self, scores: Mapping[str, int]) -> int:
-        """What these plugins contribute to a node's total."""
+        """What the ``fixed_scores`` contribute to a node's total."""
         return sum(scores.get(name, 0) for name in self.fixed_scores)
 
     @property
@@ -253,7 +253,7 @@ def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[
 def build_profile(
     configuration: ProfileConfiguration, registry: Mapping[str, Factory], search: NodeSearch | None = None
 ) -> Profile:
-    """Make each plugin once, whatever number of points it has; ``search`` is shared with other profiles."""
+    """Build each plugin once, however many points it has; ``search`` is shared with other profiles."""
     lists = configuration.plugins
     names = dict.fromkeys(ref.name for point in Point for ref in lists.get(point, ()))
     plugins = {name: registry[name].build(configuration.args.get(name)) for name in names}

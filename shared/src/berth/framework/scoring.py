@@ -2,7 +2,7 @@
 
 Best first: more points, then fewer pods, then a hash that differs by pod and attempt. The pods that count for a pod
 are here too: the scorer writes their number on each candidate, and the binder compares it with its own
-(docs/protocol.md, 5, *Untouched first*). Two ways to normalize are for plugins: in proportion, and by rank.
+(docs/protocol.md, 5, *Untouched first*). Plugins can normalize in two ways: in proportion, or by rank.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def default_normalize(scores: Scores, *, reverse: bool = False) -> Scores:
 def normalize_by_rank(scores: Scores) -> Scores:
     """100 for the largest score, 99 for the next smaller one that occurs, and so on; never below 0.
 
-    For scores of which every unit counts: in proportion, 100,001 and 100,000 would be equal.
+    For scores where one unit matters: in proportion, 100,001 and 100,000 would be equal.
     """
     _, places = np.unique(scores, return_inverse=True)
     normalized: Scores = np.maximum(MAX_SCORE - (places.max(initial=0) - places), MIN_SCORE).astype(np.int64)
@@ -109,8 +109,8 @@ def score(  # noqa: PLR0913 - the parts of one cycle
 def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> RowIndex:
     """Positions in ``nodes`` of the best ``count``, best first.
 
-    Equal totals: fewer pods first if wanted, then by a hash of (uid, attempt, node): like a random order, and the same
-    in every process.
+    Equal totals: fewer pods first if wanted, then by a hash of (uid, attempt, node): the order looks random and is the
+    same in every process.
     """
     contenders = _with_most_points(totals, count)
     rows, columns = nodes.rows_at(contenders), nodes.snapshot.columns
@@ -198,10 +198,10 @@ def _around_the_last(keys: Scores, count: int) -> tuple[RowIndex, RowIndex]:
 
 
 def _last_of_best(keys: Scores, count: int) -> int:
-    """The ``count``-th largest of more than so many.
+    """The ``count``-th largest key; there are more than ``count`` keys.
 
-    The largest of each of ``count`` parts: so many are at least as large as the least of these. Mostly few are larger,
-    and only those have to be partitioned.
+    The keys are divided into ``count`` parts. The smallest of the parts' maxima is a lower bound of the result, since
+    at least ``count`` keys are as large. Usually few keys are larger, and only those have to be partitioned.
     """
     part = len(keys) // count
     bound = int(keys[: part * count].reshape(count, part).max(axis=1).min())

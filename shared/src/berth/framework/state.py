@@ -57,7 +57,7 @@ class CycleState:
             return value
         if self._shared is not None:
             return self._shared.read(key)
-        raise StateMissingError(f"reading {key.name!r}: nobody wrote it in this cycle")
+        raise StateMissingError(f"reading {key.name!r}: not written in this cycle")
 
     def find(self, key: StateKey[T]) -> T | None:
         """The stored value or None: for a plugin that a profile may enable at one of its points only."""

@@ -1,4 +1,4 @@
-"""What extension points answer: a Status for one node, Verdicts for many; and the Diagnosis of a whole cycle.
+"""What extension points return: a Status for one node, Verdicts for many; and the Diagnosis of a whole cycle.
 
 A rejection is a value; exceptions are for bugs and I/O. The messages are kube-scheduler's.
 """
@@ -79,7 +79,7 @@ class Status:
 
     @property
     def is_rejection(self) -> bool:
-        """Whether the pod does not fit, for whatever reason."""
+        """Whether the pod does not fit; evicting pods may help or not."""
         return self.code in (Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING)
 
 

@@ -20,7 +20,7 @@ ANOTHER_NODE: Final = Status.unresolvable("node(s) didn't match the requested no
 
 
 class NodeName(VectorFilterPlugin, EnqueueExtensions):
-    """Refuses every node but the one in ``spec.nodeName``, if there is one."""
+    """Rejects every node except the one in ``spec.nodeName``, if it is set."""
 
     name: ClassVar[str] = NAME
     reads = Reads.SPEC

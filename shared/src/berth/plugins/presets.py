@@ -90,7 +90,7 @@ FROM_SCRATCH: Final = Plugins(
     score=PluginSet(enabled=[PluginRef(name=freecapacity.NAME, weight=1)]),
     bind=PluginSet(enabled=[PluginRef(name=defaultbinder.NAME)]),
 )
-"""The article's scheduler written from scratch: ready nodes that fit and match the pod's affinity, the freest first.
+"""The scheduler that the article writes from scratch: ready nodes that fit and match the affinity, the freest first.
 
 Point by point, since NodeResourcesFit and NodeAffinity only filter here. Taints and cordons are ignored, as in the
 article; a pod with scheduling gates waits, since the API server would reject its Binding.

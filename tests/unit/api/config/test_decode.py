@@ -50,8 +50,7 @@ def test_what_cannot_be_read_is_said_to_be_no_yaml(text):
 
 def test_a_file_of_several_documents_is_said_to_be_one():
     sentence = (
-        "want one KubeSchedulerConfiguration, got several documents (what stands between lines of ---): keep one in "
-        "this file"
+        "want one KubeSchedulerConfiguration, got several documents (separated by lines of ---): keep one in this file"
     )
     assert problems("a: 1\n---\nb: 2\n") == [sentence]
     assert problems("---\na: 1\n") == []

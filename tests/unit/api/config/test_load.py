@@ -270,7 +270,7 @@ def test_problems_come_in_the_same_order_every_time_unknown_fields_in_the_files(
         ),
         pytest.param(
             "profiles: [{pluginConfig: [{name: Fit}, {name: Fit}]}]",
-            "profiles[0].pluginConfig[1].name: 'Fit' stands there more than once",
+            "profiles[0].pluginConfig[1].name: 'Fit' is listed more than once",
             id="arguments twice",
         ),
         pytest.param(

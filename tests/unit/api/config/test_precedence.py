@@ -163,8 +163,8 @@ def test_a_plugin_named_twice_in_one_set_is_refused():
             "{score: {enabled: [{name: Mine}, {name: Mine, weight: 2}]}, multiPoint: {enabled: [{name: A}, {name: A}]}}"
         )
     assert caught.value.problems == (
-        "profiles[0].plugins.score.enabled: 'Mine' stands there more than once",
-        "profiles[0].plugins.multiPoint.enabled: 'A' stands there more than once",
+        "profiles[0].plugins.score.enabled: 'Mine' is listed more than once",
+        "profiles[0].plugins.multiPoint.enabled: 'A' is listed more than once",
     )
 
 

@@ -14,22 +14,22 @@ PluginLists = Mapping[Point, tuple[PluginRef, ...]]
 
 
 EVERY_NODE: Final = 0
-"""The percentage of nodes to score that stands for all of them. In kube-scheduler it stands for a number that falls
-from 50 to 5 as the cluster grows; here a node costs too little to be left out."""
+"""The value of percentageOfNodesToScore that means all nodes. In kube-scheduler it means a percentage that falls from
+50 to 5 as the cluster grows. Here scoring a node costs too little to leave nodes out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElection:
-    """How leaders of watcher and binder are found."""
+    """How the leaders of watcher and binder are elected."""
 
     leader_elect: bool = True
-    """Off: this process leads at once, alone; its Lease is written for the annotations only."""
+    """Off: this process leads at once and must be the only one; its Lease is written for the annotations only."""
     lease_duration: timedelta = timedelta(seconds=15)
     """How long a standby waits after the last renewal that it saw. Shorter than a proposal (30 s)."""
     renew_deadline: timedelta = timedelta(seconds=10)
     """How long a leader that cannot renew goes on; shorter than the duration: it stops before another starts."""
     retry_period: timedelta = timedelta(seconds=2)
-    """Between two tries to take or renew."""
+    """The time between two attempts to acquire or renew the Lease."""
     resource_name: str = "berth"
     """Leases are ``<resourceName>-watcher`` and ``-binder``. v1's ``kube-scheduler`` is that scheduler's own Lease."""
     resource_namespace: str = "kube-system"
@@ -41,7 +41,7 @@ class ClientConnection:
     """How to reach the API server."""
 
     kubeconfig: str = ""
-    """Path of a kubeconfig; empty is the in-cluster account. The flag ``--kubeconfig`` beats it."""
+    """Path of a kubeconfig; empty is the in-cluster account. The flag ``--kubeconfig`` overrides it."""
     qps: float | None = None
     """Requests per second; unset, 0 or less is no limit (v1's default of 50 would mean 56 pods/s)."""
     burst: int | None = None
@@ -69,19 +69,19 @@ class KubeSchedulerConfiguration:
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
     percentage_of_nodes_to_score: int = EVERY_NODE
-    """What profiles without a number of their own have."""
+    """Used by profiles that do not set the percentage."""
     pod_initial_backoff: timedelta = timedelta(seconds=1)
     """The first back-off of a pod that could not be placed; doubled each time."""
     pod_max_backoff: timedelta = timedelta(seconds=10)
     """No back-off is longer."""
     release: str = "1.36"
-    """The release of Kubernetes whose plugins are meant: that of the preset, where it names an older one."""
+    """The release of Kubernetes whose plugins are used: the preset's, if it is an older one."""
     digest: str = ""
     """Names the configuration in messages: 12 hexadecimal digits of a hash of what was loaded."""
     converted: tuple[str, ...] = ()
-    """Sentences about what an older version of the file said in another way; ``berth config check`` prints them."""
+    """What was converted from an older version of the file, a sentence each; ``berth config check`` prints them."""
     ignored: tuple[str, ...] = ()
-    """Paths of known fields that mean nothing here; ``berth config check`` lists them."""
+    """Paths of known fields that have no effect here; ``berth config check`` lists them."""
 
     @property
     def scheduler_names(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """From text to Structs, strictly: YAML or JSON, then types, with every problem and not only the first.
 
 ``Problems`` collects sentences of the form ``path: expectation, got value``. A value that cannot be read is left at its
-default, so that the rest of the file is still checked. A repeated key is a problem too: PyYAML would let the last one
-win, and half a file could be lost silently.
+default, so that the rest of the file is still checked. A repeated key is a problem too: PyYAML would use only
+the last one, and half a file could be lost silently.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ms|us|µs|ns|h|m|s)")
 
 _NEAR: Final = 0.75
-"""How alike two names must be, of 1, for one to be taken as a misspelling of the other."""
+"""The least similarity, 0..1, at which a name counts as a misspelling of another."""
 
 _WORDS: Final = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class Problems(list[str]):
-    """What is wrong with a file, a sentence each, in the order of the file."""
+    """The problems of a file, a sentence each, in the order of the file."""
 
     def add(self, path: str, expectation: str, got: object) -> None:
         """``path: want expectation, got value``."""
@@ -150,7 +150,7 @@ def _show(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line that a person can read
 
 
-SEVERAL: Final = f"want one {KIND}, got several documents (what stands between lines of ---): keep one in this file"
+SEVERAL: Final = f"want one {KIND}, got several documents (separated by lines of ---): keep one in this file"
 
 
 def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
@@ -176,7 +176,7 @@ def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
 
 
 def _repeated(node: yaml.Node | None, path: str, seen: set[int]) -> Iterator[str]:
-    """Every key that stands more than once in its mapping; what an alias repeats is looked at once."""
+    """Every key that occurs more than once in its mapping; a node with aliases is checked once."""
     if id(node) in seen:
         return
     seen.add(id(node))

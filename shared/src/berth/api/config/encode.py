@@ -1,7 +1,7 @@
 """A configuration written as a file again, with every default: what ``berth config show`` prints.
 
-Read again, it gives the same plugins, arguments and settings, whatever preset it then starts from: each extension point
-disables everything (``"*"``) and enables what it runs.
+Loaded again, it gives the same plugins, arguments and settings with any preset: each extension point disables
+everything (``"*"``) and enables what it runs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _profile(profile: ProfileConfiguration) -> dict[str, Any]:
 
 
 def _ref(ref: PluginRef, point: Point) -> dict[str, Any]:
-    """Weight absent or 0 is 1; elsewhere than at score it means nothing."""
+    """A weight that is absent or 0 is 1; it has an effect at score only."""
     return {"name": ref.name, "weight": ref.weight or 1} if point is Point.SCORE else {"name": ref.name}
 
 

@@ -35,7 +35,7 @@ from berth.api.errors import BerthError
 _IGNORED = ("parallelism", "enableProfiling", "enableContentionProfiling", "delayCacheUntilActive")
 _IGNORED_CONNECTION = ("acceptContentTypes", "contentType")
 _JITTER = 1.2
-"""Retries come up to so much later than the period says (client-go), and must still come before the deadline."""
+"""The factor by which client-go may lengthen the retry period; a retry must still come before the deadline."""
 
 
 class ConfigurationError(BerthError):
@@ -47,7 +47,7 @@ class ConfigurationError(BerthError):
 
 
 def default_configuration(known: Mapping[str, KnownPlugin], preset: Plugins) -> KubeSchedulerConfiguration:
-    """What holds without a file: one profile, schedulerName ``berth``, the preset's plugins."""
+    """The configuration without a file: one profile, schedulerName ``berth``, the preset's plugins."""
     return load(f"apiVersion: {API_VERSION}\nkind: {KIND}\n", known=known, preset=preset)
 
 
@@ -121,7 +121,7 @@ def _complete(
 
 
 def _digest(document: dict[str, object], preset: Plugins) -> str:
-    """Two files that say the same have the same digest, whatever their layout."""
+    """Files of equal content have equal digests, whatever their layout."""
     return hashlib.sha256(msgspec.json.encode((document, preset), order="deterministic")).hexdigest()[:12]
 
 
@@ -137,7 +137,7 @@ def _ignored(file: File, known: Mapping[str, KnownPlugin]) -> tuple[str, ...]:
 
 
 def _of_profile(profile: FileProfile, index: int, known: Mapping[str, KnownPlugin]) -> Iterator[str]:
-    """What is disabled that is not there."""
+    """Disabled plugins of kube-scheduler that berth does not have."""
     sets = {**{str(point): profile.plugins.at(point) for point in Point}, "multiPoint": profile.plugins.multi_point}
     for place, chosen in sets.items():
         for number, ref in enumerate(chosen.disabled or ()):
@@ -161,7 +161,7 @@ def _leader_election(given: FileLeaderElection, problems: Problems) -> LeaderEle
 
 
 def _check_election(made: LeaderElection, lock: str | None, problems: Problems) -> None:
-    """Without election nothing of it counts, as in kube-scheduler."""
+    """Without election, its settings are not checked, as in kube-scheduler."""
     if lock not in (None, "", "leases"):
         problems.add("leaderElection.resourceLock", "'leases'", lock)
     if made.renew_deadline >= made.lease_duration:

@@ -32,7 +32,7 @@ _MAX_WEIGHT: Final = (1 << 31) - 1
 
 
 class KnownPlugin(Protocol):
-    """What loading must know of a plugin; the factories of the registry have this form."""
+    """What loading needs of a plugin; the factories of the registry have this form."""
 
     @property
     def points(self) -> Collection[Point]:
@@ -130,7 +130,7 @@ def _check_disabled_and_repeated(
 ) -> None:
     enabled = [ref.name for ref in chosen.enabled or ()]
     for name in sorted({name for name in enabled if enabled.count(name) > 1}):
-        problems.append(f"{path}.enabled: {name!r} stands there more than once")
+        problems.append(f"{path}.enabled: {name!r} is listed more than once")
     for index, ref in enumerate(chosen.disabled or ()):
         if ref.name not in (EVERYTHING, *NOT_HERE) and ref.name not in known:
             problems.append(names.refusal(f"{path}.disabled[{index}].name", ref.name))
@@ -170,7 +170,7 @@ def merge_set(preset: PluginSet, custom: PluginSet) -> tuple[PluginRef, ...]:
 
 
 def expand(preset: Plugins, custom: Plugins, points_of: Mapping[str, Collection[Point]]) -> PluginLists:
-    """The list of each extension point. ``points_of`` says which points a plugin implements."""
+    """The list of each extension point. ``points_of``: which points each plugin implements."""
     everywhere = merge_set(preset.multi_point, custom.multi_point)
     return {point: _at(point, preset.at(point), custom.at(point), everywhere, points_of) for point in Point}
 
@@ -216,7 +216,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
     for index, config in enumerate(given.plugin_config or ()):
         place = f"{path}[{index}]"
         if config.name in made:
-            problems.append(f"{place}.name: {config.name!r} stands there more than once")
+            problems.append(f"{place}.name: {config.name!r} is listed more than once")
         elif not names.allows(config.name):
             problems.append(names.refusal(f"{place}.name", config.name))
         else:
@@ -235,7 +235,7 @@ def _args(  # noqa: PLR0913, PLR0917 - what is given, where, what it is checked 
 def _read_args(
     given: dict[str, object], name: str, path: str, plugin: KnownPlugin, problems: Problems
 ) -> object | None:
-    """The fields apiVersion and kind may stand in the arguments, as kube-scheduler's files have them."""
+    """The arguments may have the fields apiVersion and kind, as kube-scheduler's files have them."""
     fields = {key: value for key, value in given.items() if key not in ("apiVersion", "kind")}
     if plugin.args_type is None:
         problems.extend(f"{path}.{key}: unknown field, {name!r} takes no arguments" for key in fields)
@@ -257,7 +257,7 @@ def _check_args_identity(given: dict[str, object], name: str, path: str, problem
 
 
 class NamedPlugin(Protocol):
-    """What must be known of a plugin to check its name."""
+    """What the check of a plugin's name needs."""
 
     @property
     def only_in_presets(self) -> bool:
@@ -281,7 +281,7 @@ class PluginNames:
     def allows_at(self, ref: PluginRef, place: str, written: PluginSet) -> bool:
         """Whether this set of an extension point, or of multiPoint, may name the plugin.
 
-        One that is gone from v1 may stand in a list that is written out whole (what ``berth config show`` prints), as
+        One that is gone from v1 may be in a list that is written out whole (what ``berth config show`` prints), as
         the preset has it there.
         """
         return self.allows(ref.name) or (

@@ -19,7 +19,7 @@ KIND: Final = "KubeSchedulerConfiguration"
 
 
 class Point(StrEnum):
-    """The extension points, in the order in which a pod meets them, under the names that the file has."""
+    """The extension points, in the order in which they run for a pod, under their names in the file."""
 
     PRE_ENQUEUE = "preEnqueue"
     QUEUE_SORT = "queueSort"

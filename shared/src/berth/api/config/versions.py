@@ -19,12 +19,12 @@ COMPONENT: Final = "componentconfig/v1alpha1"
 OLD: Final = (BETA3, *(f"{API_GROUP}/{name}" for name in ("v1beta2", "v1beta1", "v1alpha2")), ALPHA1, COMPONENT)
 
 DROPPED: Final[Mapping[str, str]] = {
-    "healthzBindAddress": "left out: the flag --health-port says where /livez and /readyz are",
-    "metricsBindAddress": "left out: the flag --health-port says where /metrics is",
-    "port": "left out: the flag --health-port says where /metrics is",
-    "address": "left out: the flag --health-port says where /metrics is",
+    "healthzBindAddress": "left out: the flag --health-port sets the port of /livez and /readyz",
+    "metricsBindAddress": "left out: the flag --health-port sets the port of /metrics",
+    "port": "left out: the flag --health-port sets the port of /metrics",
+    "address": "left out: the flag --health-port sets the port of /metrics",
 }
-"""Top-level fields that are dropped: they have no influence on where pods are placed."""
+"""Top-level fields that are dropped: they do not affect where pods are placed."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "algorithmProvider": "not part of v1; start with --algorithm-provider=NAME instead",
@@ -36,14 +36,14 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     "failureDomains": "not part of v1; write topologyKey at each affinity term of the pods",
 }
-"""Top-level fields that influence where pods are placed, and that v1 has elsewhere."""
+"""Top-level fields that affect where pods are placed; v1 has them elsewhere."""
 
 _FIT: Final = "write NodeResourcesFit with the args scoringStrategy: {{type: {}}}"
 GONE_PLUGINS: Final[Mapping[str, str]] = {
     "NodeResourcesLeastAllocated": _FIT.format("LeastAllocated"),
     "NodeResourcesMostAllocated": _FIT.format("MostAllocated"),
     "RequestedToCapacityRatio": _FIT.format("RequestedToCapacityRatio"),
-    "NodeResourceLimits": "it is gone without a successor",
+    "NodeResourceLimits": "it was removed without a successor",
     "NodePreferAvoidPods": "write a taint of effect PreferNoSchedule on the node",
     "NodeLabel": "write NodeAffinity with the args addedAffinity, or NodeFilterLabel",
     "ServiceAffinity": "write InterPodAffinity terms into the pods",
@@ -63,7 +63,7 @@ NOT_HERE: Final = (
     "PodGroupPodsCount",
     "TopologyPlacementGenerator",
 )
-"""Plugins of kube-scheduler, of today or before, that are not here: a file may disable them, which is done anyway."""
+"""Plugins of current and older kube-schedulers that berth does not have. A file may disable them, without effect."""
 
 _MOVED_ELECTION: Final = {"lockObjectName": "resourceName", "lockObjectNamespace": "resourceNamespace"}
 _MOVED_CONNECTION: Final = {"contentType": "contentType", "kubeAPIQPS": "qps", "kubeAPIBurst": "burst"}
@@ -72,7 +72,7 @@ _OLD_LOCKS: Final = ("endpoints", "configmaps", "endpointsleases", "configmapsle
 
 @dataclass(slots=True)
 class Conversion:
-    """A file being converted to v1: the document, what was done, and the problems that its owner must solve."""
+    """A file being converted to v1: the document, what was converted, and the problems that the user must solve."""
 
     document: dict[str, Any]
     done: list[str] = field(default_factory=list)
@@ -168,7 +168,7 @@ def _plugins(plugins: object, path: str, conversion: Conversion) -> None:
 
 
 def _args(plugin_config: object) -> None:
-    """Arguments name the version of their file, which has changed."""
+    """Updates the version in the arguments: they name the version of their file."""
     for config in plugin_config if isinstance(plugin_config, list) else ():
         args = config.get("args") if isinstance(config, dict) else None
         if isinstance(args, dict) and args.get("apiVersion") in OLD:

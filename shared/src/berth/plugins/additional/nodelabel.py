@@ -109,7 +109,7 @@ class NodeScoreLabel(VectorScorePlugin, NormalizePlugin):
 
 
 def validate(args: LabelArgs, path: str) -> list[str]:
-    """A key or value that no label can have would match nothing silently."""
+    """Rejects a key or value that no label can have: it would never match, without any message."""
     return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
 
 

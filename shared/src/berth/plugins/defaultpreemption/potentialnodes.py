@@ -23,9 +23,9 @@ from berth.plugins.defaultpreemption.victims import PRIORITY_OFFSET, Cost, Disru
 
 Numbers = npt.NDArray[np.int64]
 _MAX_LEVELS: Final = 16
-"""So many priorities are distinguished; with more, a node's highest victim priority is only known as a range."""
+"""How many priorities are distinguished. With more, a node's highest victim priority is known only as a range."""
 _MAX_COUNT: Final = 32
-"""So many victims are counted; of other nodes it is only known that they need more."""
+"""Up to this many victims are counted; other nodes need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class PotentialNodes:
         """The latest possible start of the earliest-started victim of the highest priority, with the fewest victims.
 
         The other victims are then the least important ``others``: as many victims have the highest priority as are
-        among these. More victims, or more important ones, make the node worse by themselves.
+        among these. More victims, or more important ones, make the node worse in any case.
         """
         pods = self._pods
         is_highest = pods.priorities == highest[pods.positions]

@@ -72,7 +72,7 @@ class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
 
 
 class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, EnqueueExtensions):
-    """Filters by real requests, scores by requests of which cpu and memory are never 0 by omission."""
+    """Filters by real requests, scores by requests with defaults for cpu and memory."""
 
     name: ClassVar[str] = NAME
     reads = Reads.NODE | Reads.PODS
@@ -211,7 +211,7 @@ def validate(args: NodeResourcesFitArgs, path: str) -> list[str]:
 
 
 def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
-    """The names must be valid: a name that no resource can have would ignore nothing."""
+    """The names must be valid: a name that no resource can have would have no effect."""
     problems = [
         problem
         for i, name in enumerate(args.ignored_resources or ())

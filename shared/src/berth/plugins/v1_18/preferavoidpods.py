@@ -1,8 +1,8 @@
-"""NodePreferAvoidPods: avoids nodes whose annotation asks not to run the pods of a controller.
+"""NodePreferAvoidPods: avoids nodes whose annotation lists the pod's controller.
 
 Score: 0 where the node's annotation ``scheduler.alpha.kubernetes.io/preferAvoidPods`` has the pod's ReplicaSet or
-ReplicationController by kind and uid, 100 elsewhere: with the weight 10,000 that decides alone. An invalid annotation
-is ignored. As kube-scheduler 1.18's plugin of that name.
+ReplicationController by kind and uid, 100 elsewhere: with the weight 10,000 this outweighs all other scores. An invalid
+annotation is ignored. As kube-scheduler 1.18's plugin of that name.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def bind_pod_volumes(pod_volumes: PodVolumeBindings, node: str) -> tuple[Write, 
 
 
 def check_bindings(pod_volumes: PodVolumeBindings, node: NodeInfo) -> Status:
-    """Success when all claims are bound, WAIT, or a rejection when they will not be: then the pod is requeued."""
+    """Success when all claims are bound, WAIT, or a rejection when they cannot be: then the pod is requeued."""
     answers = [_check_static(claim, volume, node) for claim, volume in pod_volumes.static_bindings]
     answers += [_check_dynamic(claim, node) for claim in pod_volumes.dynamic_provisions]
     rejection = next((answer for answer in answers if answer.is_rejection), None)
