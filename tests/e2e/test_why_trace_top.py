@@ -260,4 +260,4 @@ def test_invalid_arguments_are_a_usage_error(arguments: tuple[str, ...]):
 def test_a_nats_server_without_berths_streams_is_reported(own_nats_server):
     answer = berth("top", nats=own_nats_server.address)
     assert answer.returncode == 3
-    assert "it has nothing of berth" in answer.stderr
+    assert "it has no streams of berth" in answer.stderr

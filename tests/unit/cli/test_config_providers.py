@@ -104,7 +104,7 @@ def test_what_is_shown_of_a_provider_names_its_plugins_and_how_to_read_it_again(
     (profile,) = json.loads(done.stdout)["profiles"]
     assert "EBSLimits" in names(profile["plugins"]["filter"]["enabled"])
     assert done.stderr.splitlines()[-1] == (
-        "berth: plugins here are those of an older release: a file with them is read with "
+        "berth: these plugins are of an older release: a file with them is read with "
         "--algorithm-provider=DefaultProvider"
     )
 

@@ -81,10 +81,10 @@ def test_the_runner_up_has_what_made_the_difference():
     assert lines(decided())[-1] == "runner-up: node-b with 390, 3 less (NodeResourcesFit 93 against 90)"
 
 
-def test_equal_nodes_with_equal_pods_are_decided_by_chance():
+def test_equal_nodes_with_equal_pods_are_decided_by_a_hash():
     first, second = CANDIDATES
     equal = [first, msgspec.structs.replace(second, total=393, pods=2)]
-    assert lines(decided(candidates=equal))[-1].endswith("as many pods: chance (a hash) decided")
+    assert lines(decided(candidates=equal))[-1].endswith("as many pods: a hash decided")
     equal[1] = msgspec.structs.replace(second, total=393)
     assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well, and 3 pods"
 

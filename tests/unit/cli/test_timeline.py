@@ -155,16 +155,16 @@ def test_an_unreadable_message_is_printed_as_it_is():
 @pytest.mark.parametrize(
     ("reason", "message", "sentence"),
     [
-        (Reason.NO_CANDIDATE, "", "none of the best nodes had room any more when it was to be bound"),
+        (Reason.NO_CANDIDATE, "", "none of the best nodes was feasible any more at binding"),
         (
             Reason.VOLUMES,
             "pv 'a' is b's",
-            "a volume or a claim of the pod was changed meanwhile: pv 'a' is b's",
+            "a volume or a claim of the pod changed after the ranking: pv 'a' is b's",
         ),
         (
             Reason.VICTIMS,
             "the same in the binder's words",
-            "the pods on that node have changed since it was ranked: others would have to be evicted, or none",
+            "the pods on that node changed after the ranking, and so did the victims",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""What a person types: the berth command."""
+"""The berth command."""

@@ -1,4 +1,4 @@
-"""Why a pod is on its node, or on none: its last Decision, or a cycle that ran just now, for people and as JSON."""
+"""Explains a pod's placement from its last Decision, or from a cycle that ran just now, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BECAME = {
 
 
 def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[RenderableType]:
-    """The Decision for people: what, when, the best nodes, or which plugins rejected the others."""
+    """The Decision as text: outcome, times, the best nodes, and the plugins that rejected the others."""
     decision = decided.decision
     yield headline(decided)
     yield indented(_when(decided))
@@ -129,7 +129,7 @@ def _view(age: float) -> str:
 
 
 def _choice(decision: Decision) -> str:
-    """The runner-up of the chosen node, or why the first one was not chosen."""
+    """The runner-up of the chosen node, or the reason why the first one was not chosen."""
     names = [candidate.node for candidate in decision.candidates]
     if decision.outcome is not Outcome.BOUND or decision.node not in names:
         return ""
@@ -143,7 +143,7 @@ def _choice(decision: Decision) -> str:
 def _runner_up(candidates: Sequence[Candidate]) -> str:
     first, second, *_ = candidates
     if first.total == second.total:
-        equal = "as many pods: chance (a hash) decided" if first.pods == second.pods else f"{second.pods} pods"
+        equal = "as many pods: a hash decided" if first.pods == second.pods else f"{second.pods} pods"
         return f"runner-up: {second.node} with {second.total} as well, and {equal}"
     better = ", ".join(_advantages(first, second))
     return f"runner-up: {second.node} with {second.total}, {first.total - second.total} less ({better})"
@@ -162,7 +162,7 @@ def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
 
 
 def decision_json(decided: ExplainedDecision, weights: Weights) -> dict[str, object]:
-    """The Decision for programs, with its age and with scores without their weights."""
+    """The Decision as JSON, with its age and with scores without their weights."""
     decision = decided.decision
     return {
         "pod": f"{decision.namespace}/{decision.pod}",
@@ -211,9 +211,9 @@ class RankedNow:
 
     Attributes:
         node: the node of the pod in the mirror; empty when it has none.
-        found_in: where the pod was read.
-        view_age_seconds: since when the mirror is confirmed; ``None`` without a watermark.
-        in_flight: how many pods are ranked and not yet bound; the cycle does not count them.
+        found_in: where the pod was found.
+        view_age_seconds: seconds since the mirror was confirmed; ``None`` without a watermark.
+        in_flight: the number of ranked pods that are not bound yet; the cycle does not count them.
         gated: the Status of PreEnqueue.
         config: digest of the configuration of this cycle.
         services_config: digest of the configuration of the services.
@@ -232,7 +232,7 @@ class RankedNow:
 
 
 def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
-    """For people: every node with its scores, or with the plugin that rejected it."""
+    """As text: every node with its scores, or with the plugin that rejected it."""
     ranking, metadata = now.every.ranking, now.pod.metadata
     yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append(_headline_now(now), style="not bold")
     yield indented(_mirror_line(now))
@@ -286,7 +286,7 @@ def rejections_of(rejected: Mapping[str, Status]) -> list[Rejection]:
 
 
 def rejected_nodes_table(rejected: Mapping[str, Status]) -> Table:
-    """A line a node: the plugin that rejected it, and why."""
+    """A line a node: the plugin that rejected it, and its reasons."""
     table = new_table("REJECTED", "PLUGIN", "REASON")
     for node, status in sorted(rejected.items()):
         table.add_row(*map(plain, (node, status.plugin, ", ".join(status.reasons))))
@@ -321,7 +321,7 @@ def _refused_json(rejected: Mapping[str, Status]) -> Iterable[dict[str, object]]
 
 
 def gated_lines(pod: Pod, status: Status) -> Text:
-    """For people: the plugin that gates the pod, and its reasons."""
+    """As text: the plugin that gates the pod, and its reasons."""
     metadata = pod.metadata
     name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
     return name.append(f"is gated and not scheduled: {gate_text(status)}", style="yellow not bold")
@@ -384,7 +384,7 @@ def _heading(plugin: str) -> str:
 
 
 def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
-    """A node with its scores for programs."""
+    """A node with its scores, as JSON."""
     return {
         "node": candidate.node,
         "total": candidate.total,
@@ -399,7 +399,7 @@ def _scored(points: int, weight: int | None) -> dict[str, int | None]:
 
 
 def rejections_table(rejections: Iterable[Rejection]) -> Table:
-    """How many nodes were rejected, by which plugin, why, and some of their names."""
+    """The number of rejected nodes by plugin and reason, with some of their names."""
     table = new_table("NODES", "PLUGIN", "REASON", "FOR EXAMPLE", numbers=("NODES",))
     for rejection in rejections:
         cells = (str(rejection.nodes), rejection.plugin, rejection.reason, ", ".join(rejection.examples))

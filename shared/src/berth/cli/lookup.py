@@ -1,4 +1,4 @@
-"""What the bus and the API server hold about one pod: its last Decision, evictions, and the pod itself."""
+"""Finds one pod on the bus and the API server: its last Decision, its eviction, and the pod itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
 
 LOOK_BACK: Final = 20_000
-"""How many Decisions, of all pods, are searched for the one that evicted a pod: one or two seconds."""
+"""How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
 _POD: Final = msgspec.json.Decoder(Pod)
 
 
@@ -60,7 +60,7 @@ async def last_decision(session: Session, name: PodName) -> ExplainedDecision:
     """The pod's last Decision.
 
     Raises:
-        NotFoundError: there is none; the text has the stage in which the pod is, if it is on the bus.
+        NotFoundError: there is none; the text has the pod's stage, if it is on the bus.
         DecodeError: it cannot be decoded.
     """
     stored = await session.last(DECISIONS, name.filter("decision"))
@@ -81,10 +81,10 @@ async def _stage_of(session: Session, name: PodName) -> str:
         stored = await session.last(stream, name.filter(stage))
         if stored is not None:
             since = ago(stored.time, (await session.state(stream)).now)
-            return f"there is none yet: it waits {waits}, asked for {since}"
+            return f"there is none yet: it waits {waits}, published {since}"
     return (
-        "there is none, and nothing on the bus waits (Decisions are kept for an hour; is it a pod for berth? Is it "
-        "gated? Then name the cluster with --kubeconfig)"
+        "there is none, and no message of the pod is on the bus (Decisions are kept for an hour; a gated pod has "
+        "none: name the cluster with --kubeconfig)"
     )
 
 
@@ -132,7 +132,7 @@ async def _last(
 
 
 async def _preempting(session: Session, subject: str, after: int) -> AsyncIterator[tuple[datetime, Decision]]:
-    """The Decisions that preempt; the outcome is in a header, so that the others need not be decoded."""
+    """The Decisions that preempt; the others are not decoded, since the outcome is in a header."""
     async for stored in session.scan(DECISIONS, subject, after=after):
         if stored.headers.get(OUTCOME) == Outcome.PREEMPTING:
             try:
@@ -153,8 +153,8 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     """The pod, from the API server of the kubeconfig, or from the bus.
 
     Raises:
-        NotFoundError: it is nowhere.
-        UsageError: the kubeconfig is of another cluster.
+        NotFoundError: the pod is in none of them.
+        UsageError: the kubeconfig is for another cluster.
         KubeconfigError, TemporaryError: the API server cannot be reached.
     """
     if kubeconfig is not None:
@@ -162,19 +162,19 @@ async def find_pod(session: Session, name: PodName, snapshot: Snapshot, kubeconf
     found = await _in_a_stream(session, name) or _in_the_mirror(snapshot, name)
     if found is None:
         raise NotFoundError(
-            f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (a pod that sleeps until "
-            "something changes, or is gated, is in the watcher only): name the cluster with --kubeconfig"
+            f"looking for pod {str(name)!r}: no message and no mirror entry on the bus has it (an unschedulable or "
+            "gated pod is in the watcher only): name the cluster with --kubeconfig"
         )
     return found
 
 
 async def get_pod_from_api(session: Session, name: PodName, kubeconfig: Path) -> Pod:
-    """The pod as the API server has it. Raises as :func:`find_pod`."""
+    """The pod from the API server. Raises as :func:`find_pod`."""
     async with await KubeClient.connect(kubeconfig, user_agent="berth-why") as client:
         served = await read_served_cluster(session)
         if served and served != await read_cluster_id(client):
             raise UsageError(
-                f"asking for pod {str(name)!r}: NATS serves another cluster than {str(kubeconfig)!r} names"
+                f"asking for pod {str(name)!r}: NATS serves another cluster than that of {str(kubeconfig)!r}"
             )
         pod = await get_pod(client, name.namespace, name.name)
     if pod is None:

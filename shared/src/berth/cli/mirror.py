@@ -1,4 +1,4 @@
-"""The cluster as the buckets of the bus hold it: read to their end, then kept up to date."""
+"""The mirror of the cluster from the buckets of the bus: read completely, then kept up to date."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class MirrorReader:
 async def open_mirror(
     session: Session, *, sources: Collection[LiveSource] = (), also: Collection[str] = ()
 ) -> AsyncIterator[MirrorReader]:
-    """The mirror, complete on entering and kept up to date inside; ``also`` are further buckets to read."""
+    """The mirror: complete when the block starts, then kept up to date; ``also`` are further buckets to read."""
     mirror = MirrorReader(sources)
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())

@@ -1,4 +1,4 @@
-"""What commands share: the output format, the address of NATS, names of pods, and how a command ends.
+"""Shared by the commands: the output format, the address of NATS, names of pods, errors and exit codes.
 
 An error that berth raises on purpose is one line on standard error and an exit code (docs/design.md, 7).
 """
@@ -46,7 +46,7 @@ NatsUrl = Annotated[
 
 
 class NotFoundError(BerthError):
-    """There is no such pod or message; the command ends with 1."""
+    """There is no such pod or message; the exit code is 1."""
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]
     Raises:
         UsageError: the address, or a setting in ``BERTH_NATS_*``, cannot be used.
         BusLostError: NATS does not answer.
-        MissingError: nothing of berth is on this NATS.
+        MissingError: this NATS has no streams of berth.
     """
     try:
         session = await connect_bus(nats, name=f"berth-{name}")
@@ -64,7 +64,7 @@ async def open_session(nats: str | None, *, name: str) -> AsyncIterator[Session]
         raise BusLostError(f"{exc}: start `berth up`, or name the server with --nats") from exc
     try:
         if not session.bus_id:
-            raise MissingError("reading NATS: it has nothing of berth: start `berth up`, or run `berth bus apply`")
+            raise MissingError("reading NATS: it has no streams of berth: start `berth up`, or run `berth bus apply`")
         yield session
     finally:
         await session.close()

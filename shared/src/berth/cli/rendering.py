@@ -1,6 +1,6 @@
 """Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
 
-Results go to standard output; what happens meanwhile goes to standard error.
+Results go to standard output, progress and errors to standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDE: Final = 240
 
 
 def print_line(line: str) -> None:
-    """One line on standard output, flushed: a program may wait for it."""
+    """One line on standard output, flushed, because a program may wait for it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -72,18 +72,18 @@ def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text that is printed as it is, also where it looks like markup."""
+    """Text that is printed unchanged, also where it looks like markup."""
     return Text(text, style=style)
 
 
 def indented(text: str, style: str = "") -> Padding:
-    """Text below the line that it belongs to, indented also where it is wrapped."""
+    """Indented text, also in its wrapped lines."""
     return Padding(plain(text, style), (0, 0, 0, 2))
 
 
 CURRENT_WITHIN: Final = timedelta(seconds=35)
-"""A mirror whose oldest watermark is younger than this is current: of a kind that does not change, the watch sends a
-bookmark only once in 20 to 30 s."""
+"""A mirror is current if its oldest watermark is younger than this: for a kind without changes, the watch sends a
+bookmark only every 20 to 30 s."""
 
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _IDENTITY: Final = re.compile(f"(?P<host>.+)_{_UUID}(?:_(?P<name>.+))?")
@@ -131,7 +131,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def is_current(age: float) -> bool:
-    """Whether a mirror confirmed so many seconds ago has the newest state."""
+    """Whether a mirror that was confirmed so many seconds ago is current."""
     return age <= CURRENT_WITHIN.total_seconds()
 
 

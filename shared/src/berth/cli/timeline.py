@@ -1,6 +1,6 @@
-"""The messages of one pod in order of time: as tables for people and as JSON.
+"""The messages of one pod in order of time, as text and as JSON.
 
-A message that is gone from its stream is recalled from the pod's Decision, which repeats most of it.
+A message that was deleted from its stream is restored from the pod's Decision, which has most of it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ OUTCOME_STYLES: Mapping[Outcome, str] = {
     Outcome.ERROR: "red",
 }
 _REASONS: Mapping[Reason, str] = {
-    Reason.STALE: "each of the best nodes got other pods after it was ranked",
-    Reason.NO_CANDIDATE: "none of the best nodes had room any more when it was to be bound",
-    Reason.CHANGED: "it was changed since it was ranked, or was gated",
-    Reason.PROPOSALS: "pods that are not bound yet are proposed for the same room",
-    Reason.VICTIMS: "the pods on that node have changed since it was ranked: others would have to be evicted, or none",
-    Reason.VOLUMES: "a volume or a claim of the pod was changed meanwhile",
+    Reason.STALE: "each of the best nodes got other pods after the ranking",
+    Reason.NO_CANDIDATE: "none of the best nodes was feasible any more at binding",
+    Reason.CHANGED: "it was changed or gated after the ranking",
+    Reason.PROPOSALS: "proposals for pods that are not bound yet use the same resources",
+    Reason.VICTIMS: "the pods on that node changed after the ranking, and so did the victims",
+    Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
 }
-"""The reasons of a conflict, in plain words."""
+"""The text for each reason of a conflict."""
 _COMPLETE: Final = frozenset({Reason.CHANGED, Reason.VICTIMS})
 """Reasons after which the binder's message would repeat the sentence above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedMessage:
-    """A message as it was received, or as the pod's Decision recalls it; then it has no ``data``.
+    """A message as received, or restored from the pod's Decision; then it has no ``data``.
 
     ``at`` is in seconds, on the same clock for all messages of a table.
     """
@@ -88,7 +88,7 @@ class TracedMessage:
 
 
 def with_recalled(messages: Iterable[TracedMessage]) -> list[TracedMessage]:
-    """The messages in the order of time, with those that only a Decision recalls."""
+    """The messages in order of time, with those restored from a Decision."""
     received = list(messages)
     known = {(traced.stage, attempt) for traced in received if (attempt := _attempt(traced)) is not None}
     added: dict[tuple[str, str], TracedMessage] = {}
@@ -117,7 +117,7 @@ def _recalled(stage: str, at: datetime, by: TracedMessage, message: Message) -> 
 
 
 def _ranked_of(decision: Decision, pod: Pod) -> Ranked:
-    """The Ranked as far as the Decision repeats it; its rejections are those of the Decision."""
+    """The Ranked message as far as the Decision has it; the rejections are those of the Decision."""
     found = bool(decision.candidates)
     return Ranked(
         attempt=decision.attempt,
@@ -162,7 +162,7 @@ def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text
 
 
 def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, object]:
-    """One message for programs."""
+    """One message as JSON."""
     readable = _read(traced)
     return {
         "at": datetime.fromtimestamp(traced.at, UTC),
@@ -176,7 +176,7 @@ def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, ob
 
 
 def describe(traced: TracedMessage) -> Text:
-    """A message in words."""
+    """The description of a message."""
     match _read(traced):
         case Pending() as pending:
             return plain(f"attempt {short_attempt(pending.attempt)} waits for a node")
@@ -199,7 +199,7 @@ def describe(traced: TracedMessage) -> Text:
 
 
 def reason_text(decision: Decision) -> str:
-    """Why an attempt ended as it did: its reason in words, and its message."""
+    """The text for an attempt's reason, and its message."""
     if decision.reason not in set(Reason):
         return ": ".join(filter(None, (decision.reason, decision.message)))
     reason = Reason(decision.reason)

@@ -1,4 +1,4 @@
-"""``berth config``: check a configuration file, print it with its defaults, list the presets."""
+"""``berth config``: checks a configuration file, prints it with its defaults, lists the presets."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def show(
 def _read_again_with(provider: str | None, gates: str | None) -> str:
     """A hint: a file alone cannot name plugins that v1 no longer has."""
     flags = f"--algorithm-provider={provider}{f' --feature-gates={gates}' if gates else ''}"
-    return f"plugins here are those of an older release: a file with them is read with {flags}"
+    return f"these plugins are of an older release: a file with them is read with {flags}"
 
 
 def configured_for_services(
     file: Path | None, provider: str | None, gates: str | None = None
 ) -> KubeSchedulerConfiguration:
-    """As :func:`configured`, and the services accept it too."""
+    """As :func:`configured`; also checks that the services accept it."""
     configuration = configured(file, provider, gates)
     problems = problems_in_services(configuration)
     if problems:
@@ -155,7 +155,7 @@ def _refuse(file: Path | None, problems: Iterable[str]) -> NoReturn:
 
 
 def kubeconfig_of(configuration: KubeSchedulerConfiguration) -> Path | None:
-    """The kubeconfig that the file names."""
+    """The kubeconfig in the file."""
     named = configuration.client_connection.kubeconfig
     return Path(named).expanduser() if named else None
 
@@ -182,7 +182,7 @@ def providers(name: Name = None, feature_gates: Gates = None, output: Output = O
 
 
 def preset_json(of: Preset, values: GateValues) -> Mapping[str, Any]:
-    """A preset for programs, without empty points; the plugins in ``beside`` run after the others."""
+    """A preset as JSON, without empty points; the plugins in ``beside`` run after the others."""
     return {
         "release": of.release,
         "gates": _gates_of(of, values),

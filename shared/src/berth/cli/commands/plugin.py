@@ -1,4 +1,4 @@
-"""``berth plugin``: list the plugins, with where they are called and what requeues their pods; start a new one."""
+"""``berth plugin``: lists the plugins with their services and requeue events; creates the package of a new one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plugins(output: Output = OutputFormat.TABLE) -> None:
 
 @app.command("new")
 def new(
-    name: Annotated[str, typer.Argument(help="Its name in a configuration: FirstNode.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Its name in a configuration, such as FirstNode.", show_default=False)],
     folder: Annotated[Path | None, typer.Option(help="The folder to write; by default a new one here.")] = None,
 ) -> None:
     """Write a package with a plugin that scores nodes, its entry point, and a test that passes."""
@@ -81,7 +81,7 @@ def new(
 
 
 def _every() -> Iterator[PluginListing]:
-    """The plugins of today, then those of the older release that were different or are gone."""
+    """The current plugins, then those of the older release that differ or were removed."""
     today = known_plugins()
     yield from (listed_as(factory) for name, factory in today.items() if factory.name == name)
     before = known_plugins(release=OLDER)
@@ -135,5 +135,5 @@ def _wakes_on(one: PluginListing) -> str:
     if one.wakes_on is None:
         return "depends on its arguments"
     if EVERYTHING in one.wakes_on:
-        return "everything that happens"
+        return "every event"
     return "; ".join(f"{resource}: {', '.join(actions)}" for resource, actions in one.wakes_on.items())

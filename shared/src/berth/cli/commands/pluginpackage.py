@@ -1,4 +1,4 @@
-"""The files of a new plugin's package, as templates. They work unchanged, and are short enough to be read whole."""
+"""The files of a new plugin's package, as templates that work unchanged."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class PackageFiles:
 
 
 def name_problem(name: str) -> str:
-    """Why a plugin cannot have this name; empty if it can."""
+    """The error in a plugin's name; empty if it is valid."""
     if _NAME.fullmatch(name) and not keyword.iskeyword(_words(name, "_")):
         return ""
     return f"naming the plugin {name!r}: want words with capitals and nothing between, such as FirstNode"

@@ -1,4 +1,4 @@
-"""``berth run``: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
+"""``berth run``: the whole pipeline places pods on a simulated cluster, with a live table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunOptions:
     scorers: int = 2
     verbosity: int = 0
     deadline: timedelta = timedelta(minutes=5)
-    """When to give up."""
+    """The deadline."""
     algorithm_provider: str | None = None
     """Name of the preset that the profile starts from, as typed; NetworkTraffic is added."""
     feature_gates: str | None = None
@@ -74,7 +74,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     algorithm_provider: Provider = None,
     feature_gates: Gates = None,
 ) -> None:
-    """See it work: pods on a simulated cluster, placed by the whole pipeline, under a live table."""
+    """See berth work: the whole pipeline places pods on a simulated cluster, with a live table."""
     configured(None, algorithm_provider, feature_gates)
     options = RunOptions(
         pods=pods,
@@ -93,7 +93,7 @@ async def _run(options: RunOptions) -> bool:
     scorers = f"{options.scorers} scorers" if options.scorers > 1 else "1 scorer"
     print_rich(
         f"berth: {options.nodes} simulated nodes, watcher, binder, metrics collector, {scorers}, "
-        "each a process of its own, meeting on an embedded NATS server"
+        "each in its own process, connected by an embedded NATS server"
     )
     pipeline_options = PipelineOptions(
         nodes=options.nodes,
@@ -173,13 +173,13 @@ async def _create_pods(client: KubeClient, count: int) -> None:
 
 
 async def _bound_pods(client: KubeClient) -> int:
-    """How many pods have a node at the API server, which is what counts."""
+    """The number of pods that have a node at the API server."""
     answer = await client.request("GET", "/api/v1/pods", params={"fieldSelector": "spec.nodeName!="})
     return len(msgspec.json.decode(answer.body)["items"])
 
 
 async def _watch(observed: Observed, options: RunOptions, creating: asyncio.Task[None]) -> None:
-    """Print the progress until all pods are bound or the time is over: a live table on a terminal, else lines."""
+    """Print the progress until all pods are bound or the deadline: a live table on a terminal, else lines."""
     progress = Progress(
         TextColumn("bound"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
     )
@@ -238,7 +238,7 @@ def _stages(counts: MessageCounts) -> Table:
 def _explain(observed: Observed, options: ServiceOptions) -> None:
     print_rich(
         "",
-        f"One pod's way, as `nats sub 'berth.*.*.default.{observed.pod}'` shows it:",
+        f"The messages of one pod, as `nats sub 'berth.*.*.default.{observed.pod}'` shows them:",
         subject_table(observed.messages),
     )
     if candidates := candidates_of(observed.messages):
@@ -294,7 +294,7 @@ class MessageCounts:
             self.nodes[decision.node] += 1
 
     def spread(self) -> str:
-        """The fewest and the most pods of a node, among nodes that got any."""
+        """The fewest and the most pods of a node, among nodes with pods."""
         return f"{min(self.nodes.values())}..{max(self.nodes.values())}" if self.nodes else "none"
 
 
@@ -315,7 +315,7 @@ class Observed:
 
 
 async def first_samples(session: Session, nodes: int) -> Traffic:
-    """The collector's samples of that many nodes, or of as many as there are at the deadline."""
+    """The collector's samples of that many nodes, or of fewer at the deadline."""
     traffic: dict[str, float] = {}
     try:
         async with asyncio.timeout(SAMPLES_DEADLINE.total_seconds()), session.read_bucket("bandwidth") as reader:
@@ -340,7 +340,7 @@ def _add_sample(traffic: dict[str, float], key: str, data: bytes) -> None:
 
 
 def traffic_summary(traffic: Traffic, pods: Mapping[str, int]) -> str:
-    """One line: the quieter and the busier half of the nodes, and how many pods each got."""
+    """One line: the quieter and the busier half of the nodes, and the number of their pods."""
     order = sorted(traffic, key=lambda node: (traffic[node], node))
     if not order:
         return "traffic: no samples"

@@ -1,4 +1,4 @@
-"""``berth simulate``: what would be decided about pods on a cluster that files describe, under any configuration."""
+"""``berth simulate``: places pods on a cluster described in files, with any configuration."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from berth.simulate.engine import PodReport, ReportCounts, Simulation
 from berth.simulate.inputs import InputError, read_inputs
 
 _PLUGINS: Final = 3
-"""How many of the plugins that scored are named."""
+"""The number of scoring plugins in a row."""
 _FILE_FLAGS: Final = ("--cluster", "--pods")
 
 
 class SeveralFilesCommand(TyperCommand):
-    """A command whose flags for files take several: ``--cluster nodes.yaml pods.yaml``, as the shell expands them."""
+    """A command whose file flags take several values, as from a shell's ``*``: ``--cluster nodes.yaml pods.yaml``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
         return super().parse_args(ctx, list(_repeat_flags(args)))
@@ -133,7 +133,7 @@ async def _simulate(configuration: KubeSchedulerConfiguration, options: _Options
 
 
 def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
-    """Print each report: as JSON when it is made, as a table when all are there."""
+    """Print the reports: as JSON one by one, as a table at the end."""
     counts, rows = ReportCounts(), []
     for report in reports:
         counts.add(report)
@@ -148,7 +148,7 @@ def _print(reports: Iterator[PodReport], output: OutputFormat) -> ReportCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """The cells of a pod. A report is far larger, since it holds every node; it is not kept."""
+    """The cells of a pod. The report itself is not kept: it has every node, and so is far larger."""
 
     pod: str
     profile: str
@@ -158,7 +158,7 @@ class ReportRow:
 
 
 def row_of(report: PodReport) -> ReportRow:
-    """The pod's node and what made it the best one, or why there is none."""
+    """The pod's node and its highest scores, or the reason why there is none."""
     evaluated = len(report.feasible) + len(report.rejections)
     possible = f"{len(report.feasible)} of {evaluated}" if evaluated else ""
     return ReportRow(report.pod, report.profile, _node(report), possible, _because(report))

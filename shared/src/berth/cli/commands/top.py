@@ -1,4 +1,4 @@
-"""``berth top``: queues, lag, services and nodes; live on a terminal, once elsewhere."""
+"""``berth top``: queues, lag, services and nodes; live on a terminal, else printed once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
 
 SLOW = timedelta(seconds=5)
-"""A message that waits longer is yellow: usually it takes milliseconds."""
+"""A message that waits longer is yellow; the usual wait is milliseconds."""
 WINDOW: Final = timedelta(seconds=10)
 """The time over which Decisions are counted: long enough for a steady rate, short enough to read at the start."""
 
@@ -134,7 +134,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state at one time of NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
+    """The state at a time of NATS's clock. ``outcomes`` counts the Decisions of the last ``window``."""
 
     now: datetime
     streams: Sequence[StreamState]
@@ -210,12 +210,12 @@ def _node_line(mirror: MirrorReader, name: str) -> NodeLine | None:
 
 
 def newest(samples: Iterable[Bandwidth]) -> Bandwidth | None:
-    """The newest of the samples of a node, of which each query has one."""
+    """The newest sample of a node; each query has one."""
     return max(samples, key=lambda sample: sample.sampled_at, default=None)
 
 
 def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[RenderableType]:
-    """For people; ``rows`` is how many nodes fit on the screen, ``None``: all."""
+    """As text; ``rows`` is the number of nodes that fit on the screen, ``None``: all."""
     yield queues(overview)
     yield _flow(overview)
     yield ""
@@ -307,7 +307,7 @@ def _share(requested: float, allocatable: float) -> str:
 
 
 def as_json(overview: Overview) -> dict[str, object]:
-    """For programs: all nodes, ages in seconds."""
+    """As JSON: all nodes, ages in seconds."""
     return {
         "now": overview.now,
         "streams": [_stream_json(overview, state) for state in overview.streams],

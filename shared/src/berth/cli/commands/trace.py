@@ -1,4 +1,4 @@
-"""``berth trace``: one pod's messages in order, those that the bus still has and, with ``-f``, those that come."""
+"""``berth trace``: one pod's messages in order, those on the bus and, with ``-f``, new ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _traced(stored: StoredMessage) -> TracedMessage:
 
 
 async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
-    """Print stored messages, then new ones. It subscribes before it reads the streams, so that none is missed."""
+    """Print stored messages, then new ones. Subscribes before it reads the streams, so that none is missed."""
     clock_offset = (await session.state(DECISIONS)).now.timestamp() - time.time()
     received: asyncio.Queue[tuple[TracedMessage, str]] = asyncio.Queue()
 

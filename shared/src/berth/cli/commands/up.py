@@ -49,7 +49,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter a flag, given by name
     leader_elect: Annotated[
         str | None, typer.Option(metavar="[=true|false]", help="Elect leaders by Lease; false if nothing else runs.")
     ] = None,
-    ready_file: Annotated[Path | None, typer.Option(help="A file to write when all services are ready.")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="A file that is written when all services are ready.")] = None,
 ) -> None:
     """Run the whole pipeline in the foreground; Ctrl-C ends every process. Prints `ready` when it schedules."""
     configuration = configured_for_services(config, algorithm_provider, feature_gates)
@@ -112,7 +112,7 @@ def _remove_old(path: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write the file so that a reader sees all of it or nothing."""
+    """Write the file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -1,4 +1,4 @@
-"""``berth why``: why a pod is on its node or on none, from its last Decision, or from a cycle that runs now."""
+"""``berth why``: explains a pod's placement from its last Decision, or from a cycle that runs now."""
 
 from __future__ import annotations
 
@@ -97,13 +97,15 @@ async def _why(
         return
     print_rich(*explain.decision_lines(decided, weights))
     if decided.decision.candidates and not weights:
-        print_rich(f"points are score x weight; the weights are those of another configuration: {_NAME_THEIRS}")
+        print_rich(
+            f"points are score x weight; the weights are unknown, since the configuration is another: {_NAME_THEIRS}"
+        )
 
 
 async def _print_if_gated(
     session: Session, name: PodName, configuration: KubeSchedulerConfiguration, kubeconfig: Path, output: OutputFormat
 ) -> bool:
-    """Whether PreEnqueue holds the pod back; then that is printed."""
+    """Whether PreEnqueue gates the pod; then the reason is printed."""
     found = await get_pod_from_api(session, name, kubeconfig)
     profile = profiles_of(configuration).get(found.spec.scheduler_name)
     status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile, found)

@@ -1,1 +1,1 @@
-"""The whole pipeline as child processes of one command."""
+"""Runs the whole pipeline as child processes of one command."""

@@ -1,6 +1,6 @@
-"""The whole pipeline as children of this process: the bus, a cluster if none is given, the services.
+"""The whole pipeline as child processes: the bus, a cluster if none is given, the services.
 
-What they write is in a folder of its own, which is removed at the end, or by the next pipeline after a crash.
+Their files are in a temporary folder. It is removed at the end, or by the next pipeline after a crash.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from berth.cli.pipeline.supervisor import Program, Report, Supervisor, last_log_
 START: Final = timedelta(seconds=20)
 """How long the embedded server or the simulated cluster may take to answer for the first time."""
 PATIENCE: Final = timedelta(seconds=10)
-"""How long a server that was named may take to answer before it is called unreachable."""
+"""How long a given server may take to answer before it counts as unreachable."""
 REMINDER: Final = timedelta(seconds=10)
-"""Between two lines about services that are not ready."""
+"""The interval between two lines about services that are not ready."""
 _FOLDER_PREFIX: Final = "berth-of-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """What to run. Without a kubeconfig the cluster is simulated, without a NATS address the server is embedded."""
+    """The parts to run. Without a kubeconfig the cluster is simulated, without a NATS address NATS is embedded."""
 
     kubeconfig: Path | None = None
     nats: str | None = None
@@ -73,7 +73,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline that was started."""
+    """A running pipeline."""
 
     nats: str
     kubeconfig: Path
@@ -106,10 +106,10 @@ class Pipeline:
 
 @asynccontextmanager
 async def pipeline(options: PipelineOptions, report: Report) -> AsyncIterator[Pipeline]:
-    """Start everything; on leaving, end everything and remove its files.
+    """Start everything; when the block ends, stop everything and remove its files.
 
     Raises (on entering, or in the block, in an exception group):
-        TemporaryError: the API server or the NATS server that was named does not answer.
+        TemporaryError: the given API server or NATS server does not answer.
         ChildRefusedError: a service rejects its settings.
     """
     with working_folder() as folder:
@@ -161,14 +161,14 @@ def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, read
 
 
 def _with_log_file(program: Program, folder: Path) -> Program:
-    """The program with its log in a file, as text: people read it when the program fails."""
+    """The program with its log in a file as text, for reading when the program fails."""
     environment = {"BERTH_LOG_FORMAT": "text", **program.environment}
     return replace(program, log=folder / f"{program.name}.log", environment=environment)
 
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder of this process; those of processes that have ended are removed first."""
+    """A folder for this process; folders of ended processes are removed first."""
     _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
     try:

@@ -13,7 +13,7 @@ from berth.cli.pipeline.supervisor import Program
 from berth.sim.prometheus import PREFIX
 
 _NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
-"""The others use NATS only and get no credentials."""
+"""The services that use the API server; the others use NATS only and get no credentials."""
 _TRAFFIC_CONFIGURATION: Final = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -43,8 +43,8 @@ class ServiceOptions:
     feature_gates: str | None
     verbosity: int
     identity: str
-    """Unique for this pipeline. A service that starts again under the same identity takes its own Lease back at once,
-    which is allowed only after its former process has ended."""
+    """Unique for this pipeline. A restarted service with the same identity takes its Lease again at once; this is
+    allowed only after its former process has ended."""
     ready: Path
     """The folder of the services' ready files."""
     extra: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def simulated_cluster(folder: Path, port: int, *, nodes: int) -> Program:
 
 
 def write_traffic_configuration(folder: Path, cluster: str) -> Path:
-    """Configure NetworkTraffic beside the default plugins, on the Prometheus of the simulated cluster at the URL."""
+    """Write a configuration with NetworkTraffic and the default plugins, on the Prometheus of the simulated cluster."""
     path = folder / "berth.yaml"
     path.write_text(_TRAFFIC_CONFIGURATION.format(url=f"{cluster}{PREFIX}"), encoding="utf-8")
     return path

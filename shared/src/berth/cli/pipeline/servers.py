@@ -1,6 +1,6 @@
-"""The servers of a pipeline: which ports they get, and whether they answer.
+"""The servers of a pipeline: chooses their ports and checks that they answer.
 
-An embedded NATS server takes port 4222 if it is free, since every client looks there first.
+An embedded NATS server gets port 4222 if it is free, since that is every client's default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN_PORTS: Final = range(20_000, 32_768)
 
 
 async def embedded_nats(ports: tuple[int, ...], folder: Path, supervisor: Supervisor, *, within: timedelta) -> str:
-    """Start a NATS server on the first free port; its address, once this very server answers there.
+    """Start a NATS server on the first free port; return its address when this server answers there.
 
     Raises:
         TemporaryError: none of the ports is free, or another server answers.
@@ -48,7 +48,7 @@ async def embedded_nats(ports: tuple[int, ...], folder: Path, supervisor: Superv
 
 
 async def check_nats_server(port: int, name: str) -> None:
-    """Check the name of the server on the port: two pipelines that start at once may both find the port free.
+    """Check the name of the server on the port: two pipelines that start at once may both choose the same port.
 
     Raises:
         TemporaryError: no server answers yet, or another one does.
@@ -97,7 +97,7 @@ async def check_api(kubeconfig: Path) -> None:
 
 
 async def check_simulated_cluster(kubeconfig: Path) -> None:
-    """The same of a simulated cluster, which writes its kubeconfig once it listens.
+    """Check the API server of a simulated cluster, which writes its kubeconfig when it listens.
 
     Raises:
         TemporaryError: it does not listen yet.
@@ -111,7 +111,7 @@ async def retry(check: Callable[[], Awaitable[T]], *, within: timedelta) -> T:
     """Repeat a check until it passes.
 
     Raises:
-        TemporaryError: it still fails when the time is over.
+        TemporaryError: it still fails at the deadline.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within.total_seconds()
@@ -136,7 +136,7 @@ def _first_free(ports: tuple[int, ...]) -> int:
 def is_free(port: int) -> bool:
     """Whether nothing listens on this port of the loopback address."""
     with socket.socket() as probe:
-        # Connections of a server that has just ended linger for a minute and do not matter.
+        # Connections of a server that has just ended stay for a minute in TIME_WAIT and do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -160,7 +160,7 @@ def free_port() -> int:
 
 
 def _first_port() -> int:
-    """A start that differs between processes, so that two that start at once do not choose the same port."""
+    """A first port that differs between processes, so that two that start at once do not choose the same one."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return _OWN_PORTS.start + int(probe.getsockname()[1]) % 12_000

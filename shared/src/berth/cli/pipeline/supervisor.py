@@ -22,16 +22,16 @@ from berth.kube.clock import Backoff
 from berth.process.exits import UsageError
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.5), maximum=timedelta(seconds=10), jitter_ratio=0)
-"""Before a restart: short at first, so that a killed child is back soon; growing, so that no child spins."""
+"""Back-off before a restart: short at first, so that a killed child restarts soon; then longer, to save CPU."""
 SETTLED: Final = timedelta(seconds=30)
-"""The back-off of a child that ran this long starts again."""
+"""The back-off is reset after a child has run this long."""
 GRACE: Final = timedelta(seconds=12)
 """From SIGTERM to SIGKILL: a service ends within 10 s."""
 USAGE: Final = 2
-"""The exit code of a child whose settings are wrong: a restart does not help."""
+"""The exit code for wrong settings, after which a restart does not help."""
 LAST_BYTES: Final = 16 * 1024
 LAST_LINES: Final = 20
-"""How much of its log is printed when a program has ended: enough for a traceback."""
+"""Lines of the log that are printed when a program has ended: enough for a traceback."""
 _PR_SET_PDEATHSIG: Final = 1
 
 Report = Callable[[str], None]
@@ -43,19 +43,19 @@ class ChildRefusedError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A child: its name, its command line, and what its environment has in addition to ours."""
+    """A child: its name, its command line, and additions to its environment."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
-    """The file of its output; ``None``: ours."""
+    """The file for its output; ``None``: the parent's output."""
     stops_last: bool = False
-    """Whether the others need it while they stop."""
+    """Whether it stops last, because the others need it while they stop."""
 
 
 class Supervisor:
-    """Keeps programs running while its block lasts; leaving the block stops them all.
+    """Keeps programs running inside its block; leaving the block stops them all.
 
     The block ends with :class:`ChildRefusedError` (in a group) when a child rejects its settings.
     """
@@ -97,7 +97,7 @@ class Supervisor:
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run_once(program)
-            for line in last_log_lines(program) if code >= 0 else ():  # a killed process did not log why
+            for line in last_log_lines(program) if code >= 0 else ():  # the log of a killed process has no reason
                 self._report(f"{program.name}: {line}")
             if code == USAGE:
                 raise ChildRefusedError(f"{program.name} cannot start with these settings, see its output above")
@@ -164,7 +164,7 @@ def last_log_lines(program: Program) -> list[str]:
 
 
 def _die_with_parent() -> None:
-    """Between fork and exec: have the kernel end this process when its parent ends, for whatever reason."""
+    """Runs between fork and exec: the kernel then kills this process when its parent ends, for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
