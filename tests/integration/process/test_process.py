@@ -146,7 +146,7 @@ def test_a_service_that_hangs_ends_at_the_deadline_and_says_what_hung(service, w
     code, took = hanging.stop()
     assert code == 1
     assert 1 < took < 2
-    assert hanging.last["msg"] == "ending: still under way at the deadline"
+    assert hanging.last["msg"] == "ending: unfinished work at the deadline"
     assert hanging.last["under_way"]
 
 

@@ -62,7 +62,10 @@ async def run(bus: MemoryBus, monkeypatch, *ends: BaseException | None) -> int:
 async def test_an_error_ends_one_leadership_and_the_next_begins(bus, lines, monkeypatch):
     group = ExceptionGroup("two tasks", [TemporaryError("no answer"), ExceptionGroup("one", [TemporaryError("lost")])])
     assert await run(bus, monkeypatch, TemporaryError("refused"), group, None) == 3
-    assert lines == [("warning", "starting anew", "refused"), ("warning", "starting anew", "no answer; lost")]
+    assert lines == [
+        ("warning", "leading again after an error", "refused"),
+        ("warning", "leading again after an error", "no answer; lost"),
+    ]
 
 
 async def test_not_getting_to_lead_is_no_warning(bus, lines, monkeypatch):

@@ -48,7 +48,7 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
         except* NotLeadingError as errors:
             log.info("not leading", cause=_causes(errors))
         except* BerthError as errors:
-            log.warning("starting anew", cause=_causes(errors))
+            log.warning("leading again after an error", cause=_causes(errors))
             await process.sleep(PAUSE_SECONDS)
 
 

@@ -1,1 +1,1 @@
-"""What every service process has: settings, logging, metrics, health, life cycle."""
+"""What all service processes share: settings, logging, metrics, health, life cycle."""

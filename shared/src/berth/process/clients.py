@@ -1,4 +1,4 @@
-"""The clients that a service works with, made from its settings: NATS, the API server, informers."""
+"""A service's clients, created from its settings: NATS, the API server, informers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from berth.process.settings import NatsSettings, Settings
 
 
 def nats_bus(settings: Settings) -> NatsBus:
-    """The bus of the settings, not connected yet."""
+    """The bus with these settings, not connected yet."""
     nats, numbers = settings.nats, settings.numbers
     topology = TopologySettings(
         replicas=nats.replicas,
@@ -54,10 +54,10 @@ def _tls(nats: NatsSettings) -> TlsSettings | None:
 
 @asynccontextmanager
 async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIterator[KubeClient]:
-    """A client of the API server of the settings, closed at the end. Its requests are counted as client-go counts them.
+    """A client of the API server, closed at the end. Its requests are counted in client-go's metrics.
 
     Raises:
-        KubeconfigError: no usable configuration was found; the text says what to do.
+        KubeconfigError: no usable configuration was found; the text contains the remedy.
     """
     kube = settings.kube
     async with await KubeClient.connect(
@@ -67,7 +67,7 @@ async def kube_client(settings: Settings, *, name: str, meter: Meter) -> AsyncIt
 
 
 def counting(meter: Meter) -> Listener:
-    """Counts requests to the API server, and how long it took to begin an answer."""
+    """Counts requests to the API server, and the time until the head of the answer."""
 
     def count(exchange: Exchange) -> None:
         code = str(exchange.status) if exchange.status else "<error>"
@@ -80,7 +80,7 @@ def counting(meter: Meter) -> Listener:
 
 
 def cluster_informers(client: KubeClient, listener: EventListener, process: Process) -> Informers:
-    """Informers of what scheduling reads, shown in /readyz and the metrics. Whoever calls this runs them."""
+    """Informers of the kinds that scheduling reads, shown in /readyz and the metrics. The caller runs them."""
     metrics = process.metrics
     for kind in WATCHED_KINDS:
         metrics.count("berth_relists_total", 0, kind=kind.name)

@@ -1,9 +1,9 @@
-"""The configuration file and the plugins of this installation, those of other distributions included.
+"""The configuration file and the installed plugins, those of other distributions included.
 
-A plugin package that cannot be loaded is an error only for a configuration that uses it. Plugins of other distributions
-are built with care, and a call of theirs that takes too long is ended: a timer signal raises in the main thread. That
-ends what hangs in Python or in a system call (``while True``, ``time.sleep``, a socket). What hangs in C without
-returning to the interpreter ends only with the process.
+A plugin package that cannot be loaded is an error only for a configuration that uses it. Each call of a plugin of
+another distribution has a deadline: a timer signal raises an exception in the main thread. This ends calls that hang in
+Python or in a system call (``while True``, ``time.sleep``, a socket). A call that hangs in C without returning to the
+interpreter ends only with the process.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ R = TypeVar("R")
 
 
 AGAIN_SECONDS: Final = 0.1
-"""Until it rings again: for code that catches even the first."""
+"""Pause until the timer fires again, for code that catches the first exception."""
 
 _SOONEST: Final = 1e-6
-"""A timer of 0 would be none."""
+"""Shortest timer, since a timer of 0 is none."""
 
 
 class CallDeadline:
-    """Runs work in the main thread and raises ``OutOfTime`` in it after ``deadline``; in other threads it only runs it.
+    """Runs work in the main thread and raises ``OutOfTime`` in it after ``deadline``. In other threads: no deadline.
 
-    A call within a call shares the deadline of the outer one. Whoever uses SIGALRM besides finds it as it was.
+    A nested call shares the deadline of the outer one. The former handler of SIGALRM is restored.
     """
 
     def __init__(self, deadline: timedelta) -> None:
@@ -51,7 +51,7 @@ class CallDeadline:
         self._running = False
 
     def __call__(self, work: Callable[[], R]) -> R:
-        """The work's result.
+        """Run the work and return its result.
 
         Raises:
             OutOfTime: it took too long.
@@ -62,7 +62,7 @@ class CallDeadline:
         left, interval = signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_SECONDS)
         try:
             return self._run(work)
-        finally:  # it cannot ring in here: it just did, or does not any more
+        finally:  # the timer cannot fire here: it has just fired, or is off
             self._running = False
             remaining = max(left - (time.monotonic() - began), _SOONEST) if left else 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -86,19 +86,19 @@ GROUP: Final = "berth.plugins"
 
 
 class PluginBuildError(PermanentError):
-    """A plugin from elsewhere could not be made from arguments that it called valid."""
+    """A plugin of another distribution could not be created from arguments that it had accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThirdPartyPlugins:
-    """``factories`` of all that can be loaded, and a sentence for each that cannot."""
+    """The ``factories`` of plugins that can be loaded, and an error text for each one that cannot."""
 
     factories: tuple[PluginFactory, ...]
     broken: tuple[str, ...]
 
 
 def third_party_plugins(deadline: timedelta, points: Iterable[EntryPoint] | None = None) -> ThirdPartyPlugins:
-    """What is installed beside berth. A call of such a plugin that takes longer than ``deadline`` fails its pod."""
+    """Plugins of other installed distributions. A call that takes longer than ``deadline`` fails its pod."""
     limit = CallDeadline(deadline)
     factories: list[PluginFactory] = []
     broken: list[str] = []
@@ -117,7 +117,7 @@ def _load(point: EntryPoint) -> PluginFactory | str:
         where = f"{where} of {point.dist.name} {point.dist.version}"
     try:
         loaded = point.load()
-    except Exception as exc:  # noqa: BLE001 - whatever a package raises on import is its own
+    except Exception as exc:  # noqa: BLE001 - a package may raise anything on import
         return f"{where}: {type(exc).__name__}: {exc}"
     if not isinstance(loaded, PluginFactory):
         return f"{where}: want a berth.plugins.factory.PluginFactory, got {loaded!r:.80}"
@@ -139,12 +139,12 @@ def _with_care(factory: PluginFactory, limit: CallLimit) -> Callable[[Any], Plug
 
 
 MOST_DISKS_VARIABLE: Final = "KUBE_MAX_PD_VOLS"
-"""How many disks of a cloud a node may have that does not say, for the plugins of 1.18 that count them; its own name
-there. The same in all services."""
+"""Maximum number of cloud disks on a node without a limit of its own, for the plugins of 1.18 that count disks. 1.18
+has the same name. The value must be the same in all services."""
 
 
 def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT_RELEASE) -> Mapping[str, PluginFactory]:
-    """The plugins of a release, and those of other distributions, whose calls may take so long.
+    """The plugins of a release, and those of other distributions with a deadline for each call.
 
     Raises:
         RegistryError: one of them has the name of another plugin.
@@ -155,12 +155,12 @@ def known_plugins(deadline: timedelta = PLUGIN_DEADLINE, release: str = CURRENT_
 def read_configuration(
     path: Path | None, *, provider: str = DEFAULT_NAME, gates: str = ""
 ) -> KubeSchedulerConfiguration:
-    """The configuration of a file; without one, the defaults. Profiles start from the preset named ``provider``.
+    """The configuration of a file; without a file, the defaults. Profiles start from the preset named ``provider``.
 
-    ``gates`` switches what the preset has gates for: ``A=true,B=false``.
+    ``gates`` sets the preset's feature gates: ``A=true,B=false``.
 
     Raises:
-        ConfigurationError: the file cannot be read, or every reason why it cannot be used.
+        ConfigurationError: the file cannot be read, or has errors; lists all of them.
         UnknownPresetError: no preset has that name.
         GateError: no preset, or not this one, has such a gate.
     """
@@ -183,10 +183,10 @@ def read_configuration(
 def profiles_of(
     configuration: KubeSchedulerConfiguration, deadline: timedelta = PLUGIN_DEADLINE
 ) -> Mapping[str, Profile]:
-    """The profiles with their plugins made, by scheduler name; plugins from elsewhere get a deadline for each call.
+    """The profiles with their plugins, by scheduler name. Plugins of other distributions get a deadline for each call.
 
     Raises:
-        PluginBuildError: one of these cannot be made.
+        PluginBuildError: a plugin cannot be created.
     """
     return build_profiles(configuration, known_plugins(deadline, configuration.release))
 

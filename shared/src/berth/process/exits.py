@@ -1,4 +1,4 @@
-"""What a process's exit code says (docs/design.md, 7)."""
+"""Exit codes of a process (docs/design.md, 7)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from berth.kube.errors import KubeconfigError
 
 
 class Exit(IntEnum):
-    """The codes of every command and service."""
+    """The exit codes of every command and service."""
 
     DONE = 0
     NO = 1
-    """The answer is no, or it broke: the log's last line says what."""
+    """The answer is no, or an error occurred; the last log line names it."""
     USAGE = 2
-    """It was told something that cannot be used."""
+    """A flag, setting or file is invalid."""
     UNREACHABLE = 3
-    """Something that it needs is not reachable."""
+    """A server that it needs is not reachable."""
 
 
 class UsageError(BerthError):
-    """What the process was told cannot be used; the text says what to change."""
+    """Invalid input from the user; the text names what to change."""
 
 
 def exit_for(error: BaseException) -> Exit:
-    """The code that an error ends with."""
+    """The exit code for an error."""
     if isinstance(error, UsageError | KubeconfigError):
         return Exit.USAGE
     if isinstance(error, TemporaryError):

@@ -1,7 +1,7 @@
 """The flags of every service, in kube-scheduler's names and forms.
 
-``--config F``, ``--config=F``, ``--leader-elect``, ``--leader-elect=false``, ``-v 4``, ``--v=4``. What they say is text
-still: settings are read in one place, all at once.
+``--config F``, ``--config=F``, ``--leader-elect``, ``--leader-elect=false``, ``-v 4``, ``--v=4``. Values stay text;
+``sources`` parses all settings at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Flags = Mapping[str, str]
 Given = str | None
 
 BOOLEANS: Final = ("--leader-elect",)
-"""Flags that take a value only behind ``=``, and mean true alone."""
+"""Boolean flags: a value only after ``=``; without one they mean true."""
 
 
 class KubeCommand(TyperCommand):
-    """A command that takes flags as Kubernetes' programs do."""
+    """A command with flags in the forms of Kubernetes' programs."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
         """Parse what was typed."""
@@ -34,7 +34,7 @@ class KubeCommand(TyperCommand):
 
 
 def go_forms(args: list[str]) -> list[str]:
-    """Write Go's forms as the parser here knows them: a boolean alone is true, ``-v=4`` is ``--v=4``."""
+    """Convert Go's forms to those of the parser: a boolean alone is true, ``-v=4`` is ``--v=4``."""
     end = args.index("--") if "--" in args else len(args)
     return [*(_go_form(arg) for arg in args[:end]), *args[end:]]
 
@@ -47,7 +47,7 @@ def _go_form(arg: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A flag: the setting that it says, and how it looks in ``--help``."""
+    """A flag: its setting, and its entry in ``--help``."""
 
     path: str
     names: tuple[str, ...]
@@ -56,11 +56,11 @@ class Flag:
 
     @property
     def argument(self) -> str:
-        """What the command's function calls it."""
+        """The name of the function's parameter."""
         return self.path.replace(".", "__")
 
     def parameter(self) -> Parameter:
-        """The same for the parser: a parameter by name that keeps what was typed as text."""
+        """The parameter for the parser; its value stays text."""
         option = Annotated[Given, typer.Option(*self.names, metavar=self.value, help=self.about)]
         return Parameter(self.argument, Parameter.KEYWORD_ONLY, default=None, annotation=option)
 
@@ -78,16 +78,16 @@ FLAGS: Final = (
         f"Plugins that a file starts from: {', '.join(PRESETS)}.",
     ),
     _flag("--feature-gates", "feature_gates", "A=true,B=false", "Gates of the provider; `berth config providers`."),
-    _flag("--nats", "nats.url", "URL", "Where NATS is."),
-    _flag("-v --v", "log.verbosity", "LEVEL", "Say more: 0 to 10."),
+    _flag("--nats", "nats.url", "URL", "Address of NATS."),
+    _flag("-v --v", "log.verbosity", "LEVEL", "Log verbosity, 0 to 10."),
     _flag("--logging-format", "log.format", "json|text", "Default: text at a terminal, else JSON."),
-    _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics; 0 is any that is free."),
+    _flag("--health-port", "health.port", "PORT", "/livez, /readyz, /metrics; 0: any free port."),
     _flag("--identity", "identity", "NAME", "Default: host name and a uuid."),
-    _flag("--ready-file", "ready_file", "FILE", "Written when it first works."),
-    _flag("--kubeconfig", "kube.kubeconfig", "FILE", "How to reach the API server."),
+    _flag("--ready-file", "ready_file", "FILE", "Written when first ready."),
+    _flag("--kubeconfig", "kube.kubeconfig", "FILE", "Configuration for the API server."),
     _flag("--kube-api-qps", "kube.qps", "NUMBER", "Requests per second; no limit."),
     _flag("--kube-api-burst", "kube.burst", "NUMBER", "Requests at once under the qps."),
-    _flag("--leader-elect", "leader_election.leader_elect", "[=true|false]", "Lead by Lease; false for one alone."),
+    _flag("--leader-elect", "leader_election.leader_elect", "[=true|false]", "False: no standby, no election."),
     _flag("--leader-elect-lease-duration", "leader_election.lease_duration", "DURATION", "Default 15s."),
     _flag("--leader-elect-renew-deadline", "leader_election.renew_deadline", "DURATION", "Default 10s."),
     _flag("--leader-elect-retry-period", "leader_election.retry_period", "DURATION", "Default 2s."),
@@ -104,7 +104,7 @@ FLAGS: Final = (
         "Where the Leases are; default kube-system.",
     ),
 )
-"""Every service takes all of them, so that one line of flags serves for all; the last ones are about the API server."""
+"""Every service has all flags, so that one command line works for all; the last flags concern the API server."""
 
 
 def service_command(name: str, *, about: str, start: Callable[[Flags], int]) -> Callable[[], None]:

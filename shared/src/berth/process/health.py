@@ -1,6 +1,6 @@
-"""Whether a service is ready, and if not, what it waits for: named conditions, shown by /readyz and the log.
+"""Readiness of a service by named conditions, shown in /readyz and the log.
 
-/livez, /readyz and /metrics are served on the main loop: when that hangs, /livez does not answer, as it should.
+/livez, /readyz and /metrics are served on the main loop, so that /livez does not answer when the loop hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READY: Final = "ok"
 
 
 class Condition:
-    """Something that the service needs before it works. Not ready at first."""
+    """One thing that the service needs before it is ready. Not met at first."""
 
     def __init__(self, name: str, sentence: str, changed: Callable[[], None]) -> None:
         self.name = name
@@ -37,11 +37,11 @@ class Condition:
         self._set(sentence, ready=True, standby=False)
 
     def waiting(self, sentence: str) -> None:
-        """The condition is not met. The sentence follows *not ready:* and gives what is waited for or wrong."""
+        """The condition is not met. The sentence follows *not ready:* and names the cause."""
         self._set(sentence, ready=False, standby=False)
 
     def standby(self, sentence: str) -> None:
-        """Met as far as it can be without leading: /readyz is ok, but the ready file is not written for it."""
+        """Met except for leading: /readyz is ok, but the ready file is not written."""
         self._set(sentence, ready=True, standby=True)
 
     def _set(self, sentence: str, *, ready: bool, standby: bool) -> None:
@@ -50,14 +50,14 @@ class Condition:
 
 
 class Health:
-    """The conditions of one process. Without any it is not ready: nothing has begun yet."""
+    """The conditions of one process. Without any, the process is not ready: it is starting."""
 
     def __init__(self) -> None:
         self._conditions: dict[str, Condition] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def condition(self, name: str, sentence: str = "") -> Condition:
-        """The condition of that name, created if there is none; ``sentence`` is what a new one waits for."""
+        """The condition of that name, created if it does not exist; ``sentence`` is the text of a new one."""
         if name not in self._conditions:
             self._conditions[name] = Condition(name, sentence or f"waiting for {name}", self._changed)
         return self._conditions[name]
@@ -69,18 +69,18 @@ class Health:
 
     @property
     def is_working(self) -> bool:
-        """Ready, and not as a standby."""
+        """Whether it is ready and not a standby."""
         return self.is_ready and not any(each.is_standby for each in self._conditions.values())
 
     def summary(self) -> str:
-        """One line: ``ok``, or ``not ready:`` and what is waited for."""
+        """One line: ``ok``, or ``not ready:`` and the causes."""
         missing = [each.sentence for each in self._conditions.values() if not each.is_ready]
         if self.is_ready:
             return _READY
         return f"not ready: {'; '.join(missing) or 'starting'}"
 
     def verbose(self) -> str:
-        """One line a condition, in the form of the API server's ``/readyz?verbose``, then the summary."""
+        """One line per condition, in the form of the API server's ``/readyz?verbose``, then the summary."""
         lines = [f"[{'+' if each.is_ready else '-'}]{each.name} {each.sentence}" for each in self._conditions.values()]
         return "\n".join([*lines, self.summary(), ""])
 
@@ -94,7 +94,7 @@ class Health:
 
 
 def write_when_working(health: Health, path: Path) -> None:
-    """Write the ready file, atomically, the first time that the service works. A former one is removed first."""
+    """Write the ready file, atomically, when the service is first ready. A former file is removed first."""
     path.unlink(missing_ok=True)
     written = False
 
@@ -117,15 +117,15 @@ log = get_logger()
 
 
 REPEAT_SECONDS: Final = 10.0
-"""Between two log lines about the same wait."""
+"""Time between two log lines about the same wait."""
 
 
 ONCE: Final = float("inf")
-"""For what only a person can change: it is logged once."""
+"""For an error that only a person can correct: it is logged once."""
 
 
 class WaitReporter:
-    """Reports what one condition waits for: always in /readyz, in the log at once and then every 10 s."""
+    """Reports the cause of a wait: always in /readyz, in the log at once and then every 10 s."""
 
     def __init__(self, condition: Condition, clock: Clock) -> None:
         self._condition = condition
@@ -134,7 +134,7 @@ class WaitReporter:
         self._logged_at = 0.0
 
     def waiting(self, sentence: str, *, every: float = REPEAT_SECONDS) -> None:
-        """Not ready for this reason. Call it after each try: it is logged if new, or after ``every`` seconds."""
+        """Not ready for this reason. Call it after each try: it is logged when new, then after ``every`` seconds."""
         self._condition.waiting(sentence)
         self._log(sentence, every)
 
@@ -144,7 +144,7 @@ class WaitReporter:
         self._log(sentence, ONCE)
 
     def over(self, sentence: str = "ok") -> None:
-        """Ready: the next wait is a new one."""
+        """Ready: the next wait is logged as a new one."""
         self._condition.ready(sentence)
         self._logged = ""
 
@@ -157,16 +157,16 @@ class WaitReporter:
 
 
 SHUTDOWN_SECONDS = 0.5
-"""How long a slow reader of /metrics may hold up the end of the process."""
+"""How long a slow reader of /metrics may delay the end of the process."""
 
 
 class HealthPortError(UsageError):
-    """The health port cannot be listened on."""
+    """Listening on the health port failed."""
 
 
 @asynccontextmanager
 async def health_server(settings: HealthSettings, health: Health, meter: PrometheusMeter) -> AsyncIterator[int]:
-    """Serve until left; yields the port.
+    """Serve inside the block; yields the port.
 
     Raises:
         HealthPortError: the port is in use.

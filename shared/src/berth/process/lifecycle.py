@@ -1,4 +1,4 @@
-"""The life of a service process: start, stop, and the end that comes even when something hangs.
+"""The life cycle of a service process: start, stop, and an end by a deadline even when something hangs.
 
     async def serve(process: Process) -> None:
         async for session in sessions(bus, name="watcher", process=process):
@@ -6,8 +6,8 @@
 
     raise SystemExit(run(serve, settings, name="watcher"))
 
-SIGTERM and SIGINT set ``process.stopping``. The service then finishes what is under way and returns. Shortly before
-``stop_deadline`` it is cancelled; at the deadline the process is ended, with a log line that names what hung.
+SIGTERM and SIGINT set ``process.stopping``. The service then finishes its current work and returns. Shortly before
+``stop_deadline`` it is cancelled. At the deadline the process is ended, with a log line that names the hanging tasks.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 """glibc's numbers of these parameters (malloc.h)."""
 _HEAP_BYTES: Final = 32 * 1024 * 1024
-"""Arrays below this size are allocated on the heap. It is the most to which glibc moves this threshold by itself; an
-array of one number for each of 50,000 nodes has 400,000 bytes."""
+"""Arrays below this size are allocated on the heap. It is the highest value that glibc itself sets for this threshold.
+An array of one number for each of 50,000 nodes has 400,000 bytes."""
 _KEPT_BYTES: Final = 2 * _HEAP_BYTES
-"""Free bytes at the end of the heap that are kept: twice the other, as glibc sets it when it moves its threshold."""
+"""Free bytes that are kept at the end of the heap: twice the other, as in glibc when it raises its threshold."""
 
 CANCEL_AGAIN_SECONDS: Final = 3.0
-"""After which work that has not ended is cancelled once more: longer than giving a Lease back takes. Before Python 3.12
-``asyncio.wait_for``, which libraries use, loses a cancellation that comes together with its result."""
+"""Pause before work that has not ended is cancelled again: longer than releasing a Lease takes. Before Python 3.12
+``asyncio.wait_for``, which libraries use, loses a cancellation that arrives together with its result."""
 CANCEL_SHARE: Final = 0.8
-"""The part of the time until the deadline after which a service that has not returned is cancelled."""
+"""A service that has not returned is cancelled after this part of the time until the deadline."""
 
 
 GC_THRESHOLDS: Final = (50_000, 50, 100)
-"""Decoded messages are freed by counting; the collector only finds cycles, and stops the loop to look for them. With
+"""Decoded messages are freed by reference counting. The collector only finds cycles, and it blocks the loop. With
 150,000 pods held and 300,000 decoded, CPython's defaults (700, 10, 10) stop it for 1.0 s, once for 0.9 s; these for
 0.09 s, once for 17 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What every service works with. Tests make one with a clock that they move."""
+    """What every service uses. Tests create one with a clock that they move."""
 
     name: str
     settings: Settings = field(default_factory=Settings)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once: finish what is under way, take nothing new."""
+    """Set once: finish current work, start nothing new."""
     health: Health = field(default_factory=Health)
     metrics: Meter
     clock: Clock = field(default_factory=SteadyClock)
@@ -76,11 +76,11 @@ class Process:
 
     @property
     def identity(self) -> str:
-        """The name of this process, also as the holder of Leases."""
+        """The name of this process, also as a holder of Leases."""
         return self.settings.identity
 
     async def sleep(self, seconds: float) -> bool:
-        """Wait so long, or until stopping. Returns whether to go on."""
+        """Wait, at most until stopping. Returns whether to continue."""
         await run_until(self.clock.sleep(seconds), self.stopping)
         return not self.stopping.is_set()
 
@@ -89,16 +89,16 @@ ServiceMain = Callable[[Process], Awaitable[None]]
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it exists: request and reply are about a third faster on it. Windows has none."""
+    """uvloop if installed: request and reply are about a third faster. It does not exist for Windows."""
     try:
-        from uvloop import new_event_loop  # noqa: PLC0415 - not there on every system
+        from uvloop import new_event_loop  # noqa: PLC0415 - does not exist on every system
     except ImportError:
         return asyncio.new_event_loop()
     return new_event_loop()
 
 
 def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
-    """Run a service until it returns, fails or is told to stop; returns the exit code. Once, in the main thread."""
+    """Run a service until it returns, fails or is stopped; returns the exit code. Call it once, in the main thread."""
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
     stop_thread = StopThread(deadline)
@@ -123,16 +123,16 @@ async def _live(
             await _set_up(process, meter, stack)
             stack.callback(
                 deadline.begin, loop
-            )  # from here on closing things has its time, also when nobody asked for the end
+            )  # the deadline also covers closing, when the service ended without a signal
             await _serve(service_main, process)
-    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+    except Exception as error:  # noqa: BLE001 - the last place that can log the error
         return _log_error(error)
     log.info("stopped")
     return Exit.DONE
 
 
 async def _set_up(process: Process, meter: PrometheusMeter, stack: AsyncExitStack) -> None:
-    """Set up what every process has beside its service, until ``stack`` is left."""
+    """Set up the parts that every process has, until ``stack`` is closed."""
     settings = process.settings
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)
@@ -144,7 +144,7 @@ async def _set_up(process: Process, meter: PrometheusMeter, stack: AsyncExitStac
 
 
 async def _serve(service_main: ServiceMain, process: Process) -> None:
-    """Run the service. If it does not return after being told to stop, cancel it in time to close things."""
+    """Run the service. If it does not return after the signal, cancel it early enough to close its clients."""
     work = asyncio.ensure_future(service_main(process))
     told = asyncio.ensure_future(process.stopping.wait())
     await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
@@ -152,13 +152,13 @@ async def _serve(service_main: ServiceMain, process: Process) -> None:
     grace = seconds_left(process.settings.stop_deadline) * CANCEL_SHARE
     _, late = await asyncio.wait([work], timeout=grace)
     if late:
-        log.warning("cancelling what is still under way", seconds=grace)
+        log.warning("cancelling unfinished work", seconds=grace)
         work.cancel()
     await asyncio.gather(work, return_exceptions=bool(late))
 
 
 def _log_error(error: Exception) -> Exit:
-    """Log one line that a person can act on, with a traceback only for unforeseen errors."""
+    """Log the error in one line, with a traceback only for unforeseen errors."""
     error = _first(error)
     code = exit_for(error)
     if isinstance(error, BerthError):
@@ -170,16 +170,16 @@ def _log_error(error: Exception) -> Exit:
 
 
 def _first(error: Exception) -> Exception:
-    """The first error in the groups that task groups make."""
+    """The first error in nested exception groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | None:
-    """Run ``work``; as soon as one of ``ends`` is set it is cancelled, waited for, and the answer is ``None``.
+    """Run ``work``. When one of ``ends`` is set, cancel it, wait for its end and return ``None``.
 
-    An exception of ``work`` is raised here, also one that it raised on being cancelled.
+    Raises any exception of ``work``, also one that it raised after the cancellation.
     """
     task = asyncio.ensure_future(work)
     waiting = [asyncio.ensure_future(end.wait()) for end in ends]
@@ -201,11 +201,11 @@ async def _ended(*tasks: asyncio.Future[Any]) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for reuse; once for each process. Returns whether it did (only glibc can).
+    """Make glibc keep freed memory for reuse; once per process. Returns whether it worked (only with glibc).
 
-    A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc gives them back to the kernel as soon
-    as 128 KiB are free at the end of the heap, and the next cycle has each page faulted in anew: 290 µs a pod of a
-    known class at 5,000 equal nodes, 174 without that. A process that has freed something large is spared by chance.
+    A cycle allocates and frees arrays of a few dozen kilobytes. By default glibc returns them to the kernel as soon as
+    128 KiB are free at the end of the heap, and the next cycle faults in each page again: 290 µs per pod of a known
+    class at 5,000 equal nodes, 174 µs without. A process that has freed a large array avoids this by chance.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:

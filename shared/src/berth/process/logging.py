@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line for machines, coloured text for people; klog's verbosity decides how much.
+"""Logs: one JSON object per line, or coloured text at a terminal, with klog's verbosity levels.
 
     log = get_logger()
     log.info("pod bound", pod="default/web-0", uid=uid, attempt=str(attempt), node="n1", trace_id=...)
@@ -28,18 +28,18 @@ _state = {"verbosity": 0}
 
 
 def get_logger() -> FilteringBoundLogger:
-    """A logger; cheap, and to be had before :func:`configure`."""
+    """A logger. Cheap, and allowed before :func:`configure`."""
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger
 
 
 def verbose(level: int) -> bool:
-    """Whether things of klog's V(level) are to be said."""
+    """Whether lines of klog's V(level) are logged."""
     return level <= _state["verbosity"]
 
 
 def configure(settings: LogSettings, *, service: str, identity: str, stream: TextIO = sys.stderr) -> None:
-    """Send everything that this process says to ``stream``, libraries' logs and Python's warnings included."""
+    """Write all logs of this process to ``stream``, libraries' logs and Python's warnings included."""
     _state["verbosity"] = settings.verbosity
     as_text = settings.format == "text" or (settings.format == "auto" and is_terminal())
     shared = _shared(service, identity)
@@ -54,7 +54,7 @@ def configure(settings: LogSettings, *, service: str, identity: str, stream: Tex
 
 def _shared(service: str, identity: str) -> list[Processor]:
     def who(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """On every line, from every thread: lines of many processes meet in one place."""
+        """Add service and identity to every line, since the lines of many processes are collected in one place."""
         return {**event, "service": service, "identity": identity}
 
     return [structlog.stdlib.add_log_level, _time, structlog.processors.format_exc_info, who]
@@ -82,13 +82,13 @@ def _time(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def _message_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Time, level and message in front, where people look; the rest as it was given."""
+    """Put time, level and message first; keep the order of the rest."""
     first = {"time": event.pop("time", ""), "level": event.pop("level", ""), "msg": event.pop("event", "")}
     return first | dict(event)
 
 
 def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """A coloured line; the identity is left out, since a person reads one process's terminal."""
+    """A coloured line. The identity is left out, since a terminal shows one process."""
     event.pop("identity", None)
     event["timestamp"] = event.pop("time", "")
     renderer = structlog.dev.ConsoleRenderer(colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback)
@@ -100,5 +100,5 @@ def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _as_text(value: Any) -> str:
-    """Whatever has no form in JSON is written as it reads."""
+    """Write a value that JSON does not support as text."""
     return str(value)

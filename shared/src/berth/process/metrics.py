@@ -1,4 +1,4 @@
-"""The metrics of a process: their table, the interface by which code counts, and Prometheus behind it.
+"""The metrics of a process: their table, the interface for counting, and its implementation for Prometheus.
 
 A metric has kube-scheduler's name (``scheduler_*``) and labels where the meaning is the same, so that its dashboards
 and alerts work; ``berth_*`` otherwise. A name that is not in the table does not pass the type checker.
@@ -82,7 +82,7 @@ class Metric:
     """One row: kind, label names in order, meaning, and for a histogram the upper bounds of its buckets.
 
     ``values``: all values of the only label, where they are few and known. Their series begin at 0, because Prometheus
-    sees the first count as an increase only when the series was there before.
+    counts the first event as an increase only when the series existed before.
     """
 
     kind: Kind
@@ -148,7 +148,7 @@ METRICS: Final[dict[str, Metric]] = {
         buckets=_PLUGIN,
     ),
     "scheduler_pending_pods": Metric(
-        kind="gauge", labels=("queue",), meaning="Pods that wait, by queue: active, backoff, unschedulable, gated."
+        kind="gauge", labels=("queue",), meaning="Pending pods, by queue: active, backoff, unschedulable, gated."
     ),
     "scheduler_queue_incoming_pods_total": Metric(
         kind="counter",
@@ -161,7 +161,7 @@ METRICS: Final[dict[str, Metric]] = {
     "scheduler_cache_size": Metric(
         kind="gauge",
         labels=("type",),
-        meaning="Objects in a Snapshot: nodes, pods, and assumed_pods, which no watch has shown bound.",
+        meaning="Objects in a Snapshot: nodes, pods, and assumed_pods, whose Binding no watch has shown yet.",
     ),
     "scheduler_preemption_attempts_total": Metric(
         kind="counter", meaning="Rankings without a feasible node in which PostFilter looked for pods to evict."
@@ -194,7 +194,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_bus_waits_total": Metric(
         kind="counter",
         labels=("cause",),
-        meaning="Failed tries to open a session with NATS: unreachable, missing, refused.",
+        meaning="Failed attempts to open a session with NATS: unreachable, missing, refused.",
         values=("unreachable", "missing", "refused"),
     ),
     "berth_messages_received_total": Metric(
@@ -239,11 +239,11 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Unix time, by NATS's clock, up to which a scorer has read a kind completely.",
     ),
     "berth_view_age_seconds": Metric(
-        kind="histogram", meaning="Age of the view that a pod was ranked on.", buckets=_SLI
+        kind="histogram", meaning="Age of the view on which a pod was ranked.", buckets=_SLI
     ),
     "berth_hold_duration_seconds": Metric(
         kind="histogram",
-        meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for what its view had to reach.",
+        meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for a position of its view.",
         buckets=_ATTEMPT,
     ),
     "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has received and not ranked yet."),
@@ -288,7 +288,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 class Meter(Protocol):
-    """What code counts with. Each call gives all labels of the table by name."""
+    """The interface for counting. Each call passes all labels of the table by name."""
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
         """Add to a counter."""
@@ -299,7 +299,7 @@ class Meter(Protocol):
         ...
 
     def clear(self, name: GaugeName, /) -> None:
-        """Remove a gauge with all its labels, such as when leading is over."""
+        """Remove a gauge with all its labels, for example when leading ends."""
         ...
 
     def observe(self, name: HistogramName, value: float, /, **labels: str) -> None:
@@ -311,7 +311,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PrometheusMeter:
-    """Counts in a registry of its own. The series of labels are cached: a count costs about 1 µs."""
+    """Counts in its own registry. The series of labels are cached: a count costs about 1 µs."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -329,7 +329,7 @@ class PrometheusMeter:
         cast("Gauge", self._child(name, labels)).set(value)
 
     def clear(self, name: GaugeName, /) -> None:
-        """Remove a gauge. One without labels becomes 0, since Prometheus' client always shows it."""
+        """Remove a gauge. A gauge without labels becomes 0, since Prometheus' client always exports it."""
         family = self._families[name]
         if METRICS[name].labels:
             family.clear()
@@ -353,7 +353,7 @@ class PrometheusMeter:
         return Histogram(name, metric.meaning, metric.labels, registry=self._registry, buckets=metric.buckets)
 
     def _create_known_series(self) -> None:
-        """Create the series of labels whose values are known."""
+        """Create the series whose label values are known."""
         for name, metric in METRICS.items():
             for value in metric.values:
                 self._child(name, {metric.labels[0]: value})
@@ -390,7 +390,7 @@ _STATUSES: Final = {code: "".join(word.capitalize() for word in code.name.split(
 def result_of(outcome: Outcome) -> str | None:
     """kube-scheduler's ``result``: ``scheduled``, ``unschedulable`` or ``error``.
 
-    ``None`` for outcomes that it does not have: a conflict is ranked again, and a pod that is gone has no result.
+    ``None`` for outcomes that it does not have: a conflict, after which the pod is ranked again, and a deleted pod.
     """
     return _RESULTS.get(outcome)
 

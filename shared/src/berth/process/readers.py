@@ -1,6 +1,6 @@
-"""How the text of a flag, a variable or a file becomes a setting's value. An error says what is wanted.
+"""Readers turn the text of a flag, a variable or a file into a setting's value. Errors name the expected form.
 
-A secret is a type of its own, which has to be asked for its text.
+A secret has its own type, which shows its text only by ``reveal``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 
 class Secret:
-    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for the one who sends it."""
+    """A password or token. ``repr``, ``str`` and logs show stars; :meth:`reveal` is for sending it."""
 
     __slots__ = ("_text",)
 
@@ -47,7 +47,7 @@ Reader = Callable[[str], T]
 """Text to value. Raises ValueError with ``want ..., got ...``."""
 
 
-# Go's own words (strconv.ParseBool), since flags mean what they mean to kube-scheduler.
+# The values of Go's strconv.ParseBool, as in kube-scheduler's flags.
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -64,19 +64,19 @@ _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 
 
 def text(given: str) -> str:
-    """Any text but none."""
+    """Any text that is not empty."""
     if not given:
         raise ValueError("want some text, got ''")
     return given
 
 
 def any_text(given: str) -> str:
-    """Any text, none too."""
+    """Any text, also an empty one."""
     return given
 
 
 def secret(given: str) -> Secret:
-    """Text that is not to be seen."""
+    """Text that is never shown."""
     return Secret(text(given))
 
 
@@ -150,12 +150,12 @@ def choice(options: Collection[str]) -> Reader[str]:
 
 
 def path(given: str) -> Path:
-    """A path, there or not; ``~`` is the home folder."""
+    """A path, which need not exist; ``~`` is the home folder."""
     return Path(text(given)).expanduser()
 
 
 def existing_file(given: str) -> Path:
-    """A file that is there now, so that a wrong path is known before anything is started."""
+    """A file that exists, so that a wrong path is found at start-up."""
     found = path(given)
     if not found.is_file():
         raise ValueError(f"want a file that exists, got {given!r}")
@@ -170,7 +170,7 @@ def object_name(given: str) -> str:
 
 
 def nats_url(given: str) -> str:
-    """One address of NATS, or several with commas between. A password there would stand in logs and process lists."""
+    """Addresses of NATS, separated by commas. No passwords: addresses appear in logs and process lists."""
     for address in given.split(","):
         parts = urlsplit(address.strip())
         if parts.username is not None or parts.password is not None:
@@ -181,14 +181,14 @@ def nats_url(given: str) -> str:
 
 
 def subject_prefix(given: str) -> str:
-    """What subjects of NATS may begin with: whole tokens, no wildcard."""
+    """A prefix of NATS subjects: whole tokens, no wildcard."""
     if _SUBJECT_PREFIX.fullmatch(given) is None:
         raise ValueError(f"want tokens of letters, digits, _ and - with dots between them, got {given!r}")
     return given
 
 
 def written(value: timedelta) -> str:
-    """A duration as people write it in a setting: ``15s``, ``0.5s``."""
+    """A duration in the form of a setting: ``15s``, ``0.5s``."""
     return f"{value.total_seconds():g}s"
 
 

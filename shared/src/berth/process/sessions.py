@@ -1,9 +1,9 @@
-"""One connected and verified NATS session after the other, for as long as the service lives (docs/protocol.md, 2).
+"""One connected and verified NATS session after the other, until the service stops (docs/protocol.md, 2).
 
     async for session in sessions(bus, name="scorer", process=process):
         ...work until session.lost...
 
-NATS that cannot be reached, lacks something or has something different never ends the process.
+The process never ends because NATS is unreachable, or its streams are missing or different.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ log = get_logger()
 
 
 RETRY_SECONDS: Final = 2.0
-"""Between two tries when only others can change what is wrong."""
+"""Pause between two tries when only others can remove the cause."""
 
 
 CREATED_SECONDS: Final = 0.1
-"""Before the next try after something was created on NATS."""
+"""Pause before the next try after streams or buckets were created."""
 
 
 BACKOFF: Final = Backoff(initial=timedelta(seconds=0.1), maximum=timedelta(seconds=2))
-"""Of connecting to NATS."""
+"""Back-off between tries to connect to NATS."""
 
 
 SHORT_LIFE_SECONDS: Final = 1.0
-"""A session that lived shorter is followed by a pause, so as not to flood a server that drops all clients."""
+"""A shorter session is followed by a pause, so that a server that drops all clients is not flooded."""
 
 
 class _NotReadyError(Exception):
@@ -76,7 +76,7 @@ async def sessions(
 
 
 class _Connector:
-    """Tries to connect until a session is verified. Each try is a client of its own that first reads bus.id."""
+    """Tries to connect until a session is verified. Each try is a new client, which first reads bus.id."""
 
     def __init__(self, bus: Bus, *, name: str, reporter: WaitReporter, process: Process, applies: bool) -> None:
         self._bus = bus
@@ -119,7 +119,7 @@ class _Connector:
         except BusRefusedError as error:
             raise self._wait("refused", str(error), RETRY_SECONDS, every=ONCE) from error
         if not session.bus_id:
-            # The bucket came after this client's first request: a new client reads the id that counts.
+            # The bucket was created after this client's first request, so a new client must read the id.
             raise self._wait("missing", "waiting for bus.id", CREATED_SECONDS)
 
     async def _missing(self, session: Session, error: MissingError) -> None:
@@ -142,13 +142,13 @@ class _Connector:
 
 
 Reached = Callable[[str, int], None]
-"""Called with each bucket and its position once everything up to it is in the Snapshot."""
+"""Called with a bucket and the position up to which the Snapshot contains its entries."""
 
 
 async def follow_live(
     session: Session, heard: LiveDataReader, stack: AsyncExitStack, tasks: asyncio.TaskGroup, reached: Reached
 ) -> list[asyncio.Task[None]]:
-    """Read each bucket of live data into the Snapshot, in tasks of the group. Returns them once all have caught up."""
+    """Read each bucket of live data into the Snapshot, in tasks of the group. Returns once all have caught up."""
     begun = []
     for bucket in heard.buckets:
         following = await stack.enter_async_context(session.read_bucket(bucket))
@@ -165,8 +165,8 @@ async def _follow(bucket: str, following: BucketReader, heard: LiveDataReader, r
 
 
 def _take(bucket: str, entry: Entry, heard: LiveDataReader) -> None:
-    """Anybody may write facts: what cannot be read is logged, and the former value stays."""
+    """Apply an entry. Any client may write facts: an invalid entry is logged, and the former value stays."""
     try:
         heard.apply(bucket, entry.key, entry.data, entry.time)
     except DecodeError as exc:
-        log.warning("left something out of the view", subject=f"{bucket} {entry.key}", reason=str(exc))
+        log.warning("skipping invalid live data", subject=f"{bucket} {entry.key}", reason=str(exc))

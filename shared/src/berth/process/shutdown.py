@@ -1,7 +1,7 @@
 """Ending a process in time: on a signal, with its parent, and when the main loop hangs.
 
-SIGTERM and SIGINT are received in a thread of their own, so that a main loop that hangs does not keep the process from
-ending. A watchdog measures how late the main loop is and logs where it hangs.
+A separate thread receives SIGTERM and SIGINT, so that the process ends also when the main loop hangs. A watchdog
+measures the delay of the main loop and logs where it hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from berth.process.metrics import Meter
 _PR_SET_PDEATHSIG: Final = 1
 
 POLL_SECONDS: Final = 0.5
-"""Between two checks of the parent, where the kernel sends no signal. Cheap: getppid takes 0.1 µs."""
+"""Time between two checks of the parent, on systems whose kernel sends no signal. getppid takes 0.1 µs."""
 
 
 class OrphanedError(BerthError):
@@ -38,9 +38,9 @@ class OrphanedError(BerthError):
 def end_with_parent(parent_pid: int) -> None:
     """Get SIGTERM as soon as the parent has ended, also when it is killed with -9. The process then stops as usual.
 
-    On Linux the kernel sends it, elsewhere a thread watches. It is SIGTERM, also for a parent that asked the kernel for
-    SIGKILL, so that the Lease is given back; the stop deadline ends what hangs. The kernel sends it already when the
-    parent's *thread* that started this process ends, so that thread has to live as long as the parent.
+    On Linux the kernel sends it, elsewhere a thread watches the parent. It is SIGTERM even if the parent requested
+    SIGKILL from the kernel, so that the Lease is released; the stop deadline ends a process that hangs. The kernel
+    sends it when the parent's *thread* that started this process ends, so that thread must live as long as the parent.
 
     Raises:
         OrphanedError: the parent has ended already, or is not the one named.
@@ -48,7 +48,7 @@ def end_with_parent(parent_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent_pid:
-        raise OrphanedError(f"ending with parent {parent_pid}: the parent is {os.getppid()} now, the one named is gone")
+        raise OrphanedError(f"ending with parent {parent_pid}: it has ended, the parent is {os.getppid()} now")
     if sys.platform != "linux":
         threading.Thread(target=_watch, args=(parent_pid,), name="parent", daemon=True).start()
 
@@ -63,17 +63,17 @@ log = get_logger()
 
 
 BEAT_SECONDS: Final = 0.25
-"""Between two beats of the loop. Costs 4 timers a second."""
+"""Time between two beats of the loop. Costs 4 timers per second."""
 
 STALL_SECONDS: Final = 1.0
-"""Time without a beat that counts as a stall: a third of the scorer's ack_wait, after which messages go elsewhere."""
+"""Time without a beat that counts as a stall: a third of the scorer's ack_wait, after which NATS redelivers."""
 
 FRAMES: Final = 5
 """Innermost calls that a stall's log line shows."""
 
 
 class Watchdog:
-    """Use ``with`` inside the loop: a timer beats there, and a thread watches the beats."""
+    """Use ``with`` inside the loop: a timer in the loop sets beats, and a thread checks them."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -102,7 +102,7 @@ class Watchdog:
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _look(self) -> None:
-        """Log where the loop hangs while it does, once for each stall."""
+        """Log where the loop hangs, once for each stall."""
         said_for = 0.0
         while not self._ended.wait(BEAT_SECONDS):
             beaten_at = self._beaten_at
@@ -114,7 +114,7 @@ class Watchdog:
 
 def main_thread_stands() -> list[str]:
     """The innermost calls of the main thread, for a log line about a hang."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way to look
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the documented way
     stack = traceback.extract_stack(frame)[-FRAMES:] if frame else []
     return [f"{call.name} ({call.filename}:{call.lineno})" for call in stack]
 
@@ -125,10 +125,10 @@ IMPATIENT: Final = 2
 """Number of SIGINTs that end the process at once."""
 
 MARGIN_SECONDS: Final = 0.5
-"""The process ends this much before its deadline, since whoever measures it starts earlier and ends later."""
+"""The process ends this much before its deadline, since the measured time begins earlier and ends later."""
 
 BACKSTOP_SECONDS: Final = 0.3
-"""After the deadline thread's end of the process: a hang that lets no Python thread run is then ended from C."""
+"""Pause after the deadline thread's attempt. Then C code ends a process in which no Python thread can run."""
 
 
 def seconds_left(deadline: timedelta) -> float:
@@ -137,14 +137,14 @@ def seconds_left(deadline: timedelta) -> float:
 
 
 class Deadline:
-    """Ends the process some seconds after it began to stop, whatever hangs."""
+    """Ends the process some seconds after it began to stop, even when something hangs."""
 
     def __init__(self, after: timedelta) -> None:
         self.seconds = seconds_left(after)
         self._begun = threading.Lock()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Count from now. Later calls change nothing."""
+        """Start the countdown. Later calls have no effect."""
         if not self._begun.acquire(blocking=False):
             return
         # Implemented in C: it also ends code that holds the GIL.
@@ -153,7 +153,7 @@ class Deadline:
 
     def _enforce(self, loop: asyncio.AbstractEventLoop) -> None:
         time.sleep(self.seconds)
-        log.error("ending: still under way at the deadline", seconds=self.seconds, under_way=_under_way(loop))
+        log.error("ending: unfinished work at the deadline", seconds=self.seconds, under_way=_under_way(loop))
         os._exit(Exit.NO)
 
 
@@ -175,7 +175,7 @@ class StopThread:
             signal.signal(number, lambda received, _frame: self._early.append(received))
 
     def start(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> None:
-        """Call ``on_signal`` in the loop when the first signal comes, or has come. Call this from within the loop."""
+        """Call ``on_signal`` in the loop at the first signal, or now if it has arrived. Call this in the loop."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._writer.send(bytes(self._early))
         threading.Thread(target=self._wait, args=(loop, on_signal), name="stop", daemon=True).start()

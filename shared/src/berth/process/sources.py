@@ -1,7 +1,7 @@
-"""Where settings come from: flags, then variables of the environment, then the file, then defaults.
+"""The sources of settings: flags, then environment variables, then the file, then defaults.
 
-Nothing is opened but the files of secrets, and nothing is connected to. All problems are reported at once. There is one
-variable for each setting; ``--help`` and the docs list them.
+Only files of secrets are opened, and no connection is made. All problems are reported at once. Each setting has one
+variable; ``--help`` and the docs list them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE_SUFFIX: Final = "_FILE"
 
 
 class SettingsError(BerthError):
-    """Settings that cannot be used: every problem, each with its path."""
+    """Invalid settings: every problem, each with its path."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -42,14 +42,14 @@ class Leaf:
 
     @property
     def written_path(self) -> str:
-        """The path as people know it from configuration files: ``leaderElection.renewDeadline``."""
+        """The path in the form of configuration files: ``leaderElection.renewDeadline``."""
         head, *rest = self.path.split("_")
         return head + "".join(word.capitalize() for word in rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What was given from each source: text by path or variable; in ``file`` also values that are read already."""
+    """The values of each source: text by path or variable; ``file`` may hold parsed values."""
 
     flags: Mapping[str, str]
     environment: Mapping[str, str]
@@ -65,7 +65,7 @@ def read_settings(
 ) -> Settings:
     """The settings of this process; ``flags`` and ``file`` are by path (``leader_election.renew_deadline``).
 
-    Without ``environment`` the process's own counts.
+    Without ``environment`` the process's own is used.
 
     Raises:
         SettingsError: with every problem of every source.
@@ -88,7 +88,7 @@ def leaves(kind: type[Any] = Settings, prefix: str = "") -> Iterator[Leaf]:
 
 
 def _fields(kind: type[Any]) -> dict[str, tuple[type[Any], tuple[Any, ...]]]:
-    """Name, type and what the annotation says beside it."""
+    """Name, type and further items of each field's annotation."""
     plain = get_type_hints(kind)
     full = get_type_hints(kind, include_extras=True)
     return {name: (plain[name], getattr(full[name], "__metadata__", ())) for name in plain}
@@ -126,7 +126,7 @@ def _find(leaf: Leaf, given: _Given) -> object | None:
 
 
 def _text_of(name: str) -> str:
-    """A secret's file, without the line end that editors put there."""
+    """Read a secret's file, without the line end at its end."""
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as exc:
@@ -135,15 +135,15 @@ def _text_of(name: str) -> str:
 
 
 _OWN: Final = ("identity",)
-"""Settings whose default is made anew for each process."""
+"""Settings whose default differs for each process."""
 
 _UNWRAPPED: Final = "\b\n"
-"""Tells the parser of flags to leave the lines of a paragraph as they are."""
+"""Mark for typer: do not wrap the lines of this paragraph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """``default`` as it would be written; empty for none. ``file``: names a file that holds the value, for secrets."""
+    """``default`` is text, empty for none. ``file``: for secrets, the variable that names a file with the value."""
 
     name: str
     path: str
@@ -152,7 +152,7 @@ class Variable:
 
 
 def variables() -> Iterator[Variable]:
-    """All of them, in the order of the settings."""
+    """All variables, in the order of the settings."""
     settings = Settings()
     for leaf in leaves():
         value = "" if leaf.path in _OWN else _written(attrgetter(leaf.path)(settings))
@@ -161,13 +161,13 @@ def variables() -> Iterator[Variable]:
 
 
 def help_text() -> str:
-    """For the end of ``--help``: each variable with its default."""
+    """The end of ``--help``: each variable with its default."""
     found = list(variables())
     width = max(len(variable.name) for variable in found)
     lines = [f"  {variable.name:{width}}  {variable.default}".rstrip() for variable in found]
     secrets = ", ".join(variable.file for variable in found if variable.file)
-    told = f"{secrets} name files that hold the values."
-    return f"{_UNWRAPPED}Variables; flags beat them, they beat the file:\n" + "\n".join(lines) + f"\n\n{told}"
+    files = f"{secrets} name files that hold the values."
+    return f"{_UNWRAPPED}Variables; flags beat them, they beat the file:\n" + "\n".join(lines) + f"\n\n{files}"
 
 
 def _written(value: object) -> str:

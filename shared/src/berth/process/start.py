@@ -1,4 +1,4 @@
-"""From what was typed to a running service: the part of a composition root that all services have.
+"""From flags to a running service: the part of the composition root that all services share.
 
 main = service_command("berth-watcher", about=..., start=partial(start, name="watcher", serve=serve))
 """
@@ -22,13 +22,13 @@ from berth.process.settings import Settings
 from berth.process.sources import SettingsError, read_settings
 
 Serve = Callable[[Process, KubeSchedulerConfiguration], Awaitable[None]]
-"""A service: returns when it has stopped."""
+"""The main function of a service. Returns when the service has stopped."""
 
 
 def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, str] | None = None) -> int:
     """Read settings and configuration and run the service; returns the exit code.
 
-    What is wrong with either is said on standard error, all of it, before anything is opened or connected to.
+    All errors of both are written to standard error, before anything is opened or connected to.
     """
     try:
         settings, configuration = read_all(flags, os.environ if environment is None else environment)
@@ -36,21 +36,21 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
         for problem in error.problems:
             sys.stderr.write(f"berth-{name}: {problem}\n")
         return Exit.USAGE
-    if settings.parent_pid is None:  # a parent has said it already
+    if settings.parent_pid is None:  # otherwise the parent has printed it already
         for sentence in old_ways(settings, configuration):
             sys.stderr.write(f"berth-{name}: {sentence}\n")
     return run(lambda process: serve(process, configuration), settings, name=name)
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:
-    """What was said in a way that is an old one, and how it was read."""
+    """A sentence for each deprecated form in flags or file, with the form that it was converted to."""
     deprecation = deprecation_warning(settings.algorithm_provider)
     converted = [f"{settings.config}: {sentence}" for sentence in configuration.converted]
     return [*([deprecation] if deprecation else []), *converted]
 
 
 def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, KubeSchedulerConfiguration]:
-    """Settings and configuration, which settings fall back on.
+    """Read settings and configuration. Settings without flag or variable come from the configuration.
 
     Raises:
         SettingsError: with every problem of both.
@@ -76,7 +76,7 @@ def read_all(flags: Flags, environment: Mapping[str, str]) -> tuple[Settings, Ku
 
 
 def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str, ...]:
-    """What services would refuse of a file that is a valid one: its numbers must go with theirs.
+    """What services would refuse in a valid file: its numbers must fit theirs.
 
     The rule: docs/protocol.md, 7.
     """
@@ -88,7 +88,7 @@ def problems_in_services(configuration: KubeSchedulerConfiguration) -> tuple[str
 
 
 def file_values(configuration: KubeSchedulerConfiguration | None) -> dict[str, object]:
-    """The settings that a configuration file can hold, by path."""
+    """The settings that a configuration file can contain, by path."""
     if configuration is None:
         return {}
     election, connection = configuration.leader_election, configuration.client_connection

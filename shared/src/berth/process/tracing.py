@@ -1,7 +1,7 @@
-"""Traces: one a pod, from its first sight to its Binding, carried by its messages as W3C ``traceparent``.
+"""Traces: one per pod, from its first event to its Binding, carried by its messages as W3C ``traceparent``.
 
-The header is always made and handed on, since whoever reads messages may follow it. Spans are exported by OTLP only
-when OTEL_EXPORTER_OTLP_ENDPOINT (or the one for traces) is set; otherwise nothing of OpenTelemetry's SDK is imported.
+The header is always created and passed on, since readers of messages may use it. Spans are exported by OTLP only when
+OTEL_EXPORTER_OTLP_ENDPOINT (or the one for traces) is set; otherwise OpenTelemetry's SDK is not imported.
 
     tracing = Tracing.from_environment(os.environ, service="scorer")
     with tracing.span("rank", parent=delivery.headers.get(TRACEPARENT)) as span:
@@ -31,7 +31,7 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class Span(Protocol):
-    """A piece of a pod's way."""
+    """One step of a pod's trace."""
 
     @property
     def traceparent(self) -> str:
@@ -40,16 +40,16 @@ class Span(Protocol):
 
     @property
     def trace_id(self) -> str:
-        """32 hexadecimal digits: the key ``trace_id`` of log lines."""
+        """32 hexadecimal digits, the key ``trace_id`` of log lines."""
         ...
 
     def note(self, key: str, value: str | int, /) -> None:
-        """Put an attribute on the span; nothing when spans are not exported."""
+        """Set an attribute of the span. Has no effect when spans are not exported."""
         ...
 
 
 def parse_traceparent(header: str | None) -> tuple[str, str] | None:
-    """Trace id and span id of a header; ``None`` for none and for one that is not valid, as the standard asks."""
+    """Trace id and span id of a header; ``None`` for a missing or an invalid one, as the standard requires."""
     if header is None or len(header) != _LENGTH or not header.startswith(_VERSION):
         return None
     trace_id, span_id = header[3:35], header[36:52]
@@ -59,7 +59,7 @@ def parse_traceparent(header: str | None) -> tuple[str, str] | None:
 
 
 class UnexportedSpan:
-    """Ids alone: a trace goes through here, and nobody collects it. About 2 µs."""
+    """A span without export: only its ids are passed on. About 2 µs."""
 
     __slots__ = ("_span_id", "trace_id")
 
@@ -70,11 +70,11 @@ class UnexportedSpan:
 
     @property
     def traceparent(self) -> str:
-        """What the next message carries; its flag says that nobody samples here."""
+        """The header of the next message; its flag means not sampled."""
         return f"00-{self.trace_id}-{self._span_id}-00"
 
     def note(self, key: str, value: str | int, /) -> None:
-        """Nothing."""
+        """Has no effect."""
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class UnexportedSpan:
 
 
 class Tracing:
-    """Makes the spans of one service."""
+    """Creates the spans of one service."""
 
     def __init__(self, exporter: SpanExporter | None = None, *, service: str, identity: str = "") -> None:
         self._provider = _provider(exporter, service, identity) if exporter is not None else None
@@ -94,29 +94,29 @@ class Tracing:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, service: str, identity: str = "") -> Tracing:
-        """Export by OTLP over HTTP when an endpoint is named there, in OpenTelemetry's own variables."""
+        """Export by OTLP over HTTP when OpenTelemetry's own variables name an endpoint."""
         if not any(environment.get(name) for name in ENDPOINTS):
             return cls(service=service)
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - 0.2 s that most never need
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - 0.2 s, rarely needed
             OTLPSpanExporter,
         )
 
         return cls(OTLPSpanExporter(), service=service, identity=identity)
 
     def span(self, name: str, *, parent: str | None = None) -> AbstractContextManager[Span]:
-        """A span below ``parent`` (a ``traceparent``); without one, or with one that is not valid, a new trace."""
+        """A child span of ``parent`` (a ``traceparent``); without a valid parent, a new trace."""
         if self._tracer is None:
             return UnexportedSpan(parent)
         return self._exported(name, parent)
 
     def close(self) -> None:
-        """Export what is left, and stop. Blocks while the collector does not answer: call it in a thread."""
+        """Export the remaining spans, and stop. Blocks while the collector does not answer: call it in a thread."""
         if self._provider is not None:
             self._provider.shutdown()
 
     @contextmanager
     def _exported(self, name: str, parent: str | None) -> Iterator[Span]:
-        assert self._tracer is not None  # noqa: S101 - span() has looked
+        assert self._tracer is not None  # noqa: S101 - span() has checked it
         with self._tracer.start_as_current_span(name, context=_context(parent)) as span:
             yield ExportedSpan(span)
 
@@ -150,7 +150,7 @@ def _provider(exporter: SpanExporter, service: str, identity: str) -> TracerProv
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON  # noqa: PLC0415 - the same
 
     resource = Resource.create({"service.name": f"berth-{service}", "service.instance.id": identity})
-    # Always: a parent's flag says that *its* process exported nothing, which services may be told one by one.
+    # Always: a parent's flag only means that *its* process does not export; each service is configured separately.
     provider = TracerProvider(resource=resource, sampler=ALWAYS_ON, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
