@@ -1,4 +1,4 @@
-"""The one table of kinds, and what has to follow it."""
+"""The one table of kinds, and the code and documents that must follow it."""
 
 from pathlib import Path
 from typing import get_args

@@ -12,7 +12,7 @@ from berth.api.quantity import QuantityError
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_value_reads_as_a_person_would_write_it():
+def test_a_value_is_written_as_readable_json():
     sample = Bandwidth(receive=80e6, transmit=0.5, capacity=125e6, sampled_at=utc_time(T0.timestamp() + 0.25))
     written = encode_bandwidth(sample)
     assert written == (
@@ -26,7 +26,7 @@ def test_rates_that_people_write_are_bits(bits, bytes_):
     assert bytes_per_second(bits) == bytes_
 
 
-def test_what_is_no_rate_is_refused_and_an_annotation_that_is_none_says_nothing():
+def test_an_invalid_rate_is_rejected_and_an_invalid_annotation_ignored():
     for text in ("fast", "-1M", ""):
         with pytest.raises(QuantityError):
             bytes_per_second(text)

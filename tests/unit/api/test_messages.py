@@ -1,4 +1,4 @@
-"""Messages: what is written is read back, and what cannot be read is refused for the right reason."""
+"""Messages: what is written is read back; invalid bytes and unknown schemas are rejected."""
 
 import json
 
@@ -93,11 +93,11 @@ def test_a_message_reads_as_json():
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(b'{"schema":7,"attempt":"u.1.1","profile":"p","pod":{}}', id="of the shape that we know"),
+        pytest.param(b'{"schema":7,"attempt":"u.1.1","profile":"p","pod":{}}', id="of the present shape"),
         pytest.param(b'{"schema":7,"pods":[]}', id="of another shape"),
     ],
 )
-def test_a_newer_schema_is_somebody_elses(data):
+def test_a_newer_schema_is_an_unknown_schema(data):
     with pytest.raises(UnknownSchemaError, match="got 7"):
         decode(data, Pending)
 
@@ -106,7 +106,7 @@ def test_the_schema_before_is_read():
     assert decode(b'{"schema":0,"attempt":"u.1.1","profile":"p","pod":{"metadata":{}}}', Pending).schema == 0
 
 
-def test_fields_of_a_newer_version_are_passed_over():
+def test_fields_of_a_newer_version_are_ignored():
     data = b'{"schema":1,"attempt":"u.1.1","profile":"p","pod":{"metadata":{}},"new":1}'
     assert decode(data, Pending).attempt == "u.1.1"
 
@@ -128,7 +128,7 @@ def test_fields_of_a_newer_version_are_passed_over():
     ],
     ids=range(11),
 )
-def test_garbage_is_refused_as_such(data):
+def test_invalid_bytes_are_rejected(data):
     with pytest.raises(DecodeError) as caught:
         decode(data, Pending)
     assert not isinstance(caught.value, UnknownSchemaError)
@@ -160,10 +160,10 @@ def test_a_watermark_is_read_back(term, version):
     assert decode_watermark(encode_watermark(watermark)) == watermark
 
 
-def test_a_watermark_stands_under_its_kind():
+def test_the_key_of_a_watermark_has_its_kind():
     assert watermark_key("pod") == "watermark.pod"
 
 
-def test_a_mirrored_value_of_a_newer_schema_is_somebody_elses():
+def test_a_mirrored_value_of_a_newer_schema_is_an_unknown_schema():
     with pytest.raises(UnknownSchemaError, match="got 9"):
         decode_entry(b'{"schema":9,"term":1,"object":{}}')

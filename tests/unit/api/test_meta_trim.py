@@ -1,4 +1,4 @@
-"""What is dropped from objects where they come in."""
+"""What is dropped from objects when they are read."""
 
 from berth.api.meta import LAST_APPLIED, ObjectMeta, OwnerReference, trim
 from berth.api.pod import Pod

@@ -1,4 +1,4 @@
-"""Which tolerations put up with which taints."""
+"""Which tolerations match which taints."""
 
 import pytest
 
@@ -26,13 +26,13 @@ def test_toleration(toleration, tolerated):
     assert tolerates(toleration, TAINT) is tolerated
 
 
-def test_mild_taints_keep_nobody_away():
+def test_prefer_no_schedule_taints_exclude_no_pod():
     mild = Taint(key="k", effect="PreferNoSchedule")
     assert first_untolerated([mild, TAINT], []) is TAINT
     assert first_untolerated([mild], []) is None
 
 
-def test_mild_taints_are_counted_unless_tolerated():
+def test_prefer_no_schedule_taints_are_counted_unless_tolerated():
     mild = [Taint(key=key, effect="PreferNoSchedule") for key in "abc"]
     tolerations = [Toleration(key="a", operator="Exists"), Toleration(key="b", operator="Exists", effect="NoSchedule")]
     assert count_untolerated_prefer_no_schedule([*mild, TAINT], tolerations) == 2  # b is tolerated for NoSchedule only

@@ -1,4 +1,4 @@
-"""Since when a pod is on its node."""
+"""The time since when a pod is bound."""
 
 from datetime import UTC, datetime
 
@@ -32,5 +32,5 @@ def test_since_when_a_pod_is_bound(status, created, expected):
     assert bound_at(Pod(metadata=ObjectMeta(creation_timestamp=created), status=status)) == expected
 
 
-def test_a_time_that_is_none_is_long_ago():
+def test_text_that_is_no_time_is_long_ago():
     assert [unix_seconds(text) for text in (None, "", "yesterday")] == [LONG_AGO] * 3

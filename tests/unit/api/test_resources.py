@@ -1,4 +1,4 @@
-"""What a pod asks for: the most that its containers need at one time, and its overhead."""
+"""The requests of a pod: the most that its containers need at one time, and its overhead."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_scores_count_defaults_for_what_is_not_named(spec, cpu, memory):
     assert (requests.nonzero_cpu, requests.nonzero_memory) == (cpu, memory)
 
 
-def test_what_cannot_be_read_counts_as_nothing_and_is_told_with_its_path():
+def test_an_invalid_quantity_counts_as_0_and_is_reported_with_its_path():
     requests = pod_requests(PodSpec(containers=[a_container(cpu="1"), a_container(cpu="x")], overhead={"memory": "?"}))
     assert requests.amounts == {"cpu": 1000, "memory": 0}
     assert requests.problems == (

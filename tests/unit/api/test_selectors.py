@@ -1,4 +1,4 @@
-"""Selectors hold as Kubernetes says they do."""
+"""Selectors match as in Kubernetes."""
 
 import pytest
 
@@ -90,17 +90,17 @@ def test_preferences_of_no_weight_or_without_expressions_are_left_out():
     assert compile_preferred(terms) == compile_preferred(None) == ()
 
 
-def test_a_node_selector_wants_every_label():
+def test_a_node_selector_requires_every_label():
     assert compile_node_labels({"a": "1", "b": "2"}).matches("n0", {"a": "1", "b": "2", "c": "3"})
     assert not compile_node_labels({"a": "1", "b": "2"}).matches("n0", {"a": "1"})
 
 
-def test_an_absent_label_selector_selects_nothing_and_an_empty_one_everything():
+def test_an_absent_selector_selects_nothing_and_an_empty_one_everything():
     assert not compile_label_selector(None).matches({"a": "1"})
     assert compile_label_selector(LabelSelector()).matches({"a": "1"})
 
 
-def test_a_label_selector_wants_labels_and_expressions():
+def test_a_label_selector_requires_labels_and_expressions():
     selector = LabelSelector(match_labels={"a": "1"}, match_expressions=[expression("NotIn", "x")])
     compiled = compile_label_selector(selector)
     assert compiled.matches({"a": "1"})

@@ -1,4 +1,4 @@
-"""Subjects, keys, attempts and decision ids: each is written in one way, is read back whole, and NATS takes it."""
+"""Subjects, keys, attempts and decision ids: each has one written form, is read back unchanged, and NATS accepts it."""
 
 import re
 
@@ -43,7 +43,7 @@ def with_awkward_names(test):
 
 
 def is_subject(text: str) -> bool:
-    """Whether NATS takes it to publish to: tokens that are not empty, no white space, no wildcard."""
+    """Whether NATS accepts it as a subject to publish to: tokens that are not empty, no white space, no wildcard."""
     return all(text.split(".")) and not re.search(r"[\s*>]", text) and text.isascii()
 
 
@@ -68,7 +68,7 @@ def test_a_name_with_dots_comes_back_whole(name):
 @example("a.b", "a=2Eb")
 @example("", "=")
 @example(".", "=2E")
-def test_distinct_names_never_meet(one, other):
+def test_distinct_names_have_distinct_tokens(one, other):
     assert (escape_token(one) == escape_token(other)) == (one == other)
     assert (escape_dotted(one) == escape_dotted(other)) == (one == other)
 
@@ -112,7 +112,7 @@ def test_a_profile_with_dots_is_one_token():
 
 
 @pytest.mark.parametrize("text", ["=", "==", "a=", "=1", "=+1", "=2e", "=G0", "=FF", "a=C3"])
-def test_what_is_not_escaped_as_it_should_be_is_refused_or_empty(text):
+def test_a_wrongly_escaped_name_is_rejected(text):
     if text == "=":
         assert unescape(text) == ""
         return
@@ -132,7 +132,7 @@ def test_what_is_not_escaped_as_it_should_be_is_refused_or_empty(text):
         "berth.pending..ns.pod",
     ],
 )
-def test_a_subject_off_the_way_is_refused(subject):
+def test_a_malformed_subject_is_rejected(subject):
     with pytest.raises(DecodeError, match="decoding subject"):
         PodSubject.parse(subject)
 
@@ -168,7 +168,7 @@ def test_distinct_attempts_have_distinct_ids(one, other):
 
 
 @pytest.mark.parametrize("text", ["", ".", "u", "u.1", ".1.1", "u.1.", "u..1", "u.1.-1", "u.1.x", "u.1.²", "u. 1.1"])
-def test_what_is_no_attempt_is_refused(text):
+def test_a_malformed_attempt_is_rejected(text):
     with pytest.raises(DecodeError, match=r"want <uid>\.<term>\.<n>"):
         Attempt.parse(text)
 

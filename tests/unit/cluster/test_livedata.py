@@ -43,7 +43,7 @@ def test_a_row_that_another_node_takes_over_shows_that_nodes_sample():
     assert receive(snapshot, "b") == 7.0
     snapshot.remove_node("b")
     snapshot.set_node(a_node("c"))
-    assert receive(snapshot, "c") != receive(snapshot, "c")  # NaN: nothing is known of it
+    assert receive(snapshot, "c") != receive(snapshot, "c")  # NaN: unknown
 
 
 def test_a_node_that_comes_back_to_a_row_shows_its_own_newest_sample():
@@ -51,7 +51,7 @@ def test_a_node_that_comes_back_to_a_row_shows_its_own_newest_sample():
     snapshot.set_node(a_node("a"))
     snapshot.live.set_bandwidth("q1", "a", sample(5.0))
     snapshot.remove_node("a")
-    snapshot.place(a_pod("early"), "b")  # takes the row, though its node is not known yet
+    snapshot.place(a_pod("early"), "b")  # takes the row before its node exists
     snapshot.live.set_bandwidth("q1", "b", sample(7.0))
     snapshot.live.set_bandwidth("q1", "a", sample(6.0))
     snapshot.remove_pod("uid-early")
@@ -68,7 +68,7 @@ def test_columns_grow_with_the_cluster():
     assert (receive(snapshot, "n0"), receive(snapshot, "n199")) == (1.0, 2.0)
 
 
-def test_rows_that_changed_are_told_newest_first_and_only_those():
+def test_only_changed_rows_are_returned_newest_first():
     snapshot = Snapshot()
     for name in ("a", "b"):
         snapshot.set_node(a_node(name))
@@ -84,34 +84,34 @@ def test_rows_that_changed_are_told_newest_first_and_only_those():
     assert [columns.changed_since(before + written) for written in range(4)] == [[a, b], [a, b], [a], []]
 
 
-def test_entries_of_sources_that_nobody_declared_are_left_out():
+def test_entries_of_undeclared_sources_are_ignored():
     snapshot = Snapshot()
-    heard = LiveDataReader(snapshot.live, SOURCES)
+    reader = LiveDataReader(snapshot.live, SOURCES)
     for query in ("q1", "q2"):
-        heard.apply("bandwidth", f"{query}.node-1.example.com", encode_bandwidth(sample(3.0)), T0)
+        reader.apply("bandwidth", f"{query}.node-1.example.com", encode_bandwidth(sample(3.0)), T0)
     assert set(snapshot.live.bandwidth("q1").samples()) == {"node-1.example.com"}
     assert not snapshot.live.bandwidth("q2").samples()
-    assert heard.buckets == ("bandwidth", "facts")
+    assert reader.buckets == ("bandwidth", "facts")
     assert snapshot.live.now == T0.timestamp()
 
 
 def test_a_removal_leaves_nothing():
     snapshot = Snapshot()
     snapshot.set_node(a_node("a"))
-    heard = LiveDataReader(snapshot.live, SOURCES)
-    heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
-    heard.apply("bandwidth", "q1.a", None, T0)
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    reader.apply("bandwidth", "q1.a", None, T0)
     assert snapshot.live.bandwidth("q1").sample("a") is None
     assert receive(snapshot, "a") != receive(snapshot, "a")
 
 
 def test_facts_are_any_json():
     snapshot = Snapshot()
-    heard = LiveDataReader(snapshot.live, SOURCES)
-    heard.apply("facts", "disk.a", b'{"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}', T0)
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("facts", "disk.a", b'{"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}', T0)
     fact = snapshot.live.fact("disk", "a")
     assert msgspec.json.decode(fact) == {"free": 5, "sampled_at": "2026-01-01T00:00:00Z"}
-    heard.apply("facts", "disk.a", None, T0)
+    reader.apply("facts", "disk.a", None, T0)
     assert snapshot.live.fact("disk", "a") is None
 
 
@@ -128,16 +128,16 @@ def test_facts_are_any_json():
         ("facts", "disk.a", b""),
     ],
 )
-def test_what_cannot_be_read_is_refused_and_what_was_known_stays(bucket, key, data):
+def test_an_invalid_entry_is_rejected_and_the_previous_value_stays(bucket, key, data):
     snapshot = Snapshot()
-    heard = LiveDataReader(snapshot.live, SOURCES)
-    heard.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
+    reader = LiveDataReader(snapshot.live, SOURCES)
+    reader.apply("bandwidth", "q1.a", encode_bandwidth(sample(3.0)), T0)
     with pytest.raises(DecodeError):
-        heard.apply(bucket, key, data, T0)
+        reader.apply(bucket, key, data, T0)
     assert snapshot.live.bandwidth("q1").sample("a") == sample(3.0)
 
 
-def test_the_time_of_a_binding_is_kept_with_the_pod_also_while_something_else_is_supposed():
+def test_a_supposition_keeps_the_time_of_the_pods_binding():
     snapshot = Snapshot()
     snapshot.set_node(a_node("a"))
     snapshot.place(a_pod("web"), "a", bound_at=5.0)

@@ -31,7 +31,7 @@ def test_objects_are_found_by_name_and_by_namespace():
     assert (services.named("a", "other") is not None, services.named("b", "default"), len(services)) == (True, None, 2)
 
 
-def test_a_namesake_outlives_the_one_before_it():
+def test_removing_an_object_keeps_a_later_one_of_its_name():
     services = Objects(Service)
     services.set("old", a_service("a", app="old"))
     services.set("new", a_service("a", app="new"))
@@ -39,7 +39,7 @@ def test_a_namesake_outlives_the_one_before_it():
     assert services.named("a", "default").spec.selector == {"app": "new"}
 
 
-def test_only_a_change_that_says_something_counts_as_one():
+def test_a_new_resource_version_alone_is_no_change():
     services, versions = Objects(Service), []
     for service in (a_service("a", app="x"), a_service("a", version="2", app="x"), a_service("a", app="y")):
         services.set("u", service)

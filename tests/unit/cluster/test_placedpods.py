@@ -1,4 +1,4 @@
-"""Columns of placed pods that were updated equal columns made anew."""
+"""Updated columns of placed pods equal new ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[str, int, float, float, str]
 
 
 def seen(pods: PlacedPods, snapshot: Snapshot) -> list[Row]:
-    """What the columns say of each pod, in no order of theirs."""
+    """The values of each pod in the columns, sorted."""
     pods.refresh()
     cpu = pods.amounts("cpu")
     return sorted(
@@ -44,7 +44,7 @@ def random_pod(chance: random.Random, number: int) -> Pod:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_columns_that_were_kept_up_say_what_new_ones_say(seed):
+def test_updated_columns_equal_new_ones(seed):
     chance, snapshot = random.Random(seed), Snapshot()
     kept = PlacedPods(snapshot)
     for step in range(120):
@@ -62,7 +62,7 @@ def test_columns_that_were_kept_up_say_what_new_ones_say(seed):
             assert seen(kept, snapshot) == seen(PlacedPods(snapshot), snapshot)
 
 
-def test_more_pods_than_there_was_room_for_are_held_too():
+def test_columns_grow_with_the_number_of_pods():
     snapshot = Snapshot()
     kept = PlacedPods(snapshot)
     for number in range(700):
@@ -73,7 +73,7 @@ def test_more_pods_than_there_was_room_for_are_held_too():
     assert seen(kept, snapshot) == seen(PlacedPods(snapshot), snapshot)
 
 
-def test_a_pod_that_does_not_say_when_it_started_is_the_youngest():
+def test_a_pod_without_a_start_time_is_the_youngest():
     snapshot = Snapshot()
     snapshot.place(a_pod("web", labels={"app": "web"}), "n1")
     assert [since for _, _, since, _, _ in seen(PlacedPods(snapshot), snapshot)] == [UNKNOWN_START]

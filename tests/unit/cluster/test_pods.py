@@ -15,7 +15,7 @@ DATA = Volume(name="data", persistent_volume_claim=ClaimSource(claim_name="data"
 
 
 def decoded(thing):
-    """The same as it comes off the bus: nothing in it is anybody else's."""
+    """An equal object decoded from JSON: it shares no part with another object."""
     return msgspec.json.decode(msgspec.json.encode(thing), type=type(thing))
 
 

@@ -31,7 +31,7 @@ def test_a_node_is_read_in_millicores_and_bytes(snapshot):
     assert (info.allocatable("example.com/gpu"), info.labels, info.name) == (0, {"zone": "a"}, "n0")
 
 
-def test_a_node_that_was_made_anew_is_another_one_though_it_looks_the_same(snapshot):
+def test_a_recreated_node_counts_as_changed_even_if_it_looks_the_same(snapshot):
     old, new = (ObjectMeta(name="n0", creation_timestamp=f"2026-01-0{day}T00:00:00Z") for day in (1, 2))
     snapshot.set_node(Node(metadata=old))
     version = snapshot.version
@@ -67,21 +67,21 @@ def test_a_pod_leaves_its_earlier_place_first(snapshot):
     assert (used(snapshot)[:2], used(snapshot, "n1")[:2]) == ((0, 0), (1, 1000))
 
 
-def test_a_pod_that_shrank_in_place_counts_with_what_it_asks_for_now(snapshot):
+def test_a_pod_resized_in_place_counts_with_its_new_requests(snapshot):
     snapshot.place(pod_requesting(cpu="2"), "n0")
     snapshot.place(pod_requesting(cpu="1"), "n0")
     assert used(snapshot)[:2] == (1, 1000)
 
 
 def test_removing_what_is_unknown_does_nothing(snapshot):
-    snapshot.remove_pod("nobody")
+    snapshot.remove_pod("unknown")
     snapshot.remove_node("nowhere")
-    snapshot.end_nomination("nobody")
+    snapshot.end_nomination("unknown")
     snapshot.remove_namespace("nothing")
     assert snapshot.node_names() == ["n0"]
 
 
-def test_a_pod_may_be_known_before_its_node():
+def test_a_pod_may_be_placed_before_its_node_exists():
     snapshot = Snapshot()
     snapshot.place(pod_requesting(cpu="1"), "later")
     assert (snapshot.has_node("later"), snapshot.node_names(), node_info(snapshot, "later")) == (False, [], None)
@@ -90,7 +90,7 @@ def test_a_pod_may_be_known_before_its_node():
     assert used(snapshot, "later")[:2] == (1, 1000)
 
 
-def test_a_row_is_given_away_once_node_and_pods_are_gone(snapshot):
+def test_a_row_is_reused_once_its_node_and_pods_are_removed(snapshot):
     snapshot.place(pod_requesting("left"), "n0")
     snapshot.remove_node("n0")
     assert snapshot.pods_on("n0") == 1
@@ -117,7 +117,7 @@ def test_all_rows_are_seen_without_a_copy(snapshot):
     assert nodes.allocatable("unheard.of/thing").tolist() == [0.0]
 
 
-def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
+def test_an_invalid_quantity_counts_as_0_and_is_in_problems(snapshot):
     odd_node = Node(metadata=ObjectMeta(name="odd"), status=NodeStatus(allocatable={"cpu": "abc", "memory": "1Gi"}))
     snapshot.set_node(odd_node)
     snapshot.place(pod_requesting("odd", cpu="1", memory="-?"), "odd")
@@ -131,13 +131,13 @@ def test_what_cannot_be_read_counts_as_nothing_and_is_remembered(snapshot):
     ]
 
 
-def test_a_supposition_is_nothing_to_be_told_of(snapshot):
+def test_a_supposition_adds_no_problems(snapshot):
     with snapshot.supposing(placed=[(pod_requesting("odd", cpu="x"), "n0")]):
         assert snapshot.pods_on("n0") == 1
     assert list(snapshot.problems) == []
 
 
-def test_oddities_are_bounded(snapshot):
+def test_problems_are_bounded(snapshot):
     for i in range(1000):
         snapshot.place(pod_requesting(str(i), cpu="x"), "n0")
     assert len(snapshot.problems) == 256
@@ -151,7 +151,7 @@ def test_a_node_that_only_got_a_new_version_changed_nothing(snapshot):
     assert (snapshot.version, node_info(snapshot, "n0").node) == (version, newer)
 
 
-def test_changed_rows_are_told_by_what_changed(snapshot):
+def test_changed_rows_are_returned_by_what_changed(snapshot):
     snapshot.set_node(a_node("n1"))
     version = snapshot.version
     snapshot.place(pod_requesting(), "n0")
@@ -172,7 +172,7 @@ def test_equal_specs_share_a_class_whatever_name_labels_volumes_and_node(snapsho
     assert snapshot.placed(one.uid).pod_class is snapshot.placed(bound.uid).pod_class
 
 
-def test_a_class_that_nobody_has_any_more_is_forgotten(snapshot):
+def test_an_unreferenced_class_is_dropped(snapshot):
     for i in range(1000):
         snapshot.place(pod_requesting("same", cpu=f"{i}m"), "n0")
     assert len(snapshot._classes) == 1
@@ -211,7 +211,7 @@ def test_a_nominated_pod_takes_no_room(snapshot):
 
 def test_labels_of_a_namespace(snapshot):
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="team", labels={"tier": "1"})))
-    assert (snapshot.labels_of_namespace("team"), snapshot.labels_of_namespace("nobody")) == ({"tier": "1"}, {})
+    assert (snapshot.labels_of_namespace("team"), snapshot.labels_of_namespace("unknown")) == ({"tier": "1"}, {})
     snapshot.remove_namespace("team")
     assert snapshot.labels_of_namespace("team") == {}
 

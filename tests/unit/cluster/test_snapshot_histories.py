@@ -23,7 +23,7 @@ from berth.plugins.networktraffic.traffic import TrafficEstimates
 from harness.builders.objects import a_node, pod_requesting
 from harness.builders.random_clusters import QUERY, SOURCE, events, nodes, pods, snapshots
 
-pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
+pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 LABELS = ("zone", "disk")
 IMAGES = ("app", "app:latest", "reg:5000/db", "reg:5000/db:latest", "db:v2")
 PORTS = (HostPort("TCP", 80, "10.0.0.1"), HostPort("TCP", 443, EVERY_ADDRESS))
@@ -42,9 +42,9 @@ KINDS = (
 def test_any_history_ends_where_a_fresh_start_would(begun, history):
     followed = begun[0] if begun else Snapshot()
     for key in LABELS:
-        followed.label_column(key)  # asked for early, so that it has to be kept right all the way
+        followed.label_column(key)  # made early, so that every event must update it
     for event in history:
-        picture(followed)  # the same for whatever is kept up with changes
+        picture(followed)  # the same for all other data that events update
         event(followed)
     assert picture(followed) == picture(rebuilt(followed))
 
@@ -80,7 +80,7 @@ def test_a_supposition_leaves_no_trace(history, supposed, data):
 
 
 @given(st.lists(events, min_size=1, max_size=20), st.integers(0, 20))
-def test_every_row_that_looks_different_is_told_as_changed(history, cut):
+def test_every_row_that_differs_is_returned_as_changed(history, cut):
     snapshot = Snapshot()
     for event in history[:cut]:
         event(snapshot)
@@ -88,8 +88,8 @@ def test_every_row_that_looks_different_is_told_as_changed(history, cut):
     for event in history[cut:]:
         event(snapshot)
     changed = snapshot.changed_since(version)
-    told = changed.nodes | changed.pods
-    assert {row for row, now in rows_of(snapshot).items() if now != before.get(row)} <= told
+    reported = changed.nodes | changed.pods
+    assert {row for row, now in rows_of(snapshot).items() if now != before.get(row)} <= reported
 
 
 def rebuilt(followed: Snapshot) -> Snapshot:
@@ -159,7 +159,7 @@ def picture(snapshot: Snapshot) -> dict[str, object]:
 
 
 def live_on(snapshot: Snapshot, row: int) -> object:
-    """What is known of a node beside its object; nothing is said of rows without one."""
+    """The live data and estimates of rows with a node."""
     if not snapshot.columns.exists[row]:
         return None
     known = snapshot.live.bandwidth(QUERY.token)
@@ -209,7 +209,7 @@ def label(snapshot: Snapshot, key: str, row: int) -> str | None:
 
 
 def test_amounts_beyond_exact_floats_leave_no_trace():
-    """2**60 + 1 is no float64: adding and taking off one by one would leave a rest."""
+    """2**60 + 1 is no float64: adding and subtracting one by one would leave a remainder."""
     snapshot, small, huge = Snapshot(), pod_requesting("small", memory="1"), pod_requesting("huge", memory=str(2**60))
     snapshot.set_node(a_node("n0"))
     snapshot.place(small, "n0")
@@ -219,8 +219,8 @@ def test_amounts_beyond_exact_floats_leave_no_trace():
     assert node_info(snapshot, "n0").nonzero_memory == 1
 
 
-def test_a_pod_that_is_heard_of_again_counts_as_of_its_new_time():
-    """A proposal becomes a bound pod: the same pod on the same node, and what an average lacks of it shrinks."""
+def test_a_proposed_pod_counts_with_its_new_time_once_bound():
+    """A proposed pod is bound: it stays on its node, and its share that the average lacks shrinks."""
     snapshot, pod = Snapshot(), pod_requesting("web")
     snapshot.set_node(a_node("n0"))
     sampled_at = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)

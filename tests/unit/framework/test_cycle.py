@@ -46,8 +46,8 @@ def ranked(pod: Pod, snapshot: Snapshot, *plugins, best: int = 8):
     return rank(pod, snapshot, profile, attempt=first_attempt(pod), best=best)
 
 
-def said(ranking) -> str:
-    """What the filters say, without what DefaultPreemption adds to it."""
+def filter_message(ranking) -> str:
+    """The message of the filters, without that of DefaultPreemption."""
     return ranking.message.split(" preemption: ")[0]
 
 
@@ -55,7 +55,7 @@ def nodes_of(ranking) -> list[str]:
     return [candidate.node for candidate in ranking.candidates]
 
 
-# What fits
+# Feasible nodes
 
 
 def test_the_emptier_node_comes_first_with_every_plugins_points():
@@ -90,7 +90,7 @@ def test_at_most_the_best_are_named():
     assert (nodes_of(ranking), ranking.feasible) == (["n5", "n4", "n3"], 6)
 
 
-def test_a_placed_pod_does_not_stand_in_its_own_way():
+def test_a_placed_pod_does_not_count_against_itself():
     snapshot, pod = cluster(a_node("n0", cpu="1")), pod_requesting(cpu="1")
     snapshot.place(pod, "n0")
     assert nodes_of(ranked(pod, snapshot)) == ["n0"]
@@ -138,10 +138,10 @@ def test_another_attempt_breaks_ties_differently():
     assert len(orders) == 5
 
 
-# What does not fit
+# Pods that fit nowhere
 
 
-def test_a_cluster_without_nodes_says_so():
+def test_a_cluster_without_nodes_has_its_own_message():
     ranking = ranked(pod_requesting(), Snapshot())
     assert (ranking.message, ranking.evaluated, ranking.candidates) == ("no nodes available to schedule pods", 0, ())
 
@@ -154,7 +154,7 @@ def test_reasons_are_counted_and_sorted_as_kube_scheduler_does():
         *(a_node(f"full{i}", cpu="1", memory="1Gi") for i in range(10)),
     )
     ranking = ranked(pod_requesting(cpu="2", memory="2Gi"), snapshot)
-    assert said(ranking) == (
+    assert filter_message(ranking) == (
         "0/12 nodes are available: 10 Insufficient cpu, 10 Insufficient memory, 2 node(s) had untolerated taint(s)."
     )
     assert ranking.rejections == (
@@ -189,15 +189,18 @@ def test_a_node_that_would_fit_when_empty_can_be_helped_by_eviction():
     assert [r.resolvable for r in ranked(pod_requesting(cpu="2"), snapshot).rejections] == [True]
 
 
-def test_the_first_filter_that_refuses_a_node_gives_its_reason():
+def test_the_first_filter_that_rejects_a_node_gives_its_reason():
     snapshot = cluster(a_node("n0", unschedulable=True, taints=[Taint(key="k", effect="NoSchedule")], cpu="0"))
-    assert said(ranked(pod_requesting(cpu="1"), snapshot)) == "0/1 nodes are available: 1 node(s) were unschedulable."
+    assert (
+        filter_message(ranked(pod_requesting(cpu="1"), snapshot))
+        == "0/1 nodes are available: 1 node(s) were unschedulable."
+    )
 
 
-def test_a_node_without_status_refuses_in_the_ordinary_words():
+def test_a_node_without_status_is_rejected_with_the_usual_reasons():
     node = msgspec.convert({"metadata": {"name": "bare"}}, type(a_node("n")))
     assert (
-        said(ranked(pod_requesting(cpu="1"), cluster(node)))
+        filter_message(ranked(pod_requesting(cpu="1"), cluster(node)))
         == "0/1 nodes are available: 1 Insufficient cpu, 1 Too many pods."
     )
 
@@ -205,16 +208,16 @@ def test_a_node_without_status_refuses_in_the_ordinary_words():
 def test_only_nodes_that_the_pod_names_can_be_feasible():
     snapshot = cluster(a_node("n0", cpu="1"), a_node("n1"), a_node("n2"))
     ranking = ranked(asking_for_nodes("n0", cpu="2"), snapshot)
-    assert said(ranking) == (
+    assert filter_message(ranking) == (
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]."
     )
     assert ranking.unschedulable_plugins == ("NodeAffinity", "NodeResourcesFit")
 
 
-def test_a_pre_filter_that_rejects_speaks_for_all_nodes():
+def test_a_rejection_by_pre_filter_applies_to_all_nodes():
     terms = [SelectorRequirement(key="metadata.name", operator="In", values=[name]) for name in ("n0", "n1")]
     ranking = ranked(with_terms([NodeSelectorTerm(match_fields=terms)]), cluster(a_node("n0"), a_node("n1")))
-    assert said(ranking) == "0/2 nodes are available: pod affinity terms conflict. not found"
+    assert filter_message(ranking) == "0/2 nodes are available: pod affinity terms conflict. not found"
     assert [(r.plugin, r.nodes) for r in ranking.rejections] == [("NodeAffinity", 2)]
 
 
@@ -229,14 +232,14 @@ def test_a_quantity_that_cannot_be_read_is_named_with_its_path():
 # One node
 
 
-def test_check_gives_the_first_refusal_by_the_plugins_name():
+def test_check_returns_the_first_rejection_with_the_plugins_name():
     snapshot = cluster(a_node("n0", cpu="1"))
     assert check(pod_requesting(cpu="2"), "n0", snapshot, default_profile()) == Status(
         Code.UNSCHEDULABLE_AND_UNRESOLVABLE, ("Insufficient cpu",), "NodeResourcesFit"
     )
 
 
-def test_check_refuses_a_node_that_is_not_there():
+def test_check_rejects_a_node_that_does_not_exist():
     assert check(pod_requesting(), "gone", Snapshot(), default_profile()) == Status.unresolvable(
         "node 'gone' not found"
     )
@@ -250,12 +253,12 @@ def test_check_does_not_count_the_pod_against_itself():
     assert snapshot.pods_on("n0") == 1
 
 
-def test_check_refuses_nodes_that_the_pod_does_not_name():
+def test_check_rejects_nodes_that_the_pod_does_not_name():
     status = check(asking_for_nodes("n1"), "n0", cluster(a_node("n0"), a_node("n1")), default_profile())
     assert (status.reasons, status.plugin) == (("node(s) didn't satisfy plugin(s) [NodeAffinity]",), "NodeAffinity")
 
 
-# Room that is kept for nominated pods
+# Nominated pods
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def test_check_refuses_nodes_that_the_pod_does_not_name():
         pytest.param(-1, True, id="less important: taken"),
     ],
 )
-def test_room_of_a_nominated_pod(priority, free):
+def test_a_nominated_pod_counts_by_priority(priority, free):
     snapshot = cluster(a_node("n0", cpu="1"))
     snapshot.nominate(with_priority("nominated", priority, cpu="1"), "n0")
     pod = pod_requesting(cpu="1")
@@ -275,7 +278,7 @@ def test_room_of_a_nominated_pod(priority, free):
     assert (snapshot.pods_on("n0"), node_info(snapshot, "n0").requested("cpu")) == (0, 0)
 
 
-def test_room_of_a_nominated_pod_is_its_own():
+def test_a_nominated_pod_does_not_count_against_itself():
     snapshot, pod = cluster(a_node("n0", cpu="1")), pod_requesting(cpu="1")
     snapshot.nominate(pod, "n0")
     assert nodes_of(ranked(pod, snapshot)) == ["n0"]
@@ -288,14 +291,14 @@ def test_a_nominated_pod_that_is_placed_counts_only_where_it_is():
     assert check(pod_requesting(cpu="1"), "n0", snapshot, default_profile()).is_success
 
 
-def test_room_of_a_nominated_pod_is_said_in_the_words_of_the_filter():
+def test_a_nominated_pod_leads_to_the_filters_own_reason():
     snapshot = cluster(a_node("n0", cpu="1"))
     snapshot.nominate(pod_requesting("nominated", cpu="1"), "n0")
-    assert said(ranked(pod_requesting(cpu="1"), snapshot)) == "0/1 nodes are available: 1 Insufficient cpu."
+    assert filter_message(ranked(pod_requesting(cpu="1"), snapshot)) == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 class CountingNeighbours(PreFilterExtensions, FilterPlugin):
-    """Refuses nodes with pods that were added after its PreFilter."""
+    """Rejects nodes with pods that were added after its PreFilter."""
 
     name = "CountingNeighbours"
     ADDED = StateKey[list]("added")
@@ -321,7 +324,7 @@ class Added(list):
         return Added(self)
 
 
-def test_plugins_are_told_of_nominated_pods_on_a_state_of_their_own():
+def test_add_pod_for_nominated_pods_gets_a_clone_of_the_state():
     snapshot = cluster(a_node("n0"), a_node("n1"))
     snapshot.nominate(pod_requesting("nominated"), "n0")
     profile = profile_of(CountingNeighbours())
@@ -329,7 +332,7 @@ def test_plugins_are_told_of_nominated_pods_on_a_state_of_their_own():
     assert nodes_of(rank(pod_requesting(), snapshot, profile, attempt=first_attempt(pod_requesting()))) == ["n1"]
 
 
-# Nothing feasible
+# No feasible node
 
 
 class Refusing(FilterPlugin):
@@ -351,18 +354,18 @@ class MakingRoom(PostFilterPlugin):
         return PostFilterResult(Nomination(names[0], ("victim",)), f"room on {names} despite {why.reasons[0]}")
 
 
-def test_post_filter_speaks_after_the_filters_and_nominates():
+def test_post_filter_appends_its_message_and_nominates():
     ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Refusing("n0", "n1"), MakingRoom())
-    assert said(ranking) == "0/2 nodes are available: 2 not here. room on ['n0', 'n1'] despite not here"
+    assert filter_message(ranking) == "0/2 nodes are available: 2 not here. room on ['n0', 'n1'] despite not here"
     assert ranking.nomination == Nomination("n0", ("victim",))
 
 
-def test_post_filter_is_not_asked_when_a_node_is_feasible():
+def test_post_filter_does_not_run_when_a_node_is_feasible():
     ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), Refusing("n0"), MakingRoom())
     assert (nodes_of(ranking), ranking.nomination) == (["n1"], None)
 
 
-# Plugins that skip, and plugins that misbehave
+# Plugins that skip, and plugins that fail
 
 
 class Packing(ScorePlugin):
@@ -496,12 +499,12 @@ BOOM = ValueError("boom")
         ),
     ],
 )
-def test_a_plugin_that_misbehaves_fails_the_pod_by_name(plugin, error):
+def test_a_failure_of_a_plugin_is_an_error_with_its_name(plugin, error):
     ranking = ranked(pod_requesting(), cluster(a_node("n0"), a_node("n1")), plugin)
     assert (ranking.error, ranking.candidates) == (error, ())
 
 
-def test_a_post_filter_that_raises_fails_the_pod_by_name():
+def test_a_post_filter_that_raises_is_an_error_with_its_name():
     plugin = broken("post_filter", BOOM, PostFilterPlugin)
     assert ranked(pod_requesting(), cluster(a_node("n0")), Refusing("n0"), plugin).error == (
         'running PostFilter plugin "Broken": ValueError: boom'
@@ -509,12 +512,12 @@ def test_a_post_filter_that_raises_fails_the_pod_by_name():
 
 
 @pytest.mark.parametrize("way_out", [asyncio.CancelledError(), KeyboardInterrupt()])
-def test_what_ends_the_process_is_not_held_back(way_out):
+def test_exceptions_that_end_the_process_are_not_caught(way_out):
     with pytest.raises(type(way_out)):
         ranked(pod_requesting(), cluster(a_node("n0")), broken("filter", way_out, FilterPlugin))
 
 
-def test_a_plugin_that_raises_in_a_check_is_an_error_by_name():
+def test_a_plugin_that_raises_in_check_is_an_error_with_its_name():
     status = check(pod_requesting(), "n0", cluster(a_node("n0")), profile_of(broken("filter", BOOM, FilterPlugin)))
     assert status == Status.error('running Filter plugin "Broken": ValueError: boom')
 

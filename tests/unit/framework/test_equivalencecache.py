@@ -33,11 +33,11 @@ OF_1_18 = read_configuration(
     None, provider="DefaultProvider", gates=",".join(f"{gate.name}=true" for gate in EVERY_GATE)
 )
 
-pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
+pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 
 
 def every_plugin() -> Profile:
-    """All of today's plugins in one profile, those included that no preset has."""
+    """All of today's plugins in one profile, including those that no preset has."""
     arguments = {"NetworkTraffic": NetworkTrafficArgs(url=QUERY.url, range=QUERY.time_range, saturation_percent=80)}
     factories = [factory for name, factory in BUILT_IN.items() if name == factory.name]
     return profile_of(
@@ -46,7 +46,7 @@ def every_plugin() -> Profile:
 
 
 def of_1_18() -> Profile:
-    """What kube-scheduler 1.18 ran, every gate's plugins included."""
+    """The plugins of kube-scheduler 1.18, with those of every feature gate."""
     return profiles_of(OF_1_18)["berth"]
 
 
@@ -55,7 +55,7 @@ PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, e
 
 @st.composite
 def steps(draw: st.DrawFn, waiting: list[Pod], there: list[str]) -> list[Event]:
-    """Anything happens, and pods like those that wait come to nodes: what is remembered of them is about that."""
+    """Random events, and placements of pods like the pending ones: these change the cached results."""
     like_them = [msgspec.structs.replace(pod, metadata=named(pod, f"like-{n}")) for n, pod in enumerate(waiting)]
     coming = st.builds(placing, st.sampled_from(like_them), st.sampled_from(there), times)
     return draw(st.lists(st.one_of(events, coming, coming), min_size=3, max_size=8))
@@ -69,7 +69,7 @@ def named(pod: Pod, uid: str) -> ObjectMeta:
 @settings(max_examples=80)
 @given(begun=histories(), waiting=st.lists(pods, min_size=3, max_size=3), data=st.data())
 def test_cached_results_equal_new_ones(profile, begun, waiting, data):
-    """What is remembered is the profile's and what plugins derive from the Snapshot: both are made anew each time."""
+    """Profile and Snapshot have caches: the expected results come from new ones."""
     cached, followed, past = profile(), replayed(begun), list(begun)
     for event in data.draw(steps(waiting, followed.node_names() or NODE_NAMES)):
         event(followed)
@@ -95,10 +95,10 @@ class Counting(FilterPlugin):
     reads = Reads.NODE
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.evaluated: list[str] = []
 
     def filter(self, state, pod, node):
-        self.asked.append(node.name)
+        self.evaluated.append(node.name)
         return SUCCESS
 
 
@@ -112,7 +112,7 @@ def test_only_changed_nodes_are_evaluated_again():
     snapshot.set_node(a_node("n2", labels={"disk": "ssd"}))
     snapshot.place(pod_requesting("placed"), "n3")
     rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
-    assert plugin.asked == ["n0", "n1", "n2", "n3", "n2"]
+    assert plugin.evaluated == ["n0", "n1", "n2", "n3", "n2"]
 
 
 def test_a_plugin_that_reads_more_than_its_row_is_never_cached():
@@ -122,7 +122,7 @@ def test_a_plugin_that_reads_more_than_its_row_is_never_cached():
     snapshot.set_node(a_node("n0"))
     for number in range(3):
         rank(pod_requesting(f"p{number}"), snapshot, profile, attempt=first_attempt(pod_requesting()))
-    assert plugin.asked == ["n0"] * 3
+    assert plugin.evaluated == ["n0"] * 3
 
 
 def test_the_number_of_cached_classes_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -144,11 +144,11 @@ def test_everything_is_evaluated_again_when_the_log_is_too_short():
         snapshot.place(pod_requesting(str(number)), "n0")
     assert snapshot.changed_since(1) is None
     rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
-    assert plugin.asked == ["n0"] * 2
+    assert plugin.evaluated == ["n0"] * 2
 
 
 def test_an_image_on_one_more_node_changes_scores_where_it_was():
-    """ImageLocality looks at how many nodes have an image, so that nodes which did not change are scored anew."""
+    """ImageLocality depends on how many nodes have an image: nodes that did not change are scored again."""
     snapshot, profile, pod = Snapshot(), default_profile(), a_pod(containers=[Container(name="c", image="app:v1")])
     image = ContainerImage(names=["app:v1"], size_bytes=500 << 20)
     has_it = NodeStatus(allocatable=ROOM, images=[image])
@@ -165,7 +165,7 @@ def test_an_image_on_one_more_node_changes_scores_where_it_was():
     assert points_of_n0() == 48
 
 
-def test_a_snapshot_in_no_use_is_freed():
+def test_an_unused_snapshot_is_freed():
     """Each reconnect makes a new Snapshot: a profile must not keep the old one."""
     profile = profiles_of(read_configuration(None))["berth"]
     pod = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))

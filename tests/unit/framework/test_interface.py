@@ -18,17 +18,17 @@ OWN_NAMES = {
     "RemovePod": interface.PreFilterExtensions,
     "Unreserve": interface.ReservePlugin,
 }
-"""Names of the contract that no field of a file has."""
+"""Names in the contract that are not fields of a configuration file."""
 VARIANTS = (
     interface.VectorFilterPlugin,
     interface.VectorScorePlugin,
     interface.SpreadingPlugin,
     interface.ExplainingPlugin,
 )
-"""Other forms of a point, called where that is."""
+"""Other forms of a point, called by the same services."""
 
 
-def told() -> dict[str, set[str]]:
+def documented() -> dict[str, set[str]]:
     """Service by point, from the table at the head of the contract."""
     services: dict[str, set[str]] = {}
     for points, where in re.findall(r"^\| ([A-Z]\w+(?:, \w+)*) \| ([a-z, ]+) \|", interface.__doc__, re.MULTILINE):
@@ -40,16 +40,16 @@ def told() -> dict[str, set[str]]:
 @pytest.mark.parametrize("point", Point)
 def test_the_contract_names_the_services_of_each_configured_point(point):
     name = str(point)[0].upper() + str(point)[1:]
-    assert told()[name] == {str(service) for service in services_of(point)}
+    assert documented()[name] == {str(service) for service in services_of(point)}
 
 
 @pytest.mark.parametrize(("name", "kind"), OWN_NAMES.items())
 def test_the_contract_names_the_services_of_other_points(name, kind):
-    assert told()[name] == {str(service) for service in RUNS_IN[kind]}
+    assert documented()[name] == {str(service) for service in RUNS_IN[kind]}
 
 
 def test_the_contract_has_no_other_points():
-    assert told().keys() == {str(point)[0].upper() + str(point)[1:] for point in Point} | OWN_NAMES.keys()
+    assert documented().keys() == {str(point)[0].upper() + str(point)[1:] for point in Point} | OWN_NAMES.keys()
 
 
 def test_every_class_of_the_contract_has_its_services():

@@ -34,16 +34,16 @@ def timed(*plugins, nodes=("a", "b"), cpu="1"):
 
 
 class Even(FilterPlugin):
-    """Refuses every other node that it is asked about."""
+    """Rejects every other node."""
 
     name = "Even"
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def filter(self, state, pod, node):
-        self.asked += 1
-        return SUCCESS if self.asked % 2 == 0 else Status.unschedulable("odd")
+        self.calls += 1
+        return SUCCESS if self.calls % 2 == 0 else Status.unschedulable("odd")
 
 
 class Broken(ScorePlugin):
@@ -68,14 +68,14 @@ def test_each_extension_point_that_ran_is_timed_with_how_it_ended():
     assert all(took.seconds > 0 for took in timing.points.values())
 
 
-def test_a_filter_that_refuses_every_node_is_followed_by_post_filter():
+def test_a_filter_that_rejects_every_node_is_followed_by_post_filter():
     ranking, timing = timed(cpu="100")
     assert not ranking.candidates
     assert timing.points.keys() == {"PreFilter", "Filter", "PostFilter"}
     assert timing.points["PostFilter"].code is Code.UNSCHEDULABLE
 
 
-def test_a_pre_filter_that_refuses_the_pod_says_so():
+def test_a_pre_filter_that_rejects_the_pod_is_timed_as_unschedulable():
     _, timing = timed(Picky())
     assert timing.points["PreFilter"].code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
     assert timing.plugins["Picky", "PreFilter"] == Duration(1.0, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
@@ -83,7 +83,7 @@ def test_a_pre_filter_that_refuses_the_pod_says_so():
 
 def test_all_calls_of_a_plugin_count_together_and_one_success_makes_them_one():
     _, timing = timed(Even(), nodes=("a", "b", "c", "d"))
-    # Four calls of a second each, between two looks at the clock.
+    # Four calls of a second each: the clock is read before and after each call.
     assert timing.plugins["Even", "Filter"] == Duration(4.0, Code.SUCCESS)
 
 
@@ -95,7 +95,7 @@ def test_an_error_of_a_plugin_is_its_points_too():
     assert "Filter" in timing.points
 
 
-def test_plugins_are_timed_only_as_long_as_somebody_asks():
+def test_plugins_are_timed_only_while_a_timer_is_set():
     profile, timing, pod = default_profile(), a_timing(), pod_requesting(cpu="1")
     profile.time_plugins(timing)
     profile.time_plugins(None)

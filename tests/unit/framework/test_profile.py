@@ -87,7 +87,7 @@ def test_important_pods_come_first_then_those_that_waited_longer():
     assert sorted(keys, key=keys.__getitem__) == ["important", "old", "young"]
 
 
-def test_gates_hold_a_pod_back():
+def test_gates_keep_a_pod_out_of_the_queue():
     gated = a_pod(scheduling_gates=[PodSchedulingGate(name="quota"), PodSchedulingGate(name="image")])
     status = pre_enqueue(default_profile(), gated)
     assert status.reasons == ("waiting for scheduling gates: [quota image]",)
@@ -102,7 +102,7 @@ class BrokenGate(PreEnqueuePlugin):
         raise OSError("no answer")
 
 
-def test_a_broken_gate_holds_the_pod_back_by_its_name():
+def test_a_failing_gate_plugin_keeps_the_pod_out_and_is_named():
     profile = Profile(scheduler_name="berth", queue_sort=PrioritySort(), pre_enqueues=(BrokenGate(),))
     assert pre_enqueue(profile, a_pod()).reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
 
@@ -138,7 +138,7 @@ def _broken_hint(pod, old, new):
         pytest.param(["Waiting"], BANDWIDTH, False, id="another event"),
         pytest.param(["Waiting", "Silent"], BANDWIDTH, True, id="a plugin that names no events"),
         pytest.param(["Unknown"], BANDWIDTH, True, id="a plugin that is not there any more"),
-        pytest.param([], BANDWIDTH, True, id="nobody refused"),
+        pytest.param([], BANDWIDTH, True, id="no plugin rejected"),
     ],
 )
 def test_events_that_may_help(blockers, event, helps):
@@ -146,12 +146,12 @@ def test_events_that_may_help(blockers, event, helps):
     assert may_help(profile, blockers, event, a_pod(), None, a_node("n")) is helps
 
 
-def test_a_hint_looks_closer_at_what_happened():
+def test_a_hint_decides_by_the_objects_of_the_event():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, lambda pod, old, new: new.metadata.name == "right")))
     assert may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("right"))
     assert not may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("wrong"))
 
 
-def test_a_hint_that_fails_counts_as_yes():
+def test_a_hint_that_fails_requeues_the_pod():
     profile = profile_of(Waiting(EventHint(NODE_ADDED, _broken_hint)))
     assert may_help(profile, ["Waiting"], NODE_ADDED, pod_requesting(), None, a_node("n"))

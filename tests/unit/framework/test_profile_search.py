@@ -1,4 +1,4 @@
-"""percentageOfNodesToScore: how many feasible nodes are scored; all nodes have their turn."""
+"""percentageOfNodesToScore: how many feasible nodes are scored; every node is scored in turn."""
 
 import numpy as np
 import pytest

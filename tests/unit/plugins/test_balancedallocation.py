@@ -48,10 +48,8 @@ def scored(pod, *placed, node=NODE, args=CPU_AND_MEMORY):
         pytest.param(
             pod_requesting(cpu="4"), [pod_requesting("a", cpu="4")], 75, id="more than the node has counts as all of it"
         ),
-        pytest.param(
-            pod_requesting(), [pod_requesting("a", cpu="4")], None, id="a pod that asks for nothing is not scored"
-        ),
-        pytest.param(pod_requesting(**{GPU: "1"}), [], None, id="nor one that asks for something else"),
+        pytest.param(pod_requesting(), [pod_requesting("a", cpu="4")], None, id="a pod without requests is not scored"),
+        pytest.param(pod_requesting(**{GPU: "1"}), [], None, id="nor one that requests another resource"),
     ],
 )
 def test_scores_follow_the_change_of_balance(pod, placed, points):

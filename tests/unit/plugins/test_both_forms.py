@@ -30,7 +30,7 @@ from berth.plugins.v1_18.scores import PodTopologySpreadArgsV118
 from harness.builders.random_clusters import QUERY, node_affinities, pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
 
-pytestmark = pytest.mark.timeout(600)  # what goes wrong is made small before it is shown
+pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
 RESOURCES = [
     ResourceWeight(name="cpu", weight=3),
     ResourceWeight(name="memory", weight=2),
@@ -82,11 +82,11 @@ ARGUMENTS: dict[str, dict[str, Args]] = {
         "of the capacity": traffic(scoring="Capacity", capacity="1G", saturation_percent=5),
     },
 }
-"""What plugins are compared with whose defaults find nothing in random clusters; the others have their defaults."""
+"""Arguments for plugins whose defaults have no effect in random clusters; the others use their defaults."""
 
 
 def factories() -> Iterator[tuple[str, PluginFactory]]:
-    """Every plugin of today by its own name, then those that 1.18 had otherwise, or alone."""
+    """Every plugin of today by its own name, then those of 1.18 that differ or were removed."""
     yield from ((name, factory) for name, factory in BUILT_IN.items() if name == factory.name)
     old = as_of_1_18(BUILT_IN, most_disks=1)
     yield from ((f"1.18 {name}", factory) for name, factory in old.items() if BUILT_IN.get(name) is not factory)
@@ -126,11 +126,11 @@ def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names
 
 
 class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look for
-    """Everything that was looked for was found."""
+    """Every result was found; ends the search."""
 
 
 def test_random_clusters_give_every_plugin_different_results():
-    """Otherwise nothing would be compared. The clusters are the same in every run."""
+    """Equal results everywhere would compare nothing. The clusters are the same in every run."""
     waited_for = {(what, point): set() for what, plugin in plugins() for point in points_of(plugin)}
 
     @settings(max_examples=1000, derandomize=True, phases=[Phase.generate])

@@ -289,7 +289,7 @@ SPREAD = TopologySpreadConstraint(
 
 
 def hopeless_cluster(seed: int) -> tuple[Snapshot, Pod]:
-    """Most pods are more important than the one that waits, and many nodes refuse it for what others have there."""
+    """Most pods have a higher priority than the pending one, and many nodes reject it because of their pods."""
     chance = random.Random(seed)
     snapshot = cluster("9", **{f"{chance.choice('abc')}{i}": [] for i in range(chance.randint(1, 8))})
     for node in snapshot.node_names():
@@ -368,7 +368,7 @@ def test_how_many_candidates_are_enough(arguments, nodes, wanted):
 
 @pytest.mark.parametrize(("enough", "chosen"), [(1, ("n", ["db"])), (100, ("m", ["other"]))])
 def test_the_search_ends_when_enough_candidates_were_found(enough, chosen):
-    # By the sums, n could do with the unimportant pod alone; only the dry run finds that the database must go.
+    # By the sums, evicting the unimportant pod is enough on n; the dry run finds that the database must be evicted.
     noisy = [running("db", priority=50, labels={"app": "db"}), running("small")]
     snapshot = cluster(n=noisy, m=[running("other", priority=10, cpu="2")])
     args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=enough)

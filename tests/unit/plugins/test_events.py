@@ -24,9 +24,9 @@ from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
 
 NOTHING_HELPS = ("DynamicResources",)
-"""What they refuse, pods with resource claims, nothing helps but another pod."""
+"""No event helps the pods that they reject (pods with resource claims)."""
 ARGS = {"NetworkTraffic": NetworkTrafficArgs(url="http://prometheus:9090", saturation_percent=90)}
-"""Where the arguments by default are not valid, or make a plugin that rejects no pod."""
+"""Arguments for plugins whose defaults are invalid, or reject no pod."""
 RELEASES = {"1.36": BUILT_IN, "1.18": as_of_1_18(BUILT_IN)}
 
 
@@ -350,7 +350,7 @@ LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
             None,
             zoned("a"),
             True,
-            id="a node, for a pod that asks for nothing",
+            id="a node, for a pod without requests",
         ),
         pytest.param(
             "InterPodAffinity",

@@ -61,7 +61,7 @@ def cluster(**placed: list[Pod]) -> Snapshot:
 
 
 def refused(pod: Pod, snapshot: Snapshot) -> dict[str, object]:
-    """The nodes that are refused, and why."""
+    """The rejected nodes with their reasons."""
     plugin, state = InterPodAffinity(InterPodAffinityArgs()), CycleState(snapshot.class_of(pod))
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return {}
@@ -90,7 +90,7 @@ WEB, DB = wanting("web", "web"), wanting("db", "db")
             wanting("p", together=requiring(term("web"))),
             cluster(n0=[WEB]),
             {"n2": AFFINITY_NOT_MATCHED, "n3": AFFINITY_NOT_MATCHED},
-            id="only the zone of the pod that is asked for, and no node outside all zones",
+            id="only the zone of the matching pod, and no node outside all zones",
         ),
         pytest.param(
             wanting("p", together=requiring(term("web"), term("db"))),
@@ -108,7 +108,7 @@ WEB, DB = wanting("web", "web"), wanting("db", "db")
             wanting("p", "db", together=requiring(term("web"))),
             cluster(),
             dict.fromkeys(ZONES, AFFINITY_NOT_MATCHED),
-            id="who asks for others is not the first of them",
+            id="a pod that does not match its own term needs a matching pod",
         ),
         pytest.param(
             wanting("p", apart=requiring(term("web"))),
@@ -227,9 +227,9 @@ def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, n
     before, changed = answers(plugin, state, pod, snapshot), state.clone()
     with snapshot.supposing(placed=[(other, node)]):
         plugin.add_pod(changed, pod, other, info)
-        anew = CycleState(snapshot.class_of(pod))
-        if not plugin.pre_filter(anew, pod, snapshot).status.is_skip:
-            assert answers(plugin, changed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
+        fresh = CycleState(snapshot.class_of(pod))
+        if not plugin.pre_filter(fresh, pod, snapshot).status.is_skip:
+            assert answers(plugin, changed, pod, snapshot) == answers(plugin, fresh, pod, snapshot)
     plugin.remove_pod(changed, pod, other, info)
     assert answers(plugin, changed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
 
@@ -244,10 +244,10 @@ WITH_WEB, APART_FROM_WEB = wanting("p", together=requiring(term("web"))), wantin
 @pytest.mark.parametrize(
     ("pod", "resource", "action", "old", "new", "expected"),
     [
-        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, WEB, True, id="who is asked for comes"),
+        pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, WEB, True, id="a matching pod is added"),
         pytest.param(WITH_WEB, Resource.POD, Action.ADD, None, DB, False, id="another pod is added"),
         pytest.param(WITH_WEB, Resource.POD, Action.UPDATE_POD_LABEL, DB, WEB, True, id="a pod gets the label"),
-        pytest.param(WITH_WEB, Resource.POD, Action.DELETE, WEB, None, False, id="who is asked for goes"),
+        pytest.param(WITH_WEB, Resource.POD, Action.DELETE, WEB, None, False, id="a matching pod is deleted"),
         pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, WEB, None, True, id="who stood in the way goes"),
         pytest.param(APART_FROM_WEB, Resource.POD, Action.DELETE, DB, None, False, id="another pod is deleted"),
         pytest.param(WEB, Resource.POD, Action.DELETE, APART_FROM_WEB, None, True, id="who kept it out goes"),

@@ -1,4 +1,4 @@
-"""NetworkTraffic: its arithmetic, its two forms, what it makes of what it does not know, and that it does not herd."""
+"""NetworkTraffic: its arithmetic, its two forms, unknown bandwidth, and no herding to one node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sampled(receive=None, *, transmit=None, capacity=None, ago=0.0) -> Bandwidth
 
 
 def cluster(how: NetworkTrafficArgs, *, now=T0, **samples: Bandwidth | None) -> Snapshot:
-    """A Snapshot of these nodes and what is known of them."""
+    """A Snapshot of these nodes with these samples."""
     snapshot = Snapshot()
     snapshot.live.observe_time(now)
     for name, sample in samples.items():
@@ -67,7 +67,7 @@ ARITHMETIC = [
     pytest.param({}, {"a": 80, "b": 20, "c": 1}, {"a": 0, "b": 75, "c": 99}, id="as the article scores"),
     pytest.param({}, {"a": 0, "b": 0}, {"a": 100, "b": 100}, id="no traffic"),
     pytest.param({}, {"a": 7}, {"a": 0}, id="one node"),
-    pytest.param({}, {"a": None, "b": None}, {"a": 0, "b": 0}, id="nothing is known"),
+    pytest.param({}, {"a": None, "b": None}, {"a": 0, "b": 0}, id="no samples"),
     pytest.param({"unknown_score": 40}, {"a": 80, "b": None}, {"a": 0, "b": 40}, id="an unknown node gets what is set"),
     pytest.param({}, {"a": 0.9, "b": 0.1}, {"a": 100, "b": 100}, id="less than a byte is nothing"),
     pytest.param({}, {"a": 1e300, "b": 1}, {"a": 0, "b": 100}, id="more than any link carries"),
@@ -139,7 +139,7 @@ def test_a_pod_counts_by_its_annotation():
     )
     snapshot.place(msgspec.structs.replace(loud, metadata=metadata), "a")
     pod = a_pod()
-    # 80 Mbit/s in = 10 MB/s; what cannot be read counts as anybody's: 8 Mbit/s out = 1 MB/s
+    # 80 Mbit/s in = 10 MB/s; an invalid annotation counts as the default: 8 Mbit/s out = 1 MB/s
     assert NetworkTraffic(how).score(CycleState(snapshot.class_of(pod)), pod, node_info(snapshot, "a")) == 11_000_000
 
 
@@ -222,7 +222,7 @@ def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> Live
 
 
 @pytest.mark.parametrize(
-    ("more", "heard", "helps"),
+    ("more", "update", "helps"),
     [
         pytest.param({}, news(HALF), True, id="half of the link"),
         pytest.param({}, news(sampled(90.0, capacity=100.0)), False, id="as much as saturates it"),
@@ -233,16 +233,16 @@ def news(sample: Bandwidth | None, *, query: str = OWN, node: str = "n") -> Live
         pytest.param({}, news(None), True, id="a removed sample: unknown nodes pass"),
     ],
 )
-def test_a_sample_below_the_limit_helps(more, heard, helps):
+def test_a_sample_below_the_limit_helps(more, update, helps):
     profile = profile_of(FACTORY.build(args(saturation_percent=90, **more)))
     event = ClusterEvent(Resource.BANDWIDTH, Action.UPDATE)
-    assert may_help(profile, ["NetworkTraffic"], event, a_pod(), None, heard) is helps
+    assert may_help(profile, ["NetworkTraffic"], event, a_pod(), None, update) is helps
 
 
 @pytest.mark.parametrize(
     ("resource", "action", "old", "new", "helps"),
     [
-        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), True, id="a node of which nothing is known"),
+        pytest.param(Resource.NODE, Action.ADD, None, a_node("n"), True, id="a node without a sample"),
         pytest.param(Resource.NODE, Action.UPDATE_NODE_LABEL, a_node("n"), a_node("n"), False, id="a label"),
         pytest.param(Resource.POD, Action.DELETE, a_pod("o", node_name="n"), None, True, id="a pod that was on a node"),
         pytest.param(Resource.POD, Action.DELETE, a_pod("o"), None, False, id="a pod that was on none"),

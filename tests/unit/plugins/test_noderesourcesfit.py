@@ -125,7 +125,7 @@ THREE_QUARTERS = (pod_requesting(cpu="3", memory="5000"), a_node("n", cpu="4", m
         pytest.param(MOST, *THREE_QUARTERS, 62, id="MostAllocated"),
         # the same 62.5, half up
         pytest.param(RATIO, *THREE_QUARTERS, 63, id="RequestedToCapacityRatio"),
-        # cpu asked beyond what there is: 0; memory 50; mean 25
+        # cpu request above allocatable: 0; memory 50; mean 25
         pytest.param(LEAST, pod_requesting(cpu="9", memory="5000"), THREE_QUARTERS[1], 25, id="least, over"),
         # cpu counts as full: 100; memory 50
         pytest.param(MOST, pod_requesting(cpu="9", memory="5000"), THREE_QUARTERS[1], 75, id="most, over"),
@@ -146,15 +146,15 @@ THREE_QUARTERS = (pod_requesting(cpu="3", memory="5000"), a_node("n", cpu="4", m
             37,
             id="weights and extended resources",
         ),
-        # the pod asks for no gpu: cpu 25 alone
+        # the pod requests no gpu: cpu 25 alone
         pytest.param(
             ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="cpu"), ResourceWeight(name=GPU)]),
             pod_requesting(cpu="3"),
             a_node("n", **{GPU: "4"}),
             25,
-            id="an extended resource that is not asked for",
+            id="an extended resource that is not requested",
         ),
-        # ephemeral storage counts as it is asked for: (100-25)*100/100 = 75
+        # ephemeral storage counts as requested: (100-25)*100/100 = 75
         pytest.param(
             ScoringStrategy(type="LeastAllocated", resources=[ResourceWeight(name="ephemeral-storage")]),
             pod_requesting(**{"ephemeral-storage": "25Gi"}),

@@ -1,4 +1,4 @@
-"""PodTopologySpread: how far one domain may be ahead of the emptiest, and how good an emptier one is."""
+"""PodTopologySpread: by how much a domain may exceed the emptiest one, and the scores of emptier ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster(**counts: int) -> Snapshot:
 
 
 def refused(pod: Pod, snapshot: Snapshot, args: PodTopologySpreadArgs | None = None) -> dict[str, object]:
-    """The nodes that are refused, and why."""
+    """The rejected nodes with their reasons."""
     plugin, state = PodTopologySpread(args or PodTopologySpreadArgs()), CycleState(snapshot.class_of(pod))
     if plugin.pre_filter(state, pod, snapshot).status.is_skip:
         return {}
@@ -222,9 +222,9 @@ def test_add_pod_and_remove_pod_equal_a_fresh_pre_filter(snapshot, pod, other, n
     before, changed = answers(plugin, state, pod, snapshot), state.clone()
     with snapshot.supposing(placed=[(other, node)]):
         plugin.add_pod(changed, pod, other, info)
-        anew = CycleState(snapshot.class_of(pod))
-        plugin.pre_filter(anew, pod, snapshot)
-        assert answers(plugin, changed, pod, snapshot) == answers(plugin, anew, pod, snapshot)
+        fresh = CycleState(snapshot.class_of(pod))
+        plugin.pre_filter(fresh, pod, snapshot)
+        assert answers(plugin, changed, pod, snapshot) == answers(plugin, fresh, pod, snapshot)
     plugin.remove_pod(changed, pod, other, info)
     assert answers(plugin, changed, pod, snapshot) == before == answers(plugin, state, pod, snapshot)
 

@@ -35,7 +35,7 @@ DATA = Path(__file__).parents[2] / "data" / "oracle"
 
 @dataclass(frozen=True)
 class Case:
-    """One pod, the state it was asked on, and what was answered."""
+    """One pod, the state of the cluster, and the recorded answer."""
 
     pod: Pod
     snapshot: Snapshot
@@ -70,7 +70,7 @@ def test_every_score_is_that_of_kube_scheduler():
     assert (scores, wrong) == (SCORES, [])
 
 
-def test_every_total_is_that_of_kube_scheduler_and_its_choice_is_among_the_best():
+def test_totals_are_kube_schedulers_and_its_choice_is_among_the_best():
     several = [case for case in cases() if len(case.feasible) > 1]
     wrong = [case.pod.key for case in several if totals_of(case) != case.answer["totals"]]
     assert (len(several), wrong) == (SEVERAL, [])

@@ -26,14 +26,14 @@ from harness.builders.profiles import default_profile
 DATA = Path(__file__).parents[2] / "data" / "oracle"
 FILES = ("preemption.jsonl.xz", "preemption-wider.jsonl.xz")
 BOUND, NOMINATED, NEITHER = 73, 137, 170
-"""Of the cases: pods that fitted, pods for which others were evicted, and pods that nothing could help."""
+"""The number of pods that fit, of pods for which others were evicted, and of pods for which preemption did not help."""
 TIES = [26, 59]
 """Seeds of cases with two equally good nodes, of which another is chosen here."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One important pod, the state it was asked on, and what was answered."""
+    """One pod of high priority, the state of the cluster, and the recorded answer."""
 
     pod: Pod
     snapshot: Snapshot

@@ -48,7 +48,7 @@ def cluster(*things) -> Snapshot:
 
 
 def feasible(pod, *things) -> list[str]:
-    """The nodes that the pod fits, asked at once and one by one."""
+    """The nodes that the pod fits, by the vector form and the scalar form."""
     snapshot = cluster(*things)
     found = rank(pod, snapshot, default_profile(), attempt=first_attempt(pod)).candidates
     names = sorted(candidate.node for candidate in found)

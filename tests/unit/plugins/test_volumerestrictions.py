@@ -39,7 +39,7 @@ def rbd(name: str = "web", *monitors: str, image: str = "i", pool: str = "rbd", 
 
 
 def reasons(pod, other) -> tuple[str, ...]:
-    """Why the pod cannot be where the other one is."""
+    """The reason why the pod cannot be on the node of the other one."""
     snapshot = Snapshot()
     for name in ("n0", "n1"):
         snapshot.set_node(a_node(name))

@@ -1,4 +1,4 @@
-"""VolumeZone: a volume whose labels name zones is reached from nodes there."""
+"""VolumeZone: a volume with zone labels is accessible only from nodes in these zones."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def is_refused(labels: dict[str, str], node_labels: dict[str, str]) -> bool:
         pytest.param({ZONE: "a__b"}, {ZONE: "b"}, False, id="one of several zones"),
         pytest.param({ZONE: "a"}, {}, False, id="a node that is nowhere"),
         pytest.param({ZONE: "a"}, {REGION: "r"}, True, id="a node that has only a region"),
-        pytest.param({BETA: "a"}, {ZONE: "a"}, False, id="the old name stands for the new one"),
-        pytest.param({ZONE: "a"}, {BETA: "a"}, True, id="the new name does not stand for the old one"),
+        pytest.param({BETA: "a"}, {ZONE: "a"}, False, id="the old name matches the new one"),
+        pytest.param({ZONE: "a"}, {BETA: "a"}, True, id="the new name does not match the old one"),
         pytest.param({ZONE: "a", REGION: "r"}, {ZONE: "a", REGION: "s"}, True, id="another region"),
         pytest.param({ZONE: "a__"}, {ZONE: "b"}, False, id="a label that cannot be read"),
         pytest.param({}, {ZONE: "b"}, False, id="a volume that is anywhere"),

@@ -47,7 +47,7 @@ def test_the_filter_label_is_added_to_the_default_filters():
     assert "TaintToleration" in names(configuration, Point.FILTER)
 
 
-def test_arguments_of_network_traffic_arrive_though_it_is_enabled_under_its_other_name():
+def test_arguments_of_network_traffic_apply_under_its_alias():
     configuration = article("network-traffic")
     args = configuration.profiles[0].args["NetworkTraffic"]
     assert (args.ip, args.device_name, args.time_range) == ("prometheus.kube-system:9090", "eth0", 60)
@@ -55,7 +55,7 @@ def test_arguments_of_network_traffic_arrive_though_it_is_enabled_under_its_othe
     assert configuration.leader_election.leader_elect is False
 
 
-def test_from_scratch_runs_what_the_article_writes_under_the_files_scheduler_name():
+def test_the_from_scratch_preset_runs_the_articles_plugins():
     configuration = article("from-scratch", "FromScratch")
     assert configuration.scheduler_names == {"my-custom-scheduler"}
     assert names(configuration, Point.FILTER) == ["NodeReady", "NodeResourcesFit", "NodeAffinity"]
@@ -65,7 +65,7 @@ def test_from_scratch_runs_what_the_article_writes_under_the_files_scheduler_nam
     assert configuration.leader_election.resource_name == "custom-scheduler-lock"
 
 
-def test_for_several_tenants_their_spread_outweighs_all_that_free_capacity_can_say():
+def test_the_spread_of_tenants_outweighs_any_score_of_free_capacity():
     configuration = article("from-scratch", "FromScratchMultiTenant")
     weights = build_profiles(configuration, BUILT_IN)["my-custom-scheduler"].weights
     # one place of TenantSpread is 1 x 101; FreeCapacity is at most 100 x 1
@@ -89,7 +89,7 @@ def test_an_unknown_preset_is_answered_by_the_valid_names():
         preset("Scratch")
 
 
-def test_the_services_take_the_preset_from_their_flag_or_variable_and_refuse_an_unknown_one():
+def test_services_read_the_preset_from_flag_or_variable():
     _, configuration = read_all({"algorithm_provider": "FromScratch"}, {"BERTH_ALGORITHM_PROVIDER": "default"})
     assert names(configuration, Point.SCORE) == ["FreeCapacity"]
     with pytest.raises(SettingsError) as caught:
@@ -103,7 +103,7 @@ def test_configurations_of_different_presets_have_different_digests():
 
 @pytest.mark.parametrize("provider", [name for name, each in PRESETS.items() if each.release == CURRENT_RELEASE])
 @pytest.mark.parametrize("path", sorted(ARTICLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_what_is_shown_reads_as_the_same_configuration_whatever_it_starts_from(path, provider):
+def test_a_shown_configuration_loads_as_the_same_one_with_any_preset(path, provider):
     configuration = read_configuration(path, provider=provider)
     shown = msgspec.json.encode(as_document(configuration)).decode()
     for start in PRESETS.values():

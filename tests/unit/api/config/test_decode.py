@@ -1,4 +1,4 @@
-"""Keys that stand more than once are refused wherever they are, with the lines in which they stand."""
+"""Repeated keys are rejected at every level, with their lines."""
 
 import pytest
 
@@ -25,11 +25,11 @@ def problems(text: str) -> list[str]:
         ),
     ],
 )
-def test_a_key_that_stands_twice_is_refused(text, sentence):
+def test_a_repeated_key_is_rejected(text, sentence):
     assert problems(text) == [sentence]
 
 
-def test_every_repeated_key_is_told_of():
+def test_every_repeated_key_is_reported():
     assert len(problems("a: 1\na: 2\nb: {c: 1, c: 2}\n")) == 2
 
 
@@ -37,18 +37,18 @@ def test_equal_keys_of_different_mappings_are_fine():
     assert problems("a: {x: 1}\nb: {x: 1}\nc: [{x: 1}, {x: 2}]\n") == []
 
 
-def test_what_an_alias_repeats_is_told_of_once_and_merging_is_no_repetition():
+def test_an_aliased_repetition_is_reported_once_and_a_merge_is_none():
     assert problems("a: &a {x: 1, x: 2}\nb: *a\nc: *a\n") == ["a.x: want it once, got it in lines 1, 1"]
     assert problems("a: &a {x: 1}\nb: {<<: *a, x: 2}\n") == []
 
 
 @pytest.mark.parametrize("text", ["a: [", "? [a]\n: 1\n", "[" * 5000])
-def test_what_cannot_be_read_is_said_to_be_no_yaml(text):
+def test_text_that_cannot_be_parsed_is_reported_as_not_yaml(text):
     (problem,) = problems(text)
     assert problem.startswith("not YAML: ")
 
 
-def test_a_file_of_several_documents_is_said_to_be_one():
+def test_a_file_of_several_documents_is_rejected():
     sentence = (
         "want one KubeSchedulerConfiguration, got several documents (separated by lines of ---): keep one in this file"
     )

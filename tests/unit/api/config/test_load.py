@@ -62,7 +62,7 @@ def names(configuration, point: Point) -> list[tuple[str, int | None]]:
     return [(ref.name, ref.weight) for ref in configuration.profiles[0].plugins[point]]
 
 
-def test_without_a_file_there_is_one_profile_named_berth_with_the_presets_plugins():
+def test_without_a_file_there_is_one_profile_with_the_presets_plugins():
     configuration = default_configuration(KNOWN, PRESET)
     assert configuration.scheduler_names == {"berth"}
     assert names(configuration, Point.SCORE) == [("Taint", 3), ("Fit", 1)]
@@ -91,12 +91,12 @@ profiles:
     assert names(configuration, Point.FILTER) == [("Taint", 3), ("Fit", 1)]
 
 
-def test_a_weight_at_the_point_beats_the_weight_of_multi_point_and_comes_first():
+def test_a_weight_at_the_point_overrides_that_of_multi_point_and_comes_first():
     configuration = loaded("profiles: [{plugins: {score: {enabled: [{name: Fit, weight: 7}]}}}]")
     assert names(configuration, Point.SCORE) == [("Fit", 7), ("Taint", 3)]
 
 
-def test_a_plugin_enabled_again_at_multi_point_keeps_its_place_with_its_new_weight():
+def test_a_plugin_enabled_again_at_multi_point_keeps_its_place():
     configuration = loaded("profiles: [{plugins: {multiPoint: {enabled: [{name: Taint, weight: 9}, {name: Label}]}}}]")
     assert names(configuration, Point.SCORE) == [("Taint", 9), ("Fit", 1), ("Label", None)]
 
@@ -171,7 +171,7 @@ def test_only_a_name_that_is_near_is_offered():
     assert "did you mean" not in problem
 
 
-def test_a_plugins_own_validation_is_heard():
+def test_a_plugins_own_problems_are_reported():
     assert problems("profiles: [{pluginConfig: [{name: Fit, args: {limit: 12}}]}]") == (
         "profiles[0].pluginConfig[0].args.limit: want less than 10, got 12",
     )
@@ -204,7 +204,7 @@ def test_known_fields_that_mean_nothing_here_are_listed():
 @pytest.mark.parametrize(
     ("body", "percentages"),
     [
-        pytest.param("profiles: [{schedulerName: a}]", [0], id="every node unless something is said"),
+        pytest.param("profiles: [{schedulerName: a}]", [0], id="every node unless it is set"),
         pytest.param(
             "percentageOfNodesToScore: 50\nprofiles: [{schedulerName: a}, {schedulerName: b}]", [50, 50], id="for all"
         ),
@@ -220,7 +220,7 @@ def test_the_percentage_of_nodes_to_score_is_the_profiles_own_or_the_files(body,
     assert [profile.percentage_of_nodes_to_score for profile in loaded(body).profiles] == percentages
 
 
-def test_problems_come_in_the_same_order_every_time_unknown_fields_in_the_files():
+def test_problems_always_come_in_the_same_order():
     unknown = [f"field{n}" for n in range(20)]
     body = "".join(f"{name}: 1\n" for name in unknown)
     assert [problem.split(":")[0] for problem in problems(body)] == unknown
@@ -285,11 +285,11 @@ def test_problems_come_in_the_same_order_every_time_unknown_fields_in_the_files(
         ),
     ],
 )
-def test_what_kube_scheduler_refuses_is_refused(body, sentence):
+def test_files_that_kube_scheduler_rejects_are_rejected(body, sentence):
     assert sentence in problems(body)
 
 
-def test_without_election_its_times_are_not_looked_at():
+def test_without_election_its_times_are_not_checked():
     off = "leaderElection: {leaderElect: false, leaseDuration: 1s, resourceLock: endpoints}"
     assert loaded(off).leader_election.lease_duration == timedelta(seconds=1)
 
@@ -305,7 +305,7 @@ def test_a_rate_of_zero_or_less_is_no_limit(qps):
     assert loaded(f"clientConnection: {{qps: {qps}}}").client_connection.qps is None
 
 
-def test_a_plugin_of_kube_scheduler_that_is_not_here_may_be_disabled_and_that_is_told():
+def test_disabling_an_unsupported_kube_scheduler_plugin_is_reported():
     body = "profiles: [{plugins: {multiPoint: {disabled: [{name: NodeDeclaredFeatures}, {name: Taint}]}}}]"
     configuration = loaded(body)
     assert names(configuration, Point.FILTER) == [("Fit", 1)]
@@ -335,6 +335,6 @@ def test_queue_sort_plugins_have_the_same_arguments_in_all_profiles():
     )
 
 
-def test_the_digest_follows_what_the_file_says_and_not_its_layout():
+def test_the_digest_depends_on_the_content_and_not_on_the_layout():
     assert loaded("parallelism: 16").digest == loaded("# note\nparallelism:   16").digest
     assert loaded("parallelism: 16").digest != loaded("parallelism: 15").digest

@@ -1,4 +1,4 @@
-"""Arguments of the default plugins: what kube-scheduler 1.36 takes is taken, what it refuses is refused at once."""
+"""Arguments of the default plugins: what kube-scheduler 1.36 accepts and rejects, berth accepts and rejects."""
 
 import pytest
 import yaml
@@ -39,7 +39,7 @@ def problems(*configs: tuple[str, str]) -> list[str]:
             "{shape: [{utilization: 0, score: 10}, {utilization: 100, score: 0}]}}}",
             id="a falling shape",
         ),
-        pytest.param("NodeResourcesFit", "{scoringStrategy: null, ignoredResources: null}", id="nothing said"),
+        pytest.param("NodeResourcesFit", "{scoringStrategy: null, ignoredResources: null}", id="nothing set"),
         pytest.param(
             "NodeResourcesFit",
             "{apiVersion: kubescheduler.config.k8s.io/v1, kind: NodeResourcesFitArgs}",
@@ -191,7 +191,7 @@ def test_valid_arguments_are_taken(name, args):
         ),
     ],
 )
-def test_every_problem_is_said_in_one_order_with_its_path(name, args, expected):
+def test_every_problem_is_reported_in_a_fixed_order_with_its_path(name, args, expected):
     assert problems((name, args)) == expected
 
 
@@ -227,7 +227,7 @@ def test_labels_of_added_affinity_must_be_ones_that_nodes_can_have():
     ]
 
 
-def test_problems_of_several_plugins_are_said_together():
+def test_problems_of_several_plugins_are_reported_together():
     found = problems(("InterPodAffinity", "{hardPodAffinityWeight: -1}"), ("VolumeBinding", "{bindTimeoutSeconds: -1}"))
     assert found == [
         ".hardPodAffinityWeight: want 0..100, got -1",

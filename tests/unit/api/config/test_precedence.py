@@ -1,6 +1,6 @@
-"""Which plugins run at a point, in which order and with which weight, where multiPoint and the point both speak.
+"""Which plugins run at a point, in which order and with which weight, where multiPoint and the point are both set.
 
-What is expected is what kube-scheduler 1.36 makes of the same file: the profile's sets are merged with those of its
+The expected lists are those of kube-scheduler 1.36 for the same file: the profile's sets are merged with those of its
 default, then what multiPoint enables is expanded into each point.
 """
 
@@ -62,7 +62,7 @@ def listed(plugins: str, point: Point = Point.SCORE, preset: Plugins = PRESET) -
 @pytest.mark.parametrize(
     ("plugins", "score"),
     [
-        pytest.param("{}", "A:3 B:2 C:1", id="nothing is said"),
+        pytest.param("{}", "A:3 B:2 C:1", id="nothing is set"),
         pytest.param("{score: {enabled: [{name: B, weight: 9}]}}", "B:9 A:3 C:1", id="the point's weight and place"),
         pytest.param("{score: {enabled: [{name: B}]}}", "B:1 A:3 C:1", id="the point's weight is 1 when not written"),
         pytest.param(
@@ -83,7 +83,7 @@ def listed(plugins: str, point: Point = Point.SCORE, preset: Plugins = PRESET) -
         pytest.param(
             "{score: {disabled: [{name: A}], enabled: [{name: A, weight: 8}]}}",
             "B:2 C:1 A:8",
-            id="disabled and enabled at the point: last, as one that multiPoint does not know",
+            id="disabled and enabled at the point: last, like a plugin that is not in multiPoint",
         ),
         pytest.param("{multiPoint: {enabled: [{name: Mine, weight: 7}]}}", "A:3 B:2 C:1 Mine:7", id="one more"),
         pytest.param(

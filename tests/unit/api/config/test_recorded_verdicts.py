@@ -1,4 +1,4 @@
-"""Files that a real kube-scheduler 1.36.3 was given: berth takes and refuses the same (tests/data/configuration)."""
+"""Files that a real kube-scheduler 1.36.3 read: berth accepts and rejects the same ones (tests/data/configuration)."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ STRICTER = (
     "disabled[0].name: unknown plugin 'Foo'",
     "pluginConfig[0].name: required",
 )
-"""What kube-scheduler takes without a word, or fails on once it leads, and berth refuses (docs/configuration.md)."""
+"""What kube-scheduler accepts, or fails on only once it leads, and berth rejects (docs/configuration.md)."""
 NOT_HERE = {"NodeDeclaredFeatures"}
 WITHOUT_ARGUMENTS = {"DynamicResources"}
 
@@ -48,21 +48,21 @@ ACCEPTED = [verdict for verdict in VERDICTS if verdict["accepted"]]
 
 
 @pytest.mark.parametrize("verdict", REFUSED, ids=names(REFUSED))
-def test_what_kube_scheduler_refuses_is_refused(verdict):
+def test_files_that_kube_scheduler_rejects_are_rejected(verdict):
     assert problems(verdict["file"]), verdict["words"]
 
 
 @pytest.mark.parametrize("verdict", ACCEPTED, ids=names(ACCEPTED))
-def test_what_kube_scheduler_takes_is_taken_but_for_what_could_only_be_an_error(verdict):
+def test_files_that_kube_scheduler_accepts_break_stricter_rules_only(verdict):
     assert [problem for problem in problems(verdict["file"]) if not any(known in problem for known in STRICTER)] == []
 
 
 @pytest.mark.parametrize("known", STRICTER)
-def test_what_is_stricter_here_occurs_in_files_that_kube_scheduler_takes(known):
+def test_every_stricter_rule_occurs_in_a_file_that_kube_scheduler_accepts(known):
     assert any(known in problem for verdict in ACCEPTED for problem in problems(verdict["file"]))
 
 
-def test_the_default_plugins_are_kube_schedulers_in_its_order_with_its_weights():
+def test_default_plugins_have_the_order_and_weights_of_kube_scheduler():
     theirs = DEFAULTS["plugins"]["multiPoint"]["enabled"]
     mine = [(ref.name, ref.weight or 0) for ref in DEFAULT.multi_point.enabled or ()]
     scoring = {ref["name"] for ref in theirs if ref["weight"]} - WITHOUT_ARGUMENTS

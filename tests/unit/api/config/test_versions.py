@@ -1,4 +1,4 @@
-"""Files of older versions become v1 where their meaning is clear, and are refused with what to write elsewhere."""
+"""Files of older versions become v1 where their meaning is clear; the rest is rejected with what to write."""
 
 import pytest
 
@@ -111,7 +111,7 @@ def test_a_plugin_that_is_gone_may_be_disabled():
             f"{GROUP}/v2",
             "",
             f"apiVersion: want '{GROUP}/v1', got '{GROUP}/v2'; write v1, or a version back to v1alpha1",
-            id="a version that nobody knows",
+            id="an unknown version",
         ),
         pytest.param(
             f"{GROUP}/v1beta3", "profile: []", "profile: unknown field, did you mean 'profiles'?", id="a typing error"
@@ -127,6 +127,6 @@ def test_a_file_of_v1_is_not_converted():
     assert "healthzBindAddress: unknown field" in refused(f"{GROUP}/v1", "healthzBindAddress: x")
 
 
-def test_every_problem_of_an_old_file_is_said_at_once():
+def test_every_problem_of_an_old_file_is_reported_at_once():
     found = refused(f"{GROUP}/v1alpha1", "disablePreemption: true\nbindTimeoutSeconds: 600\nextender: 3")
     assert [problem.split(":")[0] for problem in found] == ["disablePreemption", "bindTimeoutSeconds", "extender"]

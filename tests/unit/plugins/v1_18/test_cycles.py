@@ -15,7 +15,7 @@ CONFIGURATION = read_configuration(
 
 
 def profile() -> Profile:
-    """Every plugin that the providers can have but one, remembering nothing yet."""
+    """Every plugin that the providers can have except one, with empty caches."""
     return profiles_of(CONFIGURATION)["berth"]
 
 

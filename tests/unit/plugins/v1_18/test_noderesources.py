@@ -43,7 +43,7 @@ def limited(*limits: dict, init: dict | None = None):
             62,
             id="both in part",
         ),
-        # cpu 1000/4000: 75 and 25; memory: nothing asked for explicitly, 0/10000: 100 and 0
+        # cpu 1000/4000: 75 and 25; memory: an explicit request of 0, 0/10000: 100 and 0
         pytest.param(pod_requesting(cpu="1", memory="0"), [], NODE, 87, 12, id="an explicit 0 stays 0"),
         # cpu 100m/4000: 97 (97.5) and 2 (2.5); memory 200 MiB of 400: 50 and 50
         pytest.param(pod_requesting(), [], a_node("n", cpu="4", memory=str(2 * DEFAULT_MEMORY)), 73, 26, id="defaults"),
@@ -89,11 +89,11 @@ def test_a_larger_init_container_counts_and_overhead_is_added():
         pytest.param(pod_requesting(cpu="1", memory="2500"), [], NODE, 100, id="even"),
         # cpu 4/4: as good as full
         pytest.param(pod_requesting(cpu="4", memory="5000"), [], NODE, 0, id="one used up"),
-        pytest.param(pod_requesting(cpu="5", memory="12000"), [], NODE, 0, id="both asked for in excess"),
+        pytest.param(pod_requesting(cpu="5", memory="12000"), [], NODE, 0, id="both requests exceed allocatable"),
         pytest.param(
             pod_requesting(cpu="1", memory="0"), [], a_node("n", memory="0"), 0, id="one that is lacking counts as full"
         ),
-        # cpu 100m/1000m, memory 200 MiB of 400: |.1 - .5| = .4; what is not asked for counts with a default
+        # cpu 100m/1000m, memory 200 MiB of 400: |.1 - .5| = .4; a missing request counts with a default
         pytest.param(pod_requesting(), [], a_node("n", cpu="1", memory=str(2 * DEFAULT_MEMORY)), 60, id="defaults"),
         # 1 of 3 and 2 of 3: |1/3 - 2/3| leaves .6666...
         pytest.param(

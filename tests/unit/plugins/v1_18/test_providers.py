@@ -64,7 +64,7 @@ def with_gates(provider: str, *gates: str) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_before_gates_a_provider_has_the_articles_plugins_at_each_point_in_its_order(provider):
+def test_without_gates_a_provider_has_the_articles_plugins_in_order(provider):
     assert listed(PRESETS[provider].plugins) == named(ARTICLE["providers"][provider])
 
 
@@ -77,7 +77,7 @@ def test_before_gates_a_provider_has_the_articles_plugins_at_each_point_in_its_o
         pytest.param(f"{SPREAD}=1,{LIMITS}=T", [SPREAD, LIMITS], id="both on, as Go writes booleans"),
         pytest.param(f"{LIMITS}=true", [SPREAD, LIMITS], id="one named, the other as it was"),
         pytest.param(f"{LIMITS}=true, {SPREAD}=False", [LIMITS], id="the other way round"),
-        pytest.param(f"{SPREAD}=false,{SPREAD}=true", [SPREAD], id="the last word counts"),
+        pytest.param(f"{SPREAD}=false,{SPREAD}=true", [SPREAD], id="the last value counts"),
     ],
 )
 def test_gates_append_their_plugins(provider, text, on):
@@ -99,7 +99,7 @@ def test_a_profile_runs_the_gated_list_and_what_1_18_did_outside_of_plugins(prov
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_listed_plugins_also_run_after_a_node_is_chosen(provider):
-    """1.18 reserved and bound volumes outside of plugins: a plugin that comes to do it belongs beside the lists."""
+    """1.18 reserved and bound volumes outside of plugins: listed plugins with such a point must run there."""
     lists = running(read_configuration(None, provider=provider))
     known = known_plugins(release="1.18")
     for point in (Point.RESERVE, Point.PERMIT, Point.PRE_BIND, Point.POST_BIND):
