@@ -179,7 +179,7 @@ async def test_a_newer_message_replaces_also_a_delivered_one(on):
         second.in_progress()
         await on.pass_time(SHORT_ACK_WAIT * 0.9)
         second.in_progress()
-        await on.pass_time(SHORT_ACK_WAIT * 0.9)  # the first one's wait is over: there is nothing to bring again
+        await on.pass_time(SHORT_ACK_WAIT * 0.9)  # the ack wait of the first one is over: nothing is redelivered
         first.ack()
         second.in_progress()
         await nothing_comes(on, consumption)

@@ -16,7 +16,7 @@ def decision(pod: str) -> str:
 
 
 async def read(following, count: int) -> list:
-    """The next so many, however they are batched."""
+    """The next `count` messages, in any batches."""
     found: list = []
     async with asyncio.timeout(LONG):
         async for batch in following.batches():
@@ -27,7 +27,7 @@ async def read(following, count: int) -> list:
 
 
 async def read_to_the_end(following) -> list:
-    """All that was there at the start."""
+    """All messages that existed at the start."""
     found: list = []
     async with asyncio.timeout(LONG):
         if following.caught_up.is_set():
@@ -39,8 +39,8 @@ async def read_to_the_end(following) -> list:
     raise AssertionError
 
 
-def told(entry: Entry) -> tuple[str, bytes | None, int]:
-    """What an entry says, but for its time."""
+def content(entry: Entry) -> tuple[str, bytes | None, int]:
+    """An entry without its time."""
     return entry.key, entry.data, entry.sequence
 
 
@@ -163,7 +163,7 @@ async def test_a_bucket_is_read_by_a_filter_on_keys(on):
         await session.put("cluster", key, b"")
     async with session.read_bucket("cluster", filters=("node.>",)) as following:
         assert [entry.key for entry in await read_to_the_end(following)] == ["node.a", "node.b"]
-        assert following.position == 4  # nothing of its kind is still to come up to there
+        assert following.position == 4  # complete up to there: no earlier entry of the kind follows
 
 
 async def test_a_marker_is_read_as_a_removal(on):
@@ -230,7 +230,7 @@ async def test_a_write_that_expects_another_sequence_is_refused(on):
     assert entry.data == b"2"
 
 
-async def test_a_write_after_a_removal_expects_the_marker_and_nothing_once_it_has_expired(on):
+async def test_a_write_after_a_removal_expects_the_marker_until_it_expires(on):
     session = await on.session()
     first = await session.put("cluster", "node.a", b"1")
     marker = await session.purge("cluster", "node.a", expected=first)

@@ -69,14 +69,14 @@ async def test_closing_sends_what_was_acknowledged(on):
 
 async def test_a_plain_subscription_receives_new_messages(on):
     session, other = await on.session("one"), await on.session("two")
-    heard: asyncio.Queue = asyncio.Queue()
-    await session.subscribe("berth.ranked.>", lambda *message: heard.put_nowait(message))
+    received: asyncio.Queue = asyncio.Queue()
+    await session.subscribe("berth.ranked.>", lambda *message: received.put_nowait(message))
     await other.publish("berth.pending.berth.default.web", b"not this")
     await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
     async with asyncio.timeout(10):
-        subject, data, headers = await heard.get()
+        subject, data, headers = await received.get()
     assert (subject, data, dict(headers)) == ("berth.ranked.berth.default.web", b"this", {"Nats-Msg-Id": "u.1.1"})
-    assert heard.empty()
+    assert received.empty()
 
 
 async def test_a_service_registers(on):

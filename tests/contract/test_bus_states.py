@@ -34,7 +34,7 @@ async def test_the_age_of_the_oldest_message_is_by_the_servers_clock(on):
     assert timedelta(seconds=0.3) <= state.now - state.first_time < timedelta(seconds=5)
 
 
-async def test_a_message_is_undelivered_then_unacknowledged_then_redelivered_then_gone(on):
+async def test_a_consumer_counts_undelivered_unacknowledged_and_redelivered(on):
     session = await on.session()
     for subject in SUBJECTS:
         await session.publish(subject, b"")

@@ -22,7 +22,7 @@ async def test_binding_puts_the_pod_on_the_node(kubernetes_api: KubernetesApi):
     assert bound.body["metadata"]["generation"] == created.body["metadata"]["generation"]
 
 
-async def test_binding_to_a_node_that_does_not_exist_is_taken(kubernetes_api: KubernetesApi):
+async def test_binding_to_a_missing_node_is_accepted(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     assert (await kubernetes_api.bind("web", "nowhere")).code == 201
     assert (await kubernetes_api.get(f"{kubernetes_api.pods}/web")).body["spec"]["nodeName"] == "nowhere"
@@ -39,7 +39,7 @@ async def test_binding_of_a_bound_pod_is_a_conflict_also_to_the_same_node(kubern
         )
 
 
-async def test_binding_of_a_pod_that_is_not_there_is_not_found(kubernetes_api: KubernetesApi):
+async def test_binding_of_a_missing_pod_is_not_found(kubernetes_api: KubernetesApi):
     refused = await kubernetes_api.bind("none", "node")
     assert (refused.code, refused.body["message"]) == (404, 'pods "none" not found')
 
@@ -60,7 +60,7 @@ async def test_binding_of_a_gated_pod_is_a_conflict(kubernetes_api: KubernetesAp
     assert refused.body["message"].endswith("pod web has non-empty .spec.schedulingGates")
 
 
-async def test_binding_holds_the_uid_against_the_pod(kubernetes_api: KubernetesApi):
+async def test_binding_checks_the_uid_of_the_pod(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web")
     refused = await kubernetes_api.bind("web", "node", uid="00000000-0000-0000-0000-000000000000")
     assert (refused.code, refused.body["reason"]) == (409, "Conflict")
@@ -68,7 +68,7 @@ async def test_binding_holds_the_uid_against_the_pod(kubernetes_api: KubernetesA
     assert (await kubernetes_api.bind("web", "node", uid=created.body["metadata"]["uid"])).code == 201
 
 
-async def test_binding_holds_the_resource_version_against_the_pod(kubernetes_api: KubernetesApi):
+async def test_binding_checks_the_resource_version_of_the_pod(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web")
     fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "8"}]}}
     fenced = await kubernetes_api.patch(f"{kubernetes_api.pods}/web/status", fence, STRATEGIC_PATCH)
@@ -86,7 +86,7 @@ async def test_binding_copies_zone_and_region_of_the_node(kubernetes_api: Kubern
     assert labels == {"app": "web", ZONE: "zone-a", REGION: "region-1"}
 
 
-async def test_binding_hands_its_annotations_to_the_pod(kubernetes_api: KubernetesApi):
+async def test_binding_copies_its_annotations_to_the_pod(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     await kubernetes_api.bind("web", "node", annotations={"example.com/by": "berth"})
     metadata = (await kubernetes_api.get(f"{kubernetes_api.pods}/web")).body["metadata"]
@@ -110,20 +110,20 @@ async def test_binding_of_another_name_is_refused(kubernetes_api: KubernetesApi)
     assert (await kubernetes_api.post(f"{kubernetes_api.pods}/web/binding", binding)).code == 400
 
 
-async def test_binding_to_no_node_at_all_is_refused(kubernetes_api: KubernetesApi):
+async def test_binding_without_a_node_is_refused(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     refused = await kubernetes_api.bind("web", "")
     assert (refused.code, refused.body["message"]) == (500, "target.name: Required value")
 
 
-async def test_waiting_pod_goes_at_once_when_deleted(kubernetes_api: KubernetesApi):
+async def test_deleted_pending_pod_is_removed_at_once(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     deleted = await kubernetes_api.delete(f"{kubernetes_api.pods}/web")
     assert (deleted.code, deleted.body["kind"]) == (200, "Pod")
     assert (await kubernetes_api.get(f"{kubernetes_api.pods}/web")).code == 404
 
 
-async def test_bound_pod_stays_terminating_for_its_grace(kubernetes_api: KubernetesApi):
+async def test_bound_pod_stays_terminating_for_its_grace_period(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     await kubernetes_api.bind("web", "node")
     await kubernetes_api.delete(f"{kubernetes_api.pods}/web")
@@ -155,7 +155,7 @@ async def test_grace_of_zero_removes_a_bound_pod(kubernetes_api: KubernetesApi):
     assert (await kubernetes_api.get(path)).code == 404
 
 
-async def test_finished_pod_goes_at_once_when_deleted(kubernetes_api: KubernetesApi):
+async def test_deleted_finished_pod_is_removed_at_once(kubernetes_api: KubernetesApi):
     path = f"{kubernetes_api.pods}/web"
     await kubernetes_api.add_pod("web")
     await kubernetes_api.bind("web", "node")
@@ -164,7 +164,7 @@ async def test_finished_pod_goes_at_once_when_deleted(kubernetes_api: Kubernetes
     assert (await kubernetes_api.get(path)).code == 404
 
 
-async def test_delete_holds_uid_and_resource_version_against_the_object(kubernetes_api: KubernetesApi):
+async def test_delete_checks_uid_and_resource_version(kubernetes_api: KubernetesApi):
     path = f"{kubernetes_api.pods}/web"
     created = await kubernetes_api.add_pod("web")
     for preconditions in ({"uid": "other"}, {"resourceVersion": "1"}):
@@ -182,7 +182,7 @@ async def test_deleted_node_is_answered_with_a_status(kubernetes_api: Kubernetes
     assert deleted.body["details"]["name"] == name
 
 
-async def test_object_with_a_finalizer_goes_when_the_finalizer_does(kubernetes_api: KubernetesApi):
+async def test_object_with_a_finalizer_is_removed_with_the_finalizer(kubernetes_api: KubernetesApi):
     path = f"{kubernetes_api.pods}/web"
     await kubernetes_api.add_pod("web")
     await kubernetes_api.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})

@@ -31,7 +31,7 @@ def new_event(kubernetes_api: KubernetesApi, name: str = "web.1", **members: obj
     }
 
 
-async def test_lease_is_given_to_the_first_who_creates_it(kubernetes_api: KubernetesApi):
+async def test_lease_belongs_to_the_first_creator(kubernetes_api: KubernetesApi):
     assert (await kubernetes_api.post(kubernetes_api.leases, lease("a"))).code == 201
     refused = await kubernetes_api.post(kubernetes_api.leases, lease("b"))
     assert (refused.code, refused.body["reason"]) == (409, "AlreadyExists")
@@ -66,7 +66,7 @@ async def test_lease_update_of_a_missing_lease_creates_it(kubernetes_api: Kubern
     assert (created.code, created.body["spec"]["holderIdentity"]) == (201, "a")
 
 
-async def test_lease_that_was_deleted_is_not_made_again_by_its_holders_renewal(kubernetes_api: KubernetesApi):
+async def test_deleted_lease_is_not_created_again_by_a_renewal(kubernetes_api: KubernetesApi):
     held = await kubernetes_api.post(kubernetes_api.leases, lease("a"))
     await kubernetes_api.delete(f"{kubernetes_api.leases}/berth-binder")
     renewal = lease("a", resourceVersion=held.version, uid=held.body["metadata"]["uid"])
@@ -80,7 +80,7 @@ async def test_identical_renewal_moves_no_resource_version(kubernetes_api: Kuber
     assert same.version == read
 
 
-async def test_event_is_seen_in_both_forms(kubernetes_api: KubernetesApi):
+async def test_event_can_be_read_in_both_forms(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.post(kubernetes_api.new_events, new_event(kubernetes_api))
     assert created.code == 201
     core = (await kubernetes_api.get(f"{kubernetes_api.events}/web.1")).body
@@ -101,11 +101,11 @@ async def test_repeated_event_is_counted_by_a_patch(kubernetes_api: KubernetesAp
         assert patched.body["note"] == "Successfully assigned web to node-1"
 
 
-async def test_patch_of_an_event_that_has_gone_is_not_found(kubernetes_api: KubernetesApi):
+async def test_patch_of_a_deleted_event_is_not_found(kubernetes_api: KubernetesApi):
     assert (await kubernetes_api.patch(f"{kubernetes_api.new_events}/none", {"series": None})).code == 404
 
 
-async def test_events_are_selected_by_what_they_are_about(kubernetes_api: KubernetesApi):
+async def test_events_are_selected_by_their_object(kubernetes_api: KubernetesApi):
     await kubernetes_api.post(kubernetes_api.new_events, new_event(kubernetes_api))
     other = {"kind": "Pod", "namespace": kubernetes_api.namespace, "name": "other"}
     await kubernetes_api.post(kubernetes_api.new_events, new_event(kubernetes_api, "other.1", regarding=other))
@@ -124,7 +124,7 @@ async def test_core_event_about_another_namespace_is_invalid(kubernetes_api: Kub
     assert (await kubernetes_api.post(kubernetes_api.new_events, new_form)).code == 201
 
 
-async def test_events_are_watched_in_the_form_asked_for(kubernetes_api: KubernetesApi):
+async def test_events_are_watched_in_the_requested_form(kubernetes_api: KubernetesApi):
     async with kubernetes_api.watch(kubernetes_api.new_events) as events:
         await kubernetes_api.post(kubernetes_api.new_events, new_event(kubernetes_api))
         event = await events.next()

@@ -7,7 +7,7 @@ import pytest
 from harness.worlds.kubernetes_api import KubernetesApi
 
 
-async def test_list_says_at_which_revision_it_was_taken(kubernetes_api: KubernetesApi):
+async def test_list_has_its_revision(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web")
     listed = await kubernetes_api.get(kubernetes_api.pods)
     assert (listed.code, listed.body["kind"], listed.body["apiVersion"]) == (200, "PodList", "v1")
@@ -45,7 +45,7 @@ async def test_pages_show_the_state_of_the_first_one(kubernetes_api: KubernetesA
     assert "remainingItemCount" not in third.body["metadata"]
 
 
-async def test_pages_go_on_across_namespaces(kubernetes_api: KubernetesApi):
+async def test_pages_continue_across_namespaces(kubernetes_api: KubernetesApi):
     for name in "abc":
         await kubernetes_api.add_pod(name)
     seen, token = [], ""
@@ -59,7 +59,7 @@ async def test_pages_go_on_across_namespaces(kubernetes_api: KubernetesApi):
     assert len(seen) == len(set(seen))
 
 
-async def test_pages_of_a_selection_do_not_say_how_many_remain(kubernetes_api: KubernetesApi):
+async def test_pages_of_a_selection_have_no_remaining_count(kubernetes_api: KubernetesApi):
     for name in "abc":
         await kubernetes_api.add_pod(name, labels={"tier": "front"})
     page = await kubernetes_api.get(kubernetes_api.pods, limit=2, labelSelector="tier=front")
@@ -68,7 +68,7 @@ async def test_pages_of_a_selection_do_not_say_how_many_remain(kubernetes_api: K
     assert "remainingItemCount" not in page.body["metadata"]
 
 
-async def test_list_from_revision_zero_takes_no_notice_of_the_limit(kubernetes_api: KubernetesApi):
+async def test_list_from_revision_zero_ignores_the_limit(kubernetes_api: KubernetesApi):
     for name in "abc":
         await kubernetes_api.add_pod(name)
     listed = await kubernetes_api.get(kubernetes_api.pods, limit=2, resourceVersion=0)
@@ -89,13 +89,13 @@ async def test_list_not_older_than_a_revision_shows_at_least_that(kubernetes_api
     assert (await kubernetes_api.get(kubernetes_api.pods, **query)).names == ["a"]
 
 
-async def test_list_at_a_revision_to_come_times_out(kubernetes_api: KubernetesApi):
+async def test_list_at_a_future_revision_times_out(kubernetes_api: KubernetesApi):
     refused = await kubernetes_api.get(kubernetes_api.pods, resourceVersion=999_999_999)
     assert (refused.code, refused.body["reason"]) == (504, "Timeout")
     assert refused.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
-async def test_page_after_its_history_is_gone_is_expired_and_says_how_to_go_on(kubernetes_api: KubernetesApi):
+async def test_page_after_a_compaction_is_expired_with_a_new_token(kubernetes_api: KubernetesApi):
     for name in "abc":
         await add_event(kubernetes_api, name)
     first = await kubernetes_api.get(kubernetes_api.events, limit=1)
@@ -109,7 +109,7 @@ async def test_page_after_its_history_is_gone_is_expired_and_says_how_to_go_on(k
     assert rest.names == ["b", "c", "d"]
 
 
-async def test_list_at_an_exact_revision_that_is_gone_is_expired(kubernetes_api: KubernetesApi):
+async def test_list_at_an_exact_compacted_revision_is_expired(kubernetes_api: KubernetesApi):
     await add_event(kubernetes_api, "a")
     old = await kubernetes_api.get(kubernetes_api.events)
     await add_event(kubernetes_api, "b")
@@ -136,7 +136,7 @@ async def add_event(kubernetes_api: KubernetesApi, name: str) -> None:
         pytest.param({"labelSelector": "a in b"}, id="label"),
     ],
 )
-async def test_query_that_cannot_be_read_is_a_bad_request(kubernetes_api: KubernetesApi, query: dict):
+async def test_invalid_query_is_a_bad_request(kubernetes_api: KubernetesApi, query: dict):
     refused = await kubernetes_api.get(kubernetes_api.pods, **query)
     assert (refused.code, refused.body["reason"]) == (400, "BadRequest")
 
@@ -169,7 +169,7 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize(("query", "names"), SELECTIONS)
-async def test_selectors_choose(kubernetes_api: KubernetesApi, query: dict, names: Sequence[str]):
+async def test_selectors_choose_objects(kubernetes_api: KubernetesApi, query: dict, names: Sequence[str]):
     await kubernetes_api.add_pod("a", labels={"tier": "front"})
     await kubernetes_api.add_pod("b", labels={"tier": "front", "track": "canary"})
     await kubernetes_api.add_pod("c", labels={"tier": "back"}, schedulerName="other")
@@ -178,7 +178,7 @@ async def test_selectors_choose(kubernetes_api: KubernetesApi, query: dict, name
     assert (await kubernetes_api.get(kubernetes_api.pods, **query)).names == list(names)
 
 
-async def test_namespace_is_a_field_to_select_by(kubernetes_api: KubernetesApi):
+async def test_namespace_is_a_selectable_field(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     selected = await kubernetes_api.get("/api/v1/pods", fieldSelector=f"metadata.namespace={kubernetes_api.namespace}")
     assert selected.names == ["web"]

@@ -27,7 +27,7 @@ async def test_pod_without_scheduler_name_is_for_the_default_scheduler(kubernete
     assert (await kubernetes_api.post(kubernetes_api.pods, body)).body["spec"]["schedulerName"] == "default-scheduler"
 
 
-async def test_limits_stand_in_for_requests_that_are_not_there(kubernetes_api: KubernetesApi):
+async def test_missing_requests_default_to_limits(kubernetes_api: KubernetesApi):
     container = {"name": "main", "image": "pause", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     created = await kubernetes_api.add_pod("web", containers=[container])
     assert created.body["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
@@ -63,7 +63,7 @@ async def test_unknown_priority_class_is_forbidden(kubernetes_api: KubernetesApi
     assert refused.body["message"] == 'pods "web" is forbidden: no PriorityClass with name none was found'
 
 
-async def test_gated_pod_says_so_in_its_condition(kubernetes_api: KubernetesApi):
+async def test_gated_pod_has_a_condition(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web", schedulingGates=[{"name": "example.com/wait"}])
     (condition,) = created.body["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
@@ -149,12 +149,12 @@ async def test_create_in_a_terminating_namespace_is_forbidden(kubernetes_api: Ku
         ("/api/v1/nonsense", "the server could not find the requested resource"),
     ],
 )
-async def test_what_is_not_there_is_not_found(kubernetes_api: KubernetesApi, path: str, message: str):
+async def test_missing_objects_are_not_found(kubernetes_api: KubernetesApi, path: str, message: str):
     answer = await kubernetes_api.get(path)
     assert (answer.code, answer.body["reason"], answer.body["message"]) == (404, "NotFound", message)
 
 
-async def test_method_that_a_resource_does_not_take_is_not_allowed(kubernetes_api: KubernetesApi):
+async def test_unsupported_method_of_a_resource_is_not_allowed(kubernetes_api: KubernetesApi):
     answer = await kubernetes_api.put(kubernetes_api.pods, {})
     assert (answer.code, answer.body["reason"]) == (405, "MethodNotAllowed")
 
@@ -196,7 +196,7 @@ async def test_node_of_a_pod_cannot_be_set_by_an_update(kubernetes_api: Kubernet
     assert (refused.code, refused.body["details"]["causes"][0]["field"]) == (422, "spec")
 
 
-async def test_scheduling_gates_can_only_be_taken_away(kubernetes_api: KubernetesApi):
+async def test_scheduling_gates_can_only_be_removed(kubernetes_api: KubernetesApi):
     path = f"{kubernetes_api.pods}/web"
     gate = {"name": "example.com/wait"}
     created = await kubernetes_api.add_pod("web", schedulingGates=[gate])
@@ -265,7 +265,7 @@ async def test_status_patch_merges_conditions_by_type(kubernetes_api: Kubernetes
     assert len(again.body["status"]["conditions"]) == 2
 
 
-async def test_times_of_conditions_that_nobody_set_are_null(kubernetes_api: KubernetesApi):
+async def test_unset_times_of_conditions_are_null(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     node = await kubernetes_api.add_node()
     conditions = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -304,7 +304,7 @@ async def test_status_put_with_an_old_resource_version_is_a_conflict(kubernetes_
     assert (await kubernetes_api.put(f"{kubernetes_api.pods}/web/status", created.body)).code == 409
 
 
-async def test_cluster_is_known_by_the_uid_of_kube_system(kubernetes_api: KubernetesApi):
+async def test_cluster_is_identified_by_the_uid_of_kube_system(kubernetes_api: KubernetesApi):
     first = await kubernetes_api.get("/api/v1/namespaces/kube-system")
     assert first.body["metadata"]["uid"]
     assert first.body["status"]["phase"] == "Active"

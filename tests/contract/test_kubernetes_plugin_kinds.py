@@ -79,7 +79,7 @@ async def test_a_plugin_kind_is_listed_watched_and_deleted(kubernetes_api: Kuber
         await kubernetes_api.patch(f"{in_namespace(kubernetes_api, kind)}/{name}", {"metadata": {"finalizers": None}})
         await kubernetes_api.delete(f"{in_namespace(kubernetes_api, kind)}/{name}", propagationPolicy="Background")
         while isinstance(gone := decoder.event(json.dumps(await events.next()).encode()), Upserted):
-            pass  # a volume says first that it is being deleted
+            pass  # a volume has a deletionTimestamp first
     assert isinstance(added, Upserted)
     assert isinstance(gone, Deleted)
     assert (added.object.metadata.name, gone.object.metadata.name) == (name, name)

@@ -1,4 +1,4 @@
-"""Contract of the API server, real and simulated: how a missing right is worded."""
+"""Contract of the API server, real and simulated: the message about a missing right."""
 
 import pytest
 

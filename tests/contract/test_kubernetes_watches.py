@@ -5,7 +5,7 @@ import pytest
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH, KubernetesApi
 
 
-async def test_watch_from_a_list_shows_what_came_after_it(kubernetes_api: KubernetesApi):
+async def test_watch_from_a_list_shows_later_changes(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("before")
     listed = await kubernetes_api.get(kubernetes_api.pods)
     async with kubernetes_api.watch(kubernetes_api.pods, resourceVersion=listed.version) as events:
@@ -14,16 +14,16 @@ async def test_watch_from_a_list_shows_what_came_after_it(kubernetes_api: Kubern
         assert await events.names(2) == [("ADDED", "web"), ("MODIFIED", "web")]
 
 
-@pytest.mark.parametrize("word", ["1", "true", "True"])
-async def test_watch_is_switched_on_by_any_word_for_yes(kubernetes_api: KubernetesApi, word: str):
+@pytest.mark.parametrize("value", ["1", "true", "True"])
+async def test_watch_is_switched_on_by_any_true_value(kubernetes_api: KubernetesApi, value: str):
     await kubernetes_api.add_pod("web")
-    async with kubernetes_api.watch(kubernetes_api.pods, watch=word) as events:
+    async with kubernetes_api.watch(kubernetes_api.pods, watch=value) as events:
         assert await events.names(1) == [("ADDED", "web")]
 
 
 async def test_watch_switched_off_is_a_list(kubernetes_api: KubernetesApi):
-    for word in ("0", "false", "False"):
-        assert (await kubernetes_api.get(kubernetes_api.pods, watch=word)).body["kind"] == "PodList"
+    for value in ("0", "false", "False"):
+        assert (await kubernetes_api.get(kubernetes_api.pods, watch=value)).body["kind"] == "PodList"
 
 
 async def test_watch_shows_whole_objects_with_their_kind(kubernetes_api: KubernetesApi):
@@ -41,7 +41,7 @@ async def test_watch_resumes_after_the_last_revision_seen(kubernetes_api: Kubern
         assert await events.names(2) == [("ADDED", "b"), ("ADDED", "c")]
 
 
-async def test_watch_without_a_revision_begins_with_what_there_is(kubernetes_api: KubernetesApi):
+async def test_watch_without_a_revision_begins_with_existing_objects(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("a")
     for query in ({}, {"resourceVersion": "0"}):
         async with kubernetes_api.watch(kubernetes_api.pods, **query) as events:
@@ -92,7 +92,7 @@ async def test_relabelled_object_enters_and_leaves_a_watch_by_label(kubernetes_a
     assert seen == ["ADDED", "DELETED", "ADDED"]
 
 
-async def test_deleted_object_carries_the_revision_of_its_end(kubernetes_api: KubernetesApi):
+async def test_deleted_object_has_the_revision_of_its_deletion(kubernetes_api: KubernetesApi):
     created = await kubernetes_api.add_pod("web")
     async with kubernetes_api.watch(kubernetes_api.pods, resourceVersion=created.version) as events:
         await kubernetes_api.delete(f"{kubernetes_api.pods}/web")
@@ -143,7 +143,7 @@ async def test_bookmark_of_a_quiet_selection_moves_on_with_its_kind(kubernetes_a
     assert bookmark["object"]["spec"] == {"containers": None}
 
 
-async def test_watch_list_marks_the_end_of_what_there_is(kubernetes_api: KubernetesApi):
+async def test_watch_list_marks_the_end_of_existing_objects(kubernetes_api: KubernetesApi):
     await kubernetes_api.add_pod("web")
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     async with kubernetes_api.watch(kubernetes_api.pods, **query) as events:
@@ -152,7 +152,7 @@ async def test_watch_list_marks_the_end_of_what_there_is(kubernetes_api: Kuberne
     assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_watch_from_a_revision_that_is_gone_is_an_error_event(kubernetes_api: KubernetesApi):
+async def test_watch_from_a_compacted_revision_is_an_error_event(kubernetes_api: KubernetesApi):
     subject = {"kind": "Pod", "namespace": kubernetes_api.namespace, "name": "web"}
     versions = []
     for name in ("a", "b"):

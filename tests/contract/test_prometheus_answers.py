@@ -1,4 +1,4 @@
-"""Everything that a Prometheus server, or what stands in its place, may answer: one error, with its cause, in time."""
+"""Each response of a Prometheus server, or of another server there: at most one error, with its cause, in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body(result, **other) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **other}).encode()
 
 
-def says(data: bytes, status: int = 200, **headers: str):
+def responds(data: bytes, status: int = 200, **headers: str):
     async def handler(request):
         return web.Response(body=data, status=status, headers=headers, content_type="application/json")
 
@@ -72,29 +72,29 @@ async def packed_badly(request):
 
 
 CASES = [
-    pytest.param(says(b'{"status":"error","error":"bad_data"}', 400), "refused", "400", id="bad request"),
-    pytest.param(says(b"who are you", 401), "refused", "401", id="no credentials"),
-    pytest.param(says(b"not here", 404), "refused", "404", id="another service"),
-    pytest.param(says(b'{"error":"duplicate series"}', 422), "refused", "duplicate series", id="unanswerable"),
-    pytest.param(says(b"oops", 500), "unavailable", "500", id="broken"),
-    pytest.param(says(b'{"error":"query timed out"}', 503), "unavailable", "timed out", id="its own time-out"),
+    pytest.param(responds(b'{"status":"error","error":"bad_data"}', 400), "refused", "400", id="bad request"),
+    pytest.param(responds(b"who are you", 401), "refused", "401", id="no credentials"),
+    pytest.param(responds(b"not here", 404), "refused", "404", id="another service"),
+    pytest.param(responds(b'{"error":"duplicate series"}', 422), "refused", "duplicate series", id="unanswerable"),
+    pytest.param(responds(b"oops", 500), "unavailable", "500", id="broken"),
+    pytest.param(responds(b'{"error":"query timed out"}', 503), "unavailable", "timed out", id="its own time-out"),
     pytest.param(redirects, "refused", "302", id="a log-in page elsewhere"),
-    pytest.param(says(b"<html>welcome</html>"), "nonsense", "want JSON", id="HTML"),
-    pytest.param(says(b""), "nonsense", "want JSON", id="nothing"),
-    pytest.param(says(b"\xff\xfe"), "nonsense", "want JSON", id="no text"),
-    pytest.param(says(b"[" * 100_000), "nonsense", "want JSON", id="nested without end"),
-    pytest.param(says(b"null"), "nonsense", "another shape", id="null"),
-    pytest.param(says(b"[1]"), "nonsense", "another shape", id="a list"),
-    pytest.param(says(b'"text"'), "nonsense", "another shape", id="a text"),
-    pytest.param(says(b"{}"), "nonsense", "another shape", id="no data"),
-    pytest.param(says(b'{"data":null}'), "nonsense", "another shape", id="null data"),
-    pytest.param(says(b'{"data":{}}'), "nonsense", "another shape", id="no result"),
-    pytest.param(says(body(None)), "nonsense", "null", id="null result"),
-    pytest.param(says(body([1700000000, "1"])), "nonsense", "instant vector", id="a scalar"),
-    pytest.param(says(body([{"metric": {}, "values": [[1, "1"]]}])), "nonsense", "value", id="a matrix"),
-    pytest.param(says(body([{"metric": {}, "value": [1]}])), "nonsense", "instant vector", id="half a value"),
-    pytest.param(says(body([{"metric": None, "value": [1, "1"]}])), "nonsense", "instant vector", id="no labels"),
-    pytest.param(says(body({"a": 1})), "nonsense", "instant vector", id="a mapping"),
+    pytest.param(responds(b"<html>welcome</html>"), "nonsense", "want JSON", id="HTML"),
+    pytest.param(responds(b""), "nonsense", "want JSON", id="nothing"),
+    pytest.param(responds(b"\xff\xfe"), "nonsense", "want JSON", id="no text"),
+    pytest.param(responds(b"[" * 100_000), "nonsense", "want JSON", id="nested without end"),
+    pytest.param(responds(b"null"), "nonsense", "another shape", id="null"),
+    pytest.param(responds(b"[1]"), "nonsense", "another shape", id="a list"),
+    pytest.param(responds(b'"text"'), "nonsense", "another shape", id="a text"),
+    pytest.param(responds(b"{}"), "nonsense", "another shape", id="no data"),
+    pytest.param(responds(b'{"data":null}'), "nonsense", "another shape", id="null data"),
+    pytest.param(responds(b'{"data":{}}'), "nonsense", "another shape", id="no result"),
+    pytest.param(responds(body(None)), "nonsense", "null", id="null result"),
+    pytest.param(responds(body([1700000000, "1"])), "nonsense", "instant vector", id="a scalar"),
+    pytest.param(responds(body([{"metric": {}, "values": [[1, "1"]]}])), "nonsense", "value", id="a matrix"),
+    pytest.param(responds(body([{"metric": {}, "value": [1]}])), "nonsense", "instant vector", id="half a value"),
+    pytest.param(responds(body([{"metric": None, "value": [1, "1"]}])), "nonsense", "instant vector", id="no labels"),
+    pytest.param(responds(body({"a": 1})), "nonsense", "instant vector", id="a mapping"),
     pytest.param(packed_badly, "nonsense", "unpacked", id="packed badly"),
     pytest.param(cuts_off, "unavailable", "cut off", id="cut off"),
     pytest.param(promises_more_than_it_sends, "unavailable", "cut off", id="cut off before its length"),
@@ -105,7 +105,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("handler", "cause", "words"), CASES)
-async def test_each_way_of_not_answering_is_one_error_in_time(handler, cause, words):
+async def test_each_failed_response_is_one_error_in_time(handler, cause, words):
     async with scripted_server(handler) as url:
         server = Prometheus(url, timeout=TIMEOUT, grace=GRACE)
         began = time.monotonic()
@@ -117,7 +117,7 @@ async def test_each_way_of_not_answering_is_one_error_in_time(handler, cause, wo
         server.close()
 
 
-async def test_nothing_that_listens_is_unreachable_at_once():
+async def test_a_closed_port_is_unreachable_at_once():
     server = Prometheus(f"http://127.0.0.1:{free_ports(1)[0]}", timeout=TIMEOUT)
     began = time.monotonic()
     with pytest.raises(PrometheusError, match="refused") as caught:
@@ -127,7 +127,7 @@ async def test_nothing_that_listens_is_unreachable_at_once():
     server.close()
 
 
-async def test_a_name_that_nobody_has_is_unreachable():
+async def test_an_unknown_host_name_is_unreachable():
     server = Prometheus("http://prometheus.invalid:9090", timeout=timedelta(seconds=5))
     with pytest.raises(PrometheusError) as caught:
         await server.query("up")
@@ -137,24 +137,24 @@ async def test_a_name_that_nobody_has_is_unreachable():
 
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
     monkeypatch.setattr("berth_metrics_collector.prometheus.MAX_BYTES", 1000)
-    async with scripted_server(says(body([ROW] * 1000))) as url:
+    async with scripted_server(responds(body([ROW] * 1000))) as url:
         server = Prometheus(url, timeout=TIMEOUT)
         with pytest.raises(PrometheusError, match="more than 1000 bytes"):
             await server.query("up")
         server.close()
 
 
-async def test_a_sound_answer_is_rows_packed_or_not():
+async def test_a_valid_response_is_rows_compressed_or_not():
     for data, headers in ((body([ROW]), {}), (gzip.compress(body([ROW])), {"Content-Encoding": "gzip"})):
-        async with scripted_server(says(data, **headers)) as url:
+        async with scripted_server(responds(data, **headers)) as url:
             server = Prometheus(url, timeout=TIMEOUT)
             [row] = await server.query("up")
             assert (row.metric, row.value) == ({"instance": "n1:9100"}, (1700000000.5, "80"))
             server.close()
 
 
-async def test_after_a_request_that_does_not_come_back_the_next_one_has_a_thread_of_its_own(monkeypatch):
-    """A header that trickles is bounded by nobody: the thread is left alone."""
+async def test_after_a_hanging_request_the_next_one_uses_another_thread(monkeypatch):
+    """A header that arrives byte by byte has no time limit, so the thread is abandoned."""
     answers = iter([drip_a_header, no_more])
     serving = []
 

@@ -65,7 +65,7 @@ def test_errors_of_the_services_are_reported_too(written):
     ]
 
 
-def test_every_plugin_that_runs_is_shown_with_all_its_arguments_as_v1_writes_them(written):
+def test_every_plugin_is_shown_with_all_its_arguments_in_v1_form(written):
     path = written(HEAD + "percentageOfNodesToScore: 30\nprofiles: [{schedulerName: a}]\n")
     document = yaml.safe_load(typed("show", path).stdout)
     (profile,) = document["profiles"]
@@ -129,7 +129,7 @@ def test_what_is_shown_can_be_checked(written):
 
 @pytest.mark.parametrize("gates", ["", "ResourceLimitsPriorityFunction=true", "EvenPodsSpread=false"])
 @pytest.mark.parametrize("provider", [name for name, preset in PRESETS.items() if preset.gates])
-def test_what_is_shown_of_a_provider_is_read_again_with_the_flags_that_it_names(written, provider: str, gates: str):
+def test_the_shown_file_of_a_provider_is_valid_with_its_flags(written, provider: str, gates: str):
     flags = [f"--algorithm-provider={provider}", *([f"--feature-gates={gates}"] if gates else [])]
     shown = typed("show", ARTICLES / "network-traffic.yaml", *flags)
     comment = shown.stdout.splitlines()[0]
@@ -154,7 +154,7 @@ def test_what_is_shown_of_a_provider_is_read_again_with_the_flags_that_it_names(
         ),
     ],
 )
-def test_a_plugin_that_is_gone_is_refused_but_in_a_whole_list_as_the_provider_has_it(written, filters: str, flags):
+def test_a_removed_plugin_is_allowed_only_in_the_providers_whole_list(written, filters: str, flags):
     done = typed("check", written(HEAD + f"profiles: [{{plugins: {{filter: {filters}}}}}]\n"), *flags)
     assert done.exit_code == 2
     assert "enabled[0].name: 'EBSLimits' was invalid in version" in done.stderr

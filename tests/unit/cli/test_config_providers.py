@@ -1,4 +1,4 @@
-"""`berth config providers`, and what is said of the flags that choose a provider and its gates."""
+"""`berth config providers`, and errors in the flags for a provider and its gates."""
 
 import json
 from pathlib import Path
@@ -58,8 +58,10 @@ def test_lists_without_gates_are_the_same_before_and_after():
 
 
 def test_gates_can_be_tried():
-    said = "EvenPodsSpread=false,ResourceLimitsPriorityFunction=true"
-    provider = json.loads(typed("config", "providers", "-o", "json", "--feature-gates", said).stdout)["DefaultProvider"]
+    gates = "EvenPodsSpread=false,ResourceLimitsPriorityFunction=true"
+    provider = json.loads(typed("config", "providers", "-o", "json", "--feature-gates", gates).stdout)[
+        "DefaultProvider"
+    ]
     assert provider["gates"] == {"EvenPodsSpread": False, "ResourceLimitsPriorityFunction": True}
     assert provider["beforeGates"]["filter"] == provider["afterGates"]["filter"]
     assert provider["afterGates"]["score"][-1] == {"name": "NodeResourceLimits", "weight": 1}
@@ -99,7 +101,7 @@ def test_another_preset_has_no_warning():
     assert not typed("config", "check", FILE, "--algorithm-provider=FromScratch").stderr
 
 
-def test_what_is_shown_of_a_provider_names_its_plugins_and_how_to_read_it_again():
+def test_the_shown_file_of_a_provider_has_its_plugins_and_flags():
     done = typed("config", "show", FILE, "--algorithm-provider=DefaultProvider", "-o", "json")
     (profile,) = json.loads(done.stdout)["profiles"]
     assert "EBSLimits" in names(profile["plugins"]["filter"]["enabled"])
@@ -129,7 +131,7 @@ def test_what_is_shown_of_a_provider_names_its_plugins_and_how_to_read_it_again(
         ),
     ],
 )
-def test_unknown_names_end_every_command_with_one_line_of_those_that_are_known(words, flags, sentence):
+def test_unknown_names_end_every_command_with_the_known_ones(words, flags, sentence):
     done = typed(*words, *flags)
     assert (done.exit_code, done.stderr) == (2, f"berth: {sentence}\n")
 

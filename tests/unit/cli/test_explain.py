@@ -1,4 +1,4 @@
-"""Why a pod is on its node or on none, from its Decision."""
+"""The explanation of a pod's placement from its Decision."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -105,12 +105,12 @@ def test_explanations_of_plugins_are_below_the_nodes():
 
 
 def test_a_waiting_pod_has_rejections_with_examples():
-    said = lines(decided(WAITS), width=160)
-    assert said[0] == f"default/web-0 waits, no node is possible: {WAITS.message}"
-    rows = words(said)
+    result = lines(decided(WAITS), width=160)
+    assert result[0] == f"default/web-0 waits, no node is possible: {WAITS.message}"
+    rows = words(result)
     assert ["9", "NodeResourcesFit", "Insufficient", "cpu", "node-a,", "node-b"] in rows
     assert ["1", "TaintToleration", "node(s)", "had", "untolerated", "taint", "node-c"] in rows
-    assert said[-1].startswith("rejected by NodeResourcesFit, TaintToleration: requeued when")
+    assert result[-1].startswith("rejected by NodeResourcesFit, TaintToleration: requeued when")
 
 
 def test_a_view_beyond_the_usual_age_is_called_old():
@@ -134,8 +134,8 @@ def test_a_preemptor_names_its_victims_and_the_node():
     assert shown[0].startswith("default/web-0 waits for evicted pods to end on node-b: 0/10 nodes are available")
     assert shown[-1] == "preempted pods on node-b 15.0 s ago: batch/job-1, batch/job-2"
     assert lines(replace(decided(), preemption=ROOM), width=200)[-1] == shown[-1]
-    said = decision_json(waits, WEIGHTS)["preemption"]
-    assert (said["node"], [victim.name for victim in said["victims"]]) == ("node-b", ["job-1", "job-2"])
+    result = decision_json(waits, WEIGHTS)["preemption"]
+    assert (result["node"], [victim.name for victim in result["victims"]]) == ("node-b", ["job-1", "job-2"])
     assert decision_json(decided(), WEIGHTS)["preemption"] is None
 
 
@@ -160,13 +160,13 @@ def test_every_outcome_has_a_sentence(outcome):
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_conflict_reason_has_words(reason):
+def test_every_conflict_reason_has_a_text(reason):
     first = " ".join(lines(decided(outcome=Outcome.CONFLICT, reason=reason))[:1])
     assert first.startswith("default/web-0 is ranked again: ")
     assert len(first.removeprefix("default/web-0 is ranked again: ").split()) > 3
 
 
-def test_a_narrow_terminal_is_kept_to():
+def test_the_output_fits_a_narrow_terminal():
     assert all(len(line) <= 80 for line in lines(decided(), width=80))
 
 
@@ -177,9 +177,9 @@ def test_an_older_decision_without_times_is_explained():
 
 
 def test_json_has_scores_without_weights_and_ages_in_seconds():
-    said = decision_json(decided(), WEIGHTS)
-    assert (said["outcome"], said["node"], said["age_seconds"]) == ("bound", "node-a", 12.0)
-    assert said["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}
+    result = decision_json(decided(), WEIGHTS)
+    assert (result["outcome"], result["node"], result["age_seconds"]) == ("bound", "node-a", 12.0)
+    assert result["candidates"][0]["scores"]["TaintToleration"] == {"points": 300, "weight": 3, "score": 100}
     assert decision_json(decided(), {})["candidates"][0]["scores"]["TaintToleration"] == {
         "points": 300,
         "weight": None,

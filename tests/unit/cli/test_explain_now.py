@@ -1,4 +1,4 @@
-"""A pod ranked again on every node, from what the buckets show."""
+"""A pod ranked again on every node, from the buckets."""
 
 import asyncio
 from datetime import timedelta
@@ -49,21 +49,21 @@ NODES = [
 ]
 
 
-def again(of=None, nodes=NODES, **said):
+def again(of=None, nodes=NODES, **result):
     snapshot = Snapshot()
     for one in nodes:
         snapshot.set_node(one)
     asked = of or pod()
     attempt = Attempt(uid=asked.uid, term=1, n=1)
     every = rank_every_node(asked, snapshot, PROFILE, attempt=attempt)
-    known = {"node": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **said}
+    known = {"node": "", "found_in": "PENDING", "weights": PROFILE.weights, "view_age_seconds": 0.5, **result}
     return RankedNow(pod=asked, every=every, **known)
 
 
 def test_every_node_has_scores_or_the_plugin_that_rejected_it():
-    said = again()
-    assert [candidate.node for candidate in said.every.ranking.candidates] == ["roomy", "smaller"]
-    assert {name: status.plugin for name, status in said.every.detail.node_to_status.items()} == {
+    result = again()
+    assert [candidate.node for candidate in result.every.ranking.candidates] == ["roomy", "smaller"]
+    assert {name: status.plugin for name, status in result.every.detail.node_to_status.items()} == {
         "full": "NodeResourcesFit",
         "cordoned": "NodeUnschedulable",
         "tainted": "TaintToleration",
@@ -92,12 +92,12 @@ def test_a_mirror_beyond_the_usual_age_is_called_old():
 
 def test_a_gated_pod_is_called_gated_first():
     gates = Status(Code.UNSCHEDULABLE, ("waiting for scheduling gates: [a]",), "SchedulingGates")
-    said = again(gated=gates)
-    assert printed(*ranked_now_lines(said), width=200)[0] == (
+    result = again(gated=gates)
+    assert printed(*ranked_now_lines(result), width=200)[0] == (
         "default/web-0 is gated and not scheduled (SchedulingGates: waiting for scheduling gates: [a]); without "
         "that, ranked now it would go to roomy"
     )
-    assert ranked_now_json(said)["gated"] == {
+    assert ranked_now_json(result)["gated"] == {
         "plugin": "SchedulingGates",
         "reasons": ("waiting for scheduling gates: [a]",),
     }
@@ -121,16 +121,16 @@ def test_without_nodes_there_is_a_sentence():
 
 
 def test_counts_name_three_nodes_at_most():
-    said = again(pod(cpu="64"), nodes=[node(f"node-{number}") for number in range(9)])
-    (rejection,) = rejections_of(said.every.detail.node_to_status)
+    result = again(pod(cpu="64"), nodes=[node(f"node-{number}") for number in range(9)])
+    (rejection,) = rejections_of(result.every.detail.node_to_status)
     assert (rejection.nodes, len(rejection.examples)) == (9, 3)
 
 
 def test_json_has_every_node():
-    said = msgspec.json.decode(msgspec.json.encode(ranked_now_json(again())))
-    assert [one["node"] for one in said["candidates"]] == ["roomy", "smaller"]
-    assert said["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
-    assert {one["node"]: one["plugin"] for one in said["refused"]}["full"] == "NodeResourcesFit"
+    result = msgspec.json.decode(msgspec.json.encode(ranked_now_json(again())))
+    assert [one["node"] for one in result["candidates"]] == ["roomy", "smaller"]
+    assert result["candidates"][0]["scores"]["TaintToleration"]["weight"] == 3
+    assert {one["node"]: one["plugin"] for one in result["refused"]}["full"] == "NodeResourcesFit"
 
 
 async def bus_with_mirror():
@@ -156,7 +156,7 @@ async def test_the_mirror_is_complete_on_entering_and_kept_up_to_date():
         sample = Bandwidth(receive=2.0, sampled_at=utc_time(1000))
         await session.put("bandwidth", "q1.roomy", encode_bandwidth(sample))
         async with asyncio.timeout(5):
-            while not (lines := [line for line in node_lines(mirror) if line.sampled_at]):  # noqa: ASYNC110 - no event says when it was read
+            while not (lines := [line for line in node_lines(mirror) if line.sampled_at]):  # noqa: ASYNC110 - there is no event for a read sample
                 await asyncio.sleep(0)
         assert [(line.name, line.receive) for line in lines] == [("roomy", 2.0)]
 

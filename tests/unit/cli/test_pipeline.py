@@ -1,4 +1,4 @@
-"""Nothing that a command wrote is left behind, not even by a crash."""
+"""Files of a command are removed, also after a crash."""
 
 import os
 import subprocess

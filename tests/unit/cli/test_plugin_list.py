@@ -1,4 +1,4 @@
-"""`berth plugin list`: what there is, where it runs, what wakes pods."""
+"""`berth plugin list`: the plugins, their services, and the events that requeue pods."""
 
 import json
 import re

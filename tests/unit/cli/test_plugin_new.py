@@ -1,4 +1,4 @@
-"""`berth plugin new`, and CONTRIBUTING's walk-through, followed as it is written."""
+"""`berth plugin new`, and the walk-through of CONTRIBUTING, followed exactly."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def test_an_installed_package_is_found_by_its_entry_point(package: Path):
     assert "unknown plugin 'FirstNode'" in missing.stderr
 
 
-def test_what_contributing_makes_of_it_passes_its_test(package: Path):
+def test_the_plugin_of_contributing_passes_its_test(package: Path):
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## A plugin of your own") : text.index("\n## Dependencies")]
     module, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -84,7 +84,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(package: Path):
 
 
 @pytest.mark.parametrize("name", ["firstnode", "First-Node", "", "First Node", "../X", "1st"])
-def test_a_name_that_is_no_name_is_refused(name: str):
+def test_an_invalid_name_is_an_error(name: str):
     assert (
         name_problem(name)
         == f"naming the plugin {name!r}: want words with capitals and nothing between, such as FirstNode"

@@ -1,4 +1,4 @@
-"""Identities, times and amounts as people read them, and pods as they name them."""
+"""The formats of identities, times and amounts, and the parsing of pod names."""
 
 import pytest
 
@@ -15,7 +15,7 @@ UUID = "08d73f09-8861-42e0-81fd-655f5624f11e"
         pytest.param(f"host_{UUID}_scorer-2", "scorer-2", id="of berth up"),
         pytest.param(f"my_host.example_{UUID}_watcher", "watcher", id="of a host with an underscore"),
         pytest.param(f"host_{UUID}", "host", id="of a service on its own"),
-        pytest.param("scorer-a", "scorer-a", id="given by somebody"),
+        pytest.param("scorer-a", "scorer-a", id="given by the user"),
         pytest.param("", "", id="none"),
     ],
 )

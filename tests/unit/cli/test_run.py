@@ -1,4 +1,4 @@
-"""Where the pods of the main job went by the nodes' traffic."""
+"""The pods of `berth run` by the traffic of their nodes."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The messages of one pod, as tables and JSON."""
+"""The messages of one pod, as text and JSON."""
 
 from datetime import UTC, datetime
 
@@ -104,7 +104,7 @@ def test_a_narrow_terminal_wraps_only_descriptions():
     assert len(lines) > len(printed(stage_table(MESSAGES), width=160))
 
 
-def test_a_decision_recalls_messages_that_are_gone():
+def test_deleted_messages_are_restored_from_the_decision():
     explained = decided(
         asked_at=moment(0),
         ranked_at=moment(0.002),
@@ -123,7 +123,7 @@ def test_a_decision_recalls_messages_that_are_gone():
     assert describe(messages[1]).plain == "scorer-2: 98 of 100 nodes are possible, best node-7 with 93"
 
 
-def test_a_stored_message_is_not_recalled_as_well():
+def test_a_stored_message_is_not_restored_as_well():
     messages = [
         *MESSAGES[:2],
         traced("decision", encode(decided(asked_at=moment(1), ranked_at=moment(1.002))), 1.0105),
@@ -168,7 +168,7 @@ def test_an_unreadable_message_is_printed_as_it_is():
         ),
     ],
 )
-def test_a_conflict_has_its_reason_in_words(reason: Reason, message: str, sentence: str):
+def test_a_conflict_has_the_text_of_its_reason(reason: Reason, message: str, sentence: str):
     data = encode(decided(Outcome.CONFLICT, node="", reason=reason, message=message))
     assert describe(traced("decision", data, 0)).plain == f"conflict: {sentence}"
 

@@ -90,23 +90,23 @@ def test_traffic_has_columns_only_if_it_is_measured():
         transmit=None,
         sampled_at=before(4),
     )
-    said = words(lines(nodes=[*NODES, measured]))
-    assert ["NODE", "PODS", "CPU", "MEMORY", "RECEIVE", "TRANSMIT", "AGE"] in said
-    assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in said
+    result = words(lines(nodes=[*NODES, measured]))
+    assert ["NODE", "PODS", "CPU", "MEMORY", "RECEIVE", "TRANSMIT", "AGE"] in result
+    assert ["node-2", "1", "0", "%", "0", "%", "2.5", "MB/s", "4.0", "s"] in result
 
 
 def test_a_small_terminal_has_the_first_nodes_and_a_count():
     assert lines(rows=2)[-1] == "and 1 nodes more, with 3 pods or fewer"
 
 
-def test_a_narrow_terminal_is_kept_to():
+def test_the_output_fits_a_narrow_terminal():
     assert all(len(line) <= 80 for line in lines(width=80))
 
 
 def test_json_has_every_node_and_ages_in_seconds():
-    said = msgspec.json.decode(msgspec.json.encode(as_json(overview())))
-    assert said["mirror_age_seconds"] == 3.0
-    assert said["streams"][0]["oldest_age_seconds"] == 2.5
-    assert said["streams"][0]["consumers"][0]["redelivered"] == 1
-    assert [node["node"] for node in said["nodes"]] == ["node-1", "node-9", "node-10"]
-    assert said["services"][0]["stats"] == {"answered": 7}
+    result = msgspec.json.decode(msgspec.json.encode(as_json(overview())))
+    assert result["mirror_age_seconds"] == 3.0
+    assert result["streams"][0]["oldest_age_seconds"] == 2.5
+    assert result["streams"][0]["consumers"][0]["redelivered"] == 1
+    assert [node["node"] for node in result["nodes"]] == ["node-1", "node-9", "node-10"]
+    assert result["services"][0]["stats"] == {"answered": 7}

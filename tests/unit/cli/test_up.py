@@ -1,4 +1,4 @@
-"""What `berth up` refuses before it starts anything."""
+"""Errors and notes of `berth up` before it starts anything."""
 
 import subprocess
 import sys

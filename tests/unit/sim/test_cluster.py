@@ -1,4 +1,4 @@
-"""The simulated cluster as a whole: its kubelets, what it is seeded with, and its command."""
+"""The simulated cluster as a whole: its kubelets, its initial objects, and its command."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ AT_ONCE = KubeletSettings(start_delay=timedelta(0), longest_grace=timedelta(0))
 
 
 async def never() -> None:
-    raise AssertionError("no test here forgets history")
+    raise AssertionError("no test here compacts the history")
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def test_pod_on_a_node_that_does_not_exist_is_left_alone():
         assert (await api.get(f"{api.pods}/lost")).body["status"]["phase"] == "Pending"
 
 
-async def test_quantity_that_makes_no_sense_is_let_through():
+async def test_invalid_quantity_is_accepted():
     async with cluster_of_one_node() as api:
         container = {"name": "main", "resources": {"requests": {"cpu": "many"}}}
         assert (await api.add_pod("web", containers=[container])).code == 201
@@ -84,7 +84,7 @@ async def test_server_has_the_namespaces_and_priority_classes_of_a_new_cluster()
         assert spec["priority"] == 2_000_001_000
 
 
-async def test_kubectl_is_given_tables():
+async def test_kubectl_gets_tables():
     async with SimulatedCluster(nodes=node_manifests(2)) as cluster, aiohttp.ClientSession(cluster.url) as session:
         headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
         async with session.get("/api/v1/nodes", headers=headers) as answer:
@@ -94,7 +94,7 @@ async def test_kubectl_is_given_tables():
     assert [row["cells"][:2] for row in table["rows"]] == [["node-0", "Ready"], ["node-1", "Ready"]]
 
 
-async def test_kubectl_leaves_validation_to_the_server_and_speaks_json():
+async def test_kubectl_sends_json_and_leaves_validation_to_the_server():
     async with cluster_of_one_node() as api:
         index = (await api.get("/openapi/v3")).body["paths"]
         schema = (await api.get(index["api/v1"]["serverRelativeURL"])).body
@@ -113,14 +113,14 @@ def test_age_is_written_as_kubectl_does(seconds: int, text: str):
     assert human_duration(seconds) == text
 
 
-async def test_clock_of_the_cluster_is_handed_in():
+async def test_cluster_uses_the_given_clock():
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     async with SimulatedCluster(clock=lambda: moment) as cluster, connected(cluster.url, never) as api:
         assert (await api.add_pod("web")).body["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
 
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
-async def test_snapshot_of_a_cluster_is_taken_as_it_is(tmp_path: Path, write):
+async def test_snapshot_of_a_cluster_is_loaded_unchanged(tmp_path: Path, write):
     pod = pod_manifest("web", namespace="shop", node="node-1")
     pod["metadata"] |= {"uid": "u-1", "resourceVersion": "9", "creationTimestamp": "2026-01-02T03:04:05Z"}
     pod["status"] = {"phase": "Running"}
@@ -137,31 +137,31 @@ async def test_snapshot_of_a_cluster_is_taken_as_it_is(tmp_path: Path, write):
 
 
 @pytest.mark.parametrize("text", ["{", "just words", "[1, 2]", "a: [b"])
-def test_file_that_is_no_snapshot_is_refused_by_name(tmp_path: Path, text: str):
+def test_file_that_is_not_a_snapshot_is_an_error_with_its_name(tmp_path: Path, text: str):
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     with pytest.raises(SnapshotError, match=r"reading snapshot '.*cluster.yaml'"):
         snapshot.read(path)
 
 
-def test_made_up_nodes_are_spread_over_three_zones():
+def test_simulated_nodes_are_spread_over_three_zones():
     nodes = node_manifests(4)
     assert [node["metadata"]["labels"][ZONE_LABEL] for node in nodes] == ["zone-a", "zone-b", "zone-c", "zone-a"]
 
 
-def test_command_says_where_it_listens_and_ends_on_sigterm(tmp_path: Path):
+def test_command_prints_its_address_and_ends_on_sigterm(tmp_path: Path):
     kubeconfig = tmp_path / "kubeconfig"
     command = [sys.executable, "-m", "berth.sim", "--nodes", "3", "--kubeconfig-out", str(kubeconfig)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
+        printed = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)
-    assert (said["event"], said["nodes"], process.returncode, errors) == ("listening", 3, 0, "")
-    assert json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == said["url"]
+    assert (printed["event"], printed["nodes"], process.returncode, errors) == ("listening", 3, 0, "")
+    assert json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == printed["url"]
 
 
-def test_command_names_a_port_that_is_taken():
+def test_command_reports_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "berth.sim", "--port", port]
@@ -170,14 +170,14 @@ def test_command_names_a_port_that_is_taken():
     assert ended.stderr.startswith(f"starting the simulated cluster on 127.0.0.1:{port}: ")
 
 
-def test_command_names_a_snapshot_that_is_not_there():
+def test_command_reports_a_missing_snapshot():
     command = [sys.executable, "-m", "berth.sim", "--load", "/nowhere/cluster.json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("reading snapshot '/nowhere/cluster.json': ")
 
 
-async def test_a_cluster_with_an_identity_is_the_same_one_when_it_starts_again_and_goes_on_counting():
+async def test_a_restart_with_an_identity_keeps_the_cluster_and_its_revisions():
     lives = []
     for second in (1, 2):
         clock = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
@@ -198,7 +198,7 @@ async def test_a_cluster_with_an_identity_is_the_same_one_when_it_starts_again_a
     assert new > old
 
 
-async def test_a_cluster_without_an_identity_is_nobody_s_former_one():
+async def test_a_restart_without_an_identity_is_a_new_cluster():
     async with SimulatedCluster() as one, SimulatedCluster() as other:
         namespaces = [each.resources.store.table(NAMESPACES).items["", "kube-system"] for each in (one, other)]
     assert namespaces[0].value["metadata"]["uid"] != namespaces[1].value["metadata"]["uid"]

@@ -51,7 +51,9 @@ async def test_lost_answer_leaves_the_work_done(cluster: SimulatedCluster, api: 
     assert (await api.get(f"{api.pods}/web")).body["spec"]["nodeName"] == "node"
 
 
-async def test_delayed_write_happens_though_its_sender_gave_up(cluster: SimulatedCluster, api: KubernetesApi):
+async def test_delayed_write_is_carried_out_after_its_client_disconnected(
+    cluster: SimulatedCluster, api: KubernetesApi
+):
     listed = await api.get(api.pods)
     cluster.faults.inject(Delay(verb="create", resource="pods", seconds=0.2))
     async with aiohttp.ClientSession(cluster.url, timeout=aiohttp.ClientTimeout(total=0.05)) as impatient:
@@ -62,7 +64,7 @@ async def test_delayed_write_happens_though_its_sender_gave_up(cluster: Simulate
         assert await events.names(1) == [("ADDED", "web")]
 
 
-async def test_rejected_verb_is_forbidden_in_the_words_of_rbac(cluster: SimulatedCluster, api: KubernetesApi):
+async def test_rejected_verb_is_forbidden_with_the_message_of_rbac(cluster: SimulatedCluster, api: KubernetesApi):
     cluster.faults.inject(Reject(verb="list", resource="nodes", user="system:serviceaccount:berth:watcher"))
     refused = await api.get("/api/v1/nodes")
     assert (refused.code, refused.body["reason"]) == (403, "Forbidden")
@@ -107,7 +109,7 @@ NO_FAULTS = [{"action": "explode"}, {"action": "fail", "colour": "red"}, {"actio
 
 
 @pytest.mark.parametrize("body", NO_FAULTS)
-async def test_fault_that_does_not_exist_is_a_bad_request(api: KubernetesApi, body: dict):
+async def test_unknown_fault_is_a_bad_request(api: KubernetesApi, body: dict):
     refused = await api.post("/sim/faults", body)
     assert (refused.code, refused.body["reason"]) == (400, "BadRequest")
     assert (await api.get("/sim/faults")).body == {"armed": []}

@@ -36,12 +36,12 @@ WEB = {
         ("example.com/a-b_c.d=e", False),
     ],
 )
-def test_label_selector_means_an_object_or_not(text: str, *, is_meant: bool):
+def test_label_selector_matches_an_object_or_not(text: str, *, is_meant: bool):
     assert parse(PODS, text, "").matches(WEB) is is_meant
 
 
 @pytest.mark.parametrize("text", ["a in b", "a b", "a=b=c", "a in (b", "=b", "a notin", "!!a"])
-def test_label_selector_that_cannot_be_read_is_a_bad_request(text: str):
+def test_invalid_label_selector_is_a_bad_request(text: str):
     with pytest.raises(StatusError, match="unable to parse requirement"):
         parse_labels(text)
 
@@ -58,7 +58,7 @@ def test_label_selector_that_cannot_be_read_is_a_bad_request(text: str):
         ("status.nominatedNodeName=", True),
     ],
 )
-def test_field_selector_means_an_object_or_not(text: str, *, is_meant: bool):
+def test_field_selector_matches_an_object_or_not(text: str, *, is_meant: bool):
     assert parse(PODS, "", text).matches(WEB) is is_meant
 
 
@@ -68,7 +68,7 @@ def test_node_without_the_field_is_not_cordoned():
     assert not selector.matches({"metadata": {"name": "n"}, "spec": {"unschedulable": True}})
 
 
-def test_event_is_selected_by_what_it_is_about():
+def test_event_is_selected_by_its_object():
     event = {"metadata": {"name": "e"}, "involvedObject": {"uid": "u-1"}}
     assert parse(EVENTS, "", "involvedObject.uid=u-1").matches(event)
     assert not parse(EVENTS, "", "involvedObject.uid=u-2").matches(event)
@@ -78,7 +78,7 @@ def test_event_is_selected_by_what_it_is_about():
     ("text", "message"),
     [("spec.colour=red", "field label not supported: spec.colour"), ("spec.nodeName", "invalid selector")],
 )
-def test_field_selector_that_is_not_served_is_a_bad_request(text: str, message: str):
+def test_unsupported_field_selector_is_a_bad_request(text: str, message: str):
     with pytest.raises(StatusError, match=message) as caught:
         parse(PODS, "", text)
     assert caught.value.code == 400

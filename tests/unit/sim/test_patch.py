@@ -96,7 +96,7 @@ def test_strategic_merge_patch_merges_lists_by_key(value: dict, patch: dict, exp
         ({"op": "test", "path": "/a/0", "value": 1}, {"a": [1, 2], "b/c": {}}),
     ],
 )
-def test_json_patch_does_one_operation(operation: dict, expected: dict):
+def test_json_patch_applies_one_operation(operation: dict, expected: dict):
     assert json_patch({"a": [1, 2], "b/c": {}}, [operation]) == expected
 
 

@@ -1,4 +1,4 @@
-"""The simulated exporters: what a real Prometheus finds there is the traffic that the simulated one tells of."""
+"""The simulated exporters have the same traffic as the simulated Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from berth.sim.prometheus import LINK_BYTES
 
 
 class Clock:
-    """Time that the test moves."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,7 +47,7 @@ async def counters(cluster: SimulatedCluster, node: str) -> dict[str, float]:
     return {name.partition("{")[0]: float(value) for name, _, value in lines}
 
 
-async def test_service_discovery_names_a_target_for_each_node_at_the_address_it_was_asked_at(cluster):
+async def test_service_discovery_lists_each_node_at_the_requested_address(cluster):
     code, text = await get(f"{cluster.url}/sim/exporters")
     assert code == 200
     here = cluster.url.removeprefix("http://")
@@ -64,7 +64,7 @@ async def test_service_discovery_names_a_target_for_each_node_at_the_address_it_
     ]
 
 
-async def test_counters_grow_by_the_rate_that_the_simulated_prometheus_tells(cluster, clock):
+async def test_counters_grow_by_the_rate_of_the_simulated_prometheus(cluster, clock):
     assert (await counters(cluster, "node-0"))["node_network_receive_bytes_total"] == 0
     clock.now += timedelta(seconds=10)
     after = await counters(cluster, "node-0")
@@ -73,19 +73,19 @@ async def test_counters_grow_by_the_rate_that_the_simulated_prometheus_tells(clu
         aiohttp.ClientSession() as session,
         session.get(f"{cluster.prometheus_url}/api/v1/query", params={"query": query}) as answer,
     ):
-        told = (await answer.json())["data"]["result"]
-    (rate,) = [float(row["value"][1]) for row in told if row["metric"]["node"] == "node-0"]
+        rows = (await answer.json())["data"]["result"]
+    (rate,) = [float(row["value"][1]) for row in rows if row["metric"]["node"] == "node-0"]
     assert after["node_network_receive_bytes_total"] == pytest.approx(10 * rate, abs=1)
     assert after["node_network_transmit_bytes_total"] > 0
 
 
-async def test_an_exporter_tells_its_nodes_name_and_link(cluster):
+async def test_an_exporter_has_its_nodes_name_and_link(cluster):
     _, text = await get(f"{cluster.url}/sim/exporters/node-1/metrics")
     assert 'node_uname_info{nodename="node-1",sysname="Linux"} 1' in text
     assert f'node_network_speed_bytes{{device="eth0"}} {LINK_BYTES:.0f}' in text
     assert 'node_network_flags{device="eth0"} 4099' in text  # 0x1003: up, broadcast, multicast
 
 
-async def test_a_node_that_is_not_there_has_no_exporter(cluster):
+async def test_a_missing_node_has_no_exporter(cluster):
     code, text = await get(f"{cluster.url}/sim/exporters/node-9/metrics")
     assert (code, text) == (404, "there is no node 'node-9'\n")

@@ -35,7 +35,7 @@ def test_every_revision_of_the_history_can_be_listed_again(writes: list[tuple[bo
 
 
 @given(WRITES, st.integers(0, 40))
-def test_changes_since_a_revision_lead_to_the_present(writes: list[tuple[bool, str]], at: int):
+def test_changes_since_a_revision_give_the_present_state(writes: list[tuple[bool, str]], at: int):
     store = Store()
     table = store.table(PODS)
     replica, start = {}, store.revision
@@ -93,7 +93,7 @@ def test_object_is_encoded_once_per_revision():
     assert decoded == {"kind": "Pod", "apiVersion": "v1", **stored.value}
 
 
-def test_event_is_encoded_in_the_form_that_is_asked_for():
+def test_event_is_encoded_in_the_requested_form():
     store = Store()
     stored = store.put(EVENTS, ("ns", "e"), {"metadata": {"name": "e"}, "message": "m", "involvedObject": {}})
     assert store.table(NEW_EVENTS) is store.table(EVENTS)

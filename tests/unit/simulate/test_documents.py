@@ -1,4 +1,4 @@
-"""Objects are decoded with nulls as Kubernetes takes them; a field of another type is reported with its path."""
+"""Nulls are decoded as in Kubernetes; a field of another type is reported with its path."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pods asked one by one on a state: alone, or each on what the ones before have left."""
+"""Pods placed one by one: independently, or each on the Snapshot after the earlier ones."""
 
 import dataclasses
 
@@ -84,7 +84,7 @@ def test_scores_are_weighted_and_add_up_to_the_totals():
     assert line.totals == {node: sum(points[node] for points in line.scores.values()) for node in ("n1", "n2")}
 
 
-def test_a_gated_pod_is_not_asked_about_and_takes_no_room():
+def test_a_gated_pod_is_not_placed_and_uses_no_resources():
     gated = wanting("gated", "1", priority=10, scheduling_gates=[PodSchedulingGate(name="quota")])
     profile = default_profile()
     assert any(isinstance(plugin, SchedulingGates) for plugin in profile.pre_enqueues)
@@ -102,7 +102,7 @@ def test_without_nodes_there_is_a_sentence():
     assert (line.bound, line.message, line.rejections) == (None, "no nodes available to schedule pods", {})
 
 
-def test_a_line_has_the_members_that_are_promised_and_no_others():
+def test_a_line_has_the_documented_members_and_no_others():
     (line,) = simulation(a_node("n1")).independently([a_pod()])
     assert list(msgspec.json.decode(msgspec.json.encode(line))) == [
         "pod",
@@ -119,7 +119,7 @@ def test_a_line_has_the_members_that_are_promised_and_no_others():
 
 
 def full_node(*, nominated=(), budget=None):
-    """One node of 2 cpu, full of two pods of priority 0."""
+    """One node of 2 cpu, filled by two pods of priority 0."""
     low = [wanting(name, "1", labels={"app": "low"}) for name in ("low-b", "low-a")]
     made = simulation(a_node("n1", cpu="2"), placed=[(pod, "n1") for pod in low])
     for pod in nominated:
@@ -129,7 +129,7 @@ def full_node(*, nominated=(), budget=None):
     return made
 
 
-def test_victims_are_named_and_gone_for_those_after():
+def test_victims_are_listed_and_removed_for_later_pods():
     urgent, late = (
         wanting("urgent", "1500m", priority=9),
         wanting("late", "500m"),
@@ -137,16 +137,16 @@ def test_victims_are_named_and_gone_for_those_after():
     first, second = full_node().in_queue_order([late, urgent])
     assert (first.bound, first.nominated, first.victims) == (None, "n1", ["low-a", "low-b"])
     assert first.message == FULL
-    assert second.bound == "n1"  # 2 cpu less the 1500m that are kept for the nominated pod
+    assert second.bound == "n1"  # 2 cpu less the 1500m of the nominated pod
 
 
-def test_the_room_that_was_made_is_kept_from_the_less_important():
+def test_a_nominated_node_is_kept_from_pods_of_lower_priority():
     urgent, late = wanting("urgent", "1500m", priority=9), wanting("late", "1")
     _, second = full_node().in_queue_order([late, urgent])
     assert (second.bound, second.nominated) == (None, None)
 
 
-def test_alone_nobody_is_evicted_for_the_next():
+def test_independent_pods_do_not_see_each_others_victims():
     made = full_node()
     pods = [wanting("urgent", "2", priority=9), wanting("usual", "2", priority=5)]
     assert [line.victims for line in made.independently(pods)] == [["low-a", "low-b"]] * 2
@@ -166,21 +166,21 @@ def test_a_budget_allows_fewer_evictions_after_each():
     assert left.status.disruptions_allowed == 0
 
 
-def test_a_nomination_that_helps_nobody_any_more_ends():
+def test_a_nomination_that_is_no_longer_needed_ends():
     kept = wanting("kept", "4", status=PodStatus(nominated_node_name="n1"))
     made = full_node()
     (line,) = made.in_queue_order([kept])
     assert (line.nominated, list(made.snapshot.nominations())) == (None, [])
 
 
-def test_making_room_ends_nominations_of_lower_priority_there():
+def test_preemption_ends_nominations_of_lower_priority_on_the_node():
     lower, higher = wanting("lower", "1"), wanting("higher", "500m", priority=100)
     made = full_node(nominated=[lower, higher])
     list(made.in_queue_order([wanting("urgent", "1500m", priority=9)]))
     assert {one.pod.metadata.name for one in made.snapshot.nominations()} == {"higher", "urgent"}
 
 
-def test_room_that_is_kept_for_a_pod_that_waits_is_its_own():
+def test_a_nominated_pod_can_use_its_own_nomination():
     kept = wanting("kept", "2", status=PodStatus(nominated_node_name="n1"))
     made = simulation(a_node("n1", cpu="2"))
     assert places(made.in_queue_order([wanting("first", "1"), kept])) == {"first": None, "kept": "n1"}
@@ -194,7 +194,7 @@ class Failing(ScorePlugin):
         raise ZeroDivisionError("by zero")
 
 
-def test_a_plugin_that_fails_is_told_of_its_pod_and_the_others_go_on():
+def test_a_plugin_failure_is_reported_and_the_other_pods_continue():
     made = simulation(a_node("n1"), a_node("n2"), profile=profile_of(Failing()))
     first, second = made.independently([a_pod("a"), a_pod("b")])
     assert list(made.failures) == ["default/a", "default/b"]
@@ -203,7 +203,7 @@ def test_a_plugin_that_fails_is_told_of_its_pod_and_the_others_go_on():
     assert (first.feasible, first.scores, first.rejections) == ([], {}, {})
 
 
-def test_equal_pods_are_spread_as_they_come():
+def test_equal_pods_are_spread_one_after_another():
     nodes = [a_node(f"n{number}", labels={"kubernetes.io/hostname": f"n{number}"}) for number in range(4)]
     made = simulation(*nodes, profile=profile_of(FIT.build(None), SPREAD.build(None)))
     decided = list(made.in_queue_order(wanting(f"p{number}", "100m") for number in range(12)))
@@ -212,7 +212,7 @@ def test_equal_pods_are_spread_as_they_come():
 
 
 class Refusing(ReservePlugin):
-    """Refuses, and says who heard that it was for nothing."""
+    """Rejects the node, and records the calls of Unreserve."""
 
     name = "Refusing"
 
@@ -246,7 +246,7 @@ def claiming(number):
     return a_pod(f"p{number}", volumes=[volume])
 
 
-def test_a_volume_that_an_earlier_pod_got_is_not_there_for_the_next():
+def test_a_volume_of_an_earlier_pod_is_not_available_to_the_next():
     made = simulation(a_node("n1"))
     storage_class = {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner"}
     waits = msgspec.convert({**storage_class, "volumeBindingMode": "WaitForFirstConsumer"}, StorageClass)

@@ -66,19 +66,19 @@ def test_the_chosen_node_has_the_best_total_and_every_node_is_accounted_for(tmp_
                 assert not {*line.feasible} & line.rejections.keys()
 
 
-def test_for_an_important_pod_the_same_pods_are_evicted_and_the_same_is_said(tmp_path):
+def test_preemption_has_the_recorded_victims_and_message(tmp_path):
     wrong, count = set(), 0
     for recorded in preemptions():
         simulation, pods = simulation_of(tmp_path, objects_of(recorded), [recorded["pod"]])
         (line,) = lines_of(simulation.independently(pods))
         count += 1
-        said = bool(line["bound"]), line["nominated"], line["victims"], line["message"] or ""
-        if said != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
+        simulated = bool(line["bound"]), line["nominated"], line["victims"], line["message"] or ""
+        if simulated != (bool(recorded["bound"]), recorded["nominated"], recorded["victims"], message_of(recorded)):
             wrong.add(recorded["seed"])
     assert (count, wrong) == (PREEMPTIONS, TIES)
 
 
-def test_in_queue_order_is_the_same_as_placing_each_by_hand(tmp_path):
+def test_in_queue_order_is_the_same_as_placing_one_by_one(tmp_path):
     for cluster in clusters(6):
         simulation, pods = simulation_of(tmp_path, objects_of(cluster), pods_of(cluster))
         objects, by_key = objects_of(cluster), {f"ns/{p['metadata']['uid']}": p for p in pods_of(cluster)}

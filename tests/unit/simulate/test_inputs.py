@@ -40,7 +40,7 @@ def list_of(*items, kind="List"):
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads a cluster and pods, each a document or a file's text; a file's name is that of its flag."""
+    """Reads a cluster and pods, each given as a document or as text; each file has the name of its flag."""
 
     def inputs(cluster=None, pods=POD):
         files = (tmp_path / "cluster", node() if cluster is None else cluster), (tmp_path / "pods", pods)
@@ -79,7 +79,7 @@ def problems(read, tmp_path):
                     kind="PodList",
                 )
             ),
-            id="a PodList, whose pods do not say what they are",
+            id="a PodList, whose pods have no kind",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_nominated_pods_of_the_cluster_keep_their_nomination(read):
     assert inputs.notes == ("--cluster: 2 pods on no node: not placed, since --pods does not name them",)
 
 
-def test_a_pod_to_place_does_not_count_where_it_is(read):
+def test_a_pod_to_place_is_not_counted_on_its_node(read):
     inputs = read(cluster=list_of(node(), pod(nodeName="n1"), pod("other", nodeName="n1")))
     assert inputs.snapshot.pods_on("n1") == 1
     assert inputs.notes == ("--cluster: 1 pod on a node and in --pods too: not counted in the cluster",)
@@ -172,7 +172,7 @@ def test_a_pod_that_was_created_stays_as_it_is(read):
     assert (one.spec.priority, one.spec.tolerations, one.spec.containers[0].resources.requests) == (7, [], None)
 
 
-def test_a_priority_without_a_class_counts_and_is_noted(read):
+def test_a_priority_without_a_class_is_used_and_noted(read):
     inputs = read(pods=pod(priority=7))
     assert inputs.pods[0].spec.priority == 7
     (note,) = inputs.notes
@@ -207,7 +207,7 @@ def claims_of(inputs):
     return {one.metadata.name: one for one in found.in_namespace("default")}
 
 
-def test_other_objects_of_a_release_are_there_before_its_pods(read):
+def test_other_objects_in_pods_exist_before_the_pods(read):
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"a": "b"}}}
     classes = priority_class("high", 1000)
     inputs = read(pods=list_of(pod(priorityClassName="high"), service, classes, claim(storageClassName="fast")))
@@ -297,7 +297,7 @@ def test_pending_pods_of_the_cluster_can_be_placed(tmp_path):
         ("MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "webhooks may change pods"),
     ],
 )
-def test_what_only_the_api_server_does_is_noted(read, kind, version, what):
+def test_admission_that_is_not_simulated_is_noted(read, kind, version, what):
     other = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}}
     *_, note = read(cluster=list_of(node(), other)).notes
     assert note == f"results may differ for new pods, because {what}: that is not simulated"

@@ -57,7 +57,9 @@ def problems_of(thing):
         pytest.param(workload("StatefulSet", replicas=2), ["web-0", "web-1"], id="a StatefulSet"),
         pytest.param(workload("StatefulSet", replicas=2, ordinals={"start": 5}), ["web-5", "web-6"], id="ordinals"),
         pytest.param(workload("Job"), ["web-0"], id="a Job"),
-        pytest.param(workload("Job", parallelism=3), ["web-0", "web-1", "web-2"], id="a Job that anybody completes"),
+        pytest.param(
+            workload("Job", parallelism=3), ["web-0", "web-1", "web-2"], id="a Job without a number of completions"
+        ),
         pytest.param(workload("Job", parallelism=3, completions=2), ["web-0", "web-1"], id="fewer completions"),
         pytest.param(workload("Job", parallelism=2, completions=9), ["web-0", "web-1"], id="as many as run at once"),
         pytest.param(workload("Job", suspend=True), [], id="a Job that is suspended"),

@@ -1,4 +1,4 @@
-"""YAML is read as PyYAML's safe loader reads it, only sooner."""
+"""YAML has the same values as with PyYAML's safe loader."""
 
 import json
 
@@ -15,7 +15,7 @@ from harness.worlds.oracle import clusters, list_of, objects_of
         pytest.param(
             "a: 1\nb: [x, 'y', \"z\", 1.5, .inf, 0x1f, 0o7, 1_000, 1e3]\nc: {}\nd: []\n", id="collections and numbers"
         ),
-        pytest.param("[yes, no, on, off, true, True, ~, null, '', '~', 'yes']", id="words that mean something"),
+        pytest.param("[yes, no, on, off, true, True, ~, null, '', '~', 'yes']", id="words with a meaning in YAML"),
         pytest.param("[2026-11-21T07:48:59Z, 2026-11-21, '2026-11-21', 12:30:45]", id="times"),
         pytest.param("a: |\n  several\n  lines\nb: >-\n  folded\n  lines\n", id="blocks"),
         pytest.param("[!!str 1, !!int '2', !!float 3, !!binary aGk=, ! 4, !!map {a: 1}, !!seq [1]]", id="tags"),
@@ -35,12 +35,12 @@ def test_an_equals_sign_is_text():
     assert list(yaml_values("[=, a=b]")) == [["=", "a=b"]]
 
 
-def test_a_key_twice_in_a_mapping_is_refused_with_its_line():
+def test_a_duplicate_key_is_an_error_with_its_line():
     with pytest.raises(yaml.YAMLError, match="found the key 'cpu' twice"):
         list(yaml_values("a:\n  cpu: 1\n  cpu: 2\n"))
 
 
-def test_whole_clusters_are_read_alike():
+def test_whole_clusters_have_the_same_values():
     for cluster in clusters(3):
         written = yaml.safe_dump(list_of(objects_of(cluster)))
         (value,) = yaml_values(written)
@@ -60,7 +60,7 @@ def test_whole_clusters_are_read_alike():
         pytest.param("\x00", id="a character that is none"),
     ],
 )
-def test_what_the_safe_loader_refuses_is_refused(text):
+def test_what_the_safe_loader_rejects_is_rejected(text):
     for read in (yaml_values, yaml.safe_load_all):
         with pytest.raises(yaml.YAMLError):
             list(read(text))
