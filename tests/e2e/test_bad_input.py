@@ -203,7 +203,9 @@ async def test_a_second_pipeline_waits_and_takes_over_when_the_first_ends(
         os.kill(second.pid, signal.SIGSTOP)  # which one is the first must be certain
         first.wait_until_ready()
         os.kill(second.pid, signal.SIGCONT)
-        second.wait_for(lambda: "another bus" in second.said or "bus.id" in second.said, "the second to say so")
+        second.wait_for(
+            lambda: "another bus" in second.said or "bus.id" in second.said, "the second to log that it waits"
+        )
         await cluster_outside.all_bound(await cluster_outside.add_pods(10, "first"))
         assert second.printed == ""
         assert first.pids.keys() >= {"watcher", "binder", "scorer-1"}

@@ -66,7 +66,7 @@ async def test_pods_bound_by_another_scheduler_stay_and_are_counted(scorers: Ber
     taken = dict(zip(theirs, nodes, strict=False))
     async with audit(cluster_outside) as seen:
         adding = asyncio.create_task(cluster_outside.add_pods(60, "ours", cpu="250m"))
-        await bind_as_somebody_else(cluster_outside, taken)
+        await bind_as_another_scheduler(cluster_outside, taken)
         await cluster_outside.all_bound([*await adding, *theirs])
         too_full = list(seen.problems)  # the other scheduler does not check for free resources
         placed = await cluster_outside.all_bound(await cluster_outside.add_pods(20, "later", cpu="250m"))
@@ -76,7 +76,7 @@ async def test_pods_bound_by_another_scheduler_stay_and_are_counted(scorers: Ber
     assert {placed[f"later-{number}"] for number in range(20)} & set(taken.values()) == set()
 
 
-async def bind_as_somebody_else(seen: ClusterUser, wanted: dict[str, str]) -> None:
+async def bind_as_another_scheduler(seen: ClusterUser, wanted: dict[str, str]) -> None:
     """Bind without checking for free resources."""
     for name, node in wanted.items():
         answer = await seen.bind(name, node)

@@ -79,7 +79,7 @@ async def test_the_accounts_may_do_everything_that_berth_does(
     await grant(cluster_outside.api)
     async with started(own_control_plane, cluster_outside, tmp_path):
         await pods_are_bound_and_evicted(cluster_outside)
-        await volumes_are_found_and_asked_for(cluster_outside)
+        await volumes_are_found_and_requested(cluster_outside)
         for lease in ("berth-watcher", "berth-binder"):
             held = await cluster_outside.api.get(f"{LEASES}/{lease}")
             assert held.body["spec"]["holderIdentity"]
@@ -98,7 +98,7 @@ async def pods_are_bound_and_evicted(seen: ClusterUser) -> None:
     await seen.delete_pod("vip-0")
 
 
-async def volumes_are_found_and_asked_for(seen: ClusterUser) -> None:
+async def volumes_are_found_and_requested(seen: ClusterUser) -> None:
     """One claim gets an existing volume, the other is to be provisioned. No controller completes either here."""
     (node,) = seen.nodes
     claims = f"/api/v1/namespaces/{seen.namespace}/persistentvolumeclaims"

@@ -70,11 +70,11 @@ def test_the_default_output_is_a_table_with_a_total(files):
     head, *rows, blank, sums = done.stdout.splitlines()
     assert (done.returncode, blank) == (0, "")
     assert head.split() == ["POD", "PROFILE", "NODE", "POSSIBLE", "BECAUSE"]
-    assert sum(row[:1] != " " for row in rows) == 25  # long reasons go on in further lines
+    assert sum(row[:1] != " " for row in rows) == 25  # long reasons continue on further lines
     assert "of 25 pods have a node" in sums
 
 
-def test_another_provider_answers_what_would_be_then(tmp_path, files):
+def test_another_provider_gives_its_own_placement(tmp_path, files):
     config = tmp_path / "plain.yaml"
     names = ("default-scheduler", "most-allocated", "capacity-ratio", "weights", "args")
     profiles = [{"schedulerName": name} for name in names]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.servers.control_plane import NOBODY, ControlPlane, remove_folders_of_the_dead
+from harness.servers.control_plane import NOBODY, ControlPlane, remove_folders_of_killed_runs
 
 STARTER = """
 import json, sys, time
@@ -44,7 +44,7 @@ def test_programs_end_with_the_process_that_started_them(ending: str):
     while any(is_running(pid) for pid in started["children"]):
         assert time.monotonic() < deadline, f"{started['children']} outlive their parent"
         time.sleep(0.05)
-    remove_folders_of_the_dead()
+    remove_folders_of_killed_runs()
     assert not Path(started["folder"]).exists()
 
 

@@ -1,4 +1,4 @@
-"""Nodes and pods for tests: one builder of each, with defaults that every test can live with."""
+"""Nodes and pods for tests: one builder of each, with defaults that fit every test."""
 
 from __future__ import annotations
 

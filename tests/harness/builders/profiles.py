@@ -30,12 +30,12 @@ from berth.plugins.registry import BUILT_IN
 
 
 def default_profile() -> Profile:
-    """The default plugins, remembering nothing yet."""
+    """The default plugins, with empty caches."""
     return build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)["berth"]
 
 
 def profile_of(*plugins: Plugin, weight: int = 1) -> Profile:
-    """Just these plugins, at every point of the scheduling cycle that they have."""
+    """Only these plugins, at every extension point that they implement."""
     return Profile(
         scheduler_name="berth",
         queue_sort=PrioritySort(),

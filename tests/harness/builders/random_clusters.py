@@ -1,4 +1,4 @@
-"""Random nodes, pods and events, small enough that everything meets everything."""
+"""Random nodes, pods and events, few enough that they often affect each other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from harness.builders.random_objects import (
 
 SOURCE = "disks"
 QUERY = BandwidthQuery(url="http://prometheus.example.com", time_range=timedelta(minutes=5))
-"""The source of facts and the question of bandwidth that random clusters have data for."""
+"""The source of facts and the query of bandwidth that random clusters have data for."""
 NOW = datetime(2026, 1, 1, 0, 21, tzinfo=UTC).timestamp()
 _EFFECTS = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
 _GPU = "example.com/gpu"
@@ -211,7 +211,7 @@ _plain = PodSpec(scheduler_name="berth", containers=_small)
 
 
 def _with(**spec: st.SearchStrategy[Any]) -> st.SearchStrategy[PodSpec]:
-    """A pod that is special in one way only: what it has there decides."""
+    """A pod that is special in one field only, so that this field decides."""
     return st.fixed_dictionaries(spec).map(lambda given: msgspec.structs.replace(_plain, **given))
 
 
@@ -296,7 +296,7 @@ def _sampling(node: str, sample: Bandwidth | None) -> Event:
 
 
 def _heard_again(snapshot: Snapshot, uid: str, since: float | None) -> None:
-    """A pod that is placed is where it was, as of another time: a proposal that was bound, say."""
+    """A placed pod is placed on the same node at another time, as a proposal that is bound."""
     placed = snapshot.placed(uid)
     if placed is not None:
         snapshot.place(placed.pod, snapshot.rows.names[placed.row], bound_at=since)
@@ -324,7 +324,7 @@ events: st.SearchStrategy[Event] = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Nodes come, with samples and with pods on most of them, objects of further kinds, then anything."""
+    """Add nodes, with samples and with pods on most of them, then objects of further kinds, then any events."""
     there = draw(st.lists(nodes, min_size=2, max_size=6, unique_by=lambda node: node.metadata.name))
     names = st.sampled_from([node.metadata.name for node in there])
     return [
@@ -337,7 +337,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
 
 
 def replayed(history: Iterable[Event]) -> Snapshot:
-    """What a Snapshot has become by all that."""
+    """A Snapshot after these events."""
     snapshot = Snapshot()
     for event in history:
         event(snapshot)
@@ -345,5 +345,5 @@ def replayed(history: Iterable[Event]) -> Snapshot:
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
-    """States after such histories."""
+    """Snapshots after random histories."""
     return histories().map(replayed)

@@ -1,8 +1,8 @@
-"""The few names, labels and selectors of which random clusters are made: so few that everything meets everything.
+"""The names, labels and selectors of random clusters: so few that objects often match.
 
 Random volumes, claims, classes, drivers, budgets, services and controllers: every kind that only plugins read.
 
-Names are few, so that claims find volumes, volumes find claims, and pods find both.
+Names are few, so that pods, claims and volumes often refer to each other.
 """
 
 from __future__ import annotations
@@ -365,14 +365,14 @@ BY_KIND: Mapping[str, st.SearchStrategy[Any]] = {
     "volumeattachment": attachments,
     "poddisruptionbudget": budgets,
 }
-"""What there is of each of these kinds, by berth's word for it."""
+"""A strategy for the objects of each kind, by berth's name of the kind."""
 
 _STORAGE = ("pv", "pvc", "storageclass")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An object, its kind, and the key that it is known by: names are not taken twice."""
+    """An object, its kind, and its key. No two objects have the same key."""
 
     kind: str
     thing: Any
@@ -418,10 +418,10 @@ _reached_from = st.sampled_from(NODE_ZONES).map(
         ),
     ]
 )
-"""A claim that has its volume, which lies in a zone: by chance alone few pods would meet one."""
+"""A claim that is bound to a volume of a zone: random objects alone would rarely have one."""
 
 some_of_each_kind: st.SearchStrategy[list[Known]] = st.tuples(
     *(st.lists(objects_of(kind), max_size=3 if kind in _STORAGE else 1) for kind in BY_KIND),
     st.just([]) | _reached_from,
 ).map(lambda lists: [known for each in lists for known in each])
-"""More of what has to meet for a pod to get its volume."""
+"""More of the kinds that a pod needs to get its volume."""

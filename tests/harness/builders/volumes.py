@@ -1,4 +1,4 @@
-"""Volumes, claims and classes for tests, in few words; claims and pods are in the namespace default."""
+"""Builders of volumes, claims and classes for tests; claims and pods are in the namespace default."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _NAMES = {kind.struct: name for name, kind in PLUGIN_KINDS.items()}
 
 
 def kind_of(thing: PluginObject) -> str:
-    """Berth's word for the kind of an object."""
+    """berth's name of an object's kind."""
     return _NAMES[type(thing)]
 
 
 def add_objects(snapshot: Snapshot, *things: PluginObject) -> None:
-    """The Snapshot hears of objects."""
+    """Add objects to the Snapshot."""
     for thing in things:
         kind, metadata = PLUGIN_KINDS[kind_of(thing)], thing.metadata
         snapshot.objects(type(thing)).set(kind.key_of(uid=metadata.uid, name=metadata.name), thing)
 
 
 def metadata_of(name: str, **more: Any) -> ObjectMeta:
-    """Metadata of something in the namespace default."""
+    """Metadata of an object in the namespace default."""
     return ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", **more)
 
 
@@ -126,14 +126,14 @@ def pod_with_ephemeral_claim(name: str = "web") -> Pod:
 
 
 def owned(claim: PersistentVolumeClaim, pod: Pod) -> PersistentVolumeClaim:
-    """The claim as it was made for the pod."""
+    """The claim with the pod as its owner."""
     owner = OwnerReference(kind="Pod", name=pod.metadata.name, uid=pod.uid, api_version="v1", controller=True)
     metadata = msgspec.structs.replace(claim.metadata, owner_references=[owner])
     return msgspec.structs.replace(claim, metadata=metadata)
 
 
 def a_csi_node(name: str = "n0", annotations: dict[str, str] | None = None, **counts: int) -> CSINode:
-    """The CSINode of a node; drivers with what they allow, dots as underscores."""
+    """The CSINode of a node; drivers with their limits, dots in names as underscores."""
     drivers = [
         CSINodeDriver(name=driver.replace("_", "."), allocatable=VolumeCount(count=count))
         for driver, count in counts.items()
@@ -142,12 +142,12 @@ def a_csi_node(name: str = "n0", annotations: dict[str, str] | None = None, **co
 
 
 def a_driver(*, reports: bool = True) -> CSIDriver:
-    """The driver of the class slow; it says how much room there is, or does not."""
+    """The driver of the class slow, which may report storage capacity."""
     return CSIDriver(metadata=ObjectMeta(name=DRIVER), spec=CSIDriverSpec(storage_capacity=reports))
 
 
 def storage_capacity_of(size: str | None, zone: str, largest: str | None = None) -> CSIStorageCapacity:
-    """So much room of the class slow for the nodes of a zone."""
+    """This storage capacity of the class slow for the nodes of a zone."""
     return CSIStorageCapacity(
         metadata=metadata_of(f"room-{zone}"),
         storage_class_name="slow",

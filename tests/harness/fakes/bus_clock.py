@@ -20,7 +20,7 @@ class BusClock(Protocol):
         ...
 
     def call_at(self, when: datetime, callback: Callable[[], None]) -> None:
-        """Call back then or soon after; for a time in the past too, but not from within this call."""
+        """Call back at this time or soon after, also for a time in the past, but never from within this call."""
         ...
 
 
@@ -42,7 +42,7 @@ class LoopClock:
 
 
 class ManualClock:
-    """Stands still until :meth:`advance`."""
+    """A clock that moves only by :meth:`advance`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start

@@ -1,4 +1,4 @@
-"""The bus in memory: it passes the contract suite of the real one, without a server, and with a clock handed in.
+"""The bus in memory: it passes the contract suite of the real one, without a server, and with the test's clock.
 
 One :class:`MemoryBus` is a server with its store. A test can stop and start it, wipe its store, or cut a session off;
 on a deterministic event loop all of it is deterministic.

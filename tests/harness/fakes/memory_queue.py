@@ -26,7 +26,7 @@ class WorkQueue:
         self._clock = clock
 
     def create(self, declared: ConsumerSpec) -> None:
-        """Create a consumer unless it exists.
+        """Create a consumer if it does not exist.
 
         Raises:
             BusRefusedError: another one takes the stream.
@@ -129,7 +129,7 @@ class MemoryConsumer:
         )
 
     def end(self) -> None:
-        """Fail what pulls: the consumer was deleted."""
+        """Fail every pull: the consumer was deleted."""
         self._deleted = True
         for deliveries in list(self._pulling):
             deliveries.fail(MissingError(f"consuming {self.declared.stream} {self.declared.name}: it was deleted"))

@@ -6,7 +6,7 @@ from berth.process.metrics import METRICS, CounterName, GaugeName, HistogramName
 
 
 class RecordingMeter:
-    """Keeps everything in two dicts, by name and labels. Rejects what the table does not have, as the real one does."""
+    """Keeps values in two dicts, by name and labels. Like the real meter, it rejects metrics that are not declared."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, ...], float] = {}
@@ -27,7 +27,7 @@ class RecordingMeter:
         self.observed.setdefault(_key(name, "histogram", labels), []).append(value)
 
     def value(self, name: CounterName | GaugeName, /, **labels: str) -> float:
-        """What a counter or gauge stands at; 0 when it was never touched."""
+        """The value of a counter or gauge; 0 when it was never set."""
         return self.values.get(_key(name, METRICS[name].kind, labels), 0)
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server that does what a test tells it to: for answers that no API server would give on demand."""
+"""An HTTP server with a handler of the test, for answers that a real API server does not give on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ async def scripted_server(handler: Handler) -> AsyncIterator[str]:
 
 
 async def stream(request: web.Request, *chunks: bytes, then: asyncio.Event | None = None) -> web.StreamResponse:
-    """Send chunks one by one and end the answer, or leave it open without a word until `then` is set."""
+    """Send chunks one by one. Then end the answer, or leave it open without data until `then` is set."""
     response = web.StreamResponse()
     await response.prepare(request)
     for chunk in chunks:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 TICK_SECONDS = 0.25
 LOOP_PASSES = 25
-"""Passes of the event loop in one tick: several round trips of a local request, so that time never outruns answers."""
+"""Passes of the event loop in one tick: enough for several round trips of a local request, so that answers keep up."""
 
 
 class TickingClock:
-    """Stands still until it is told to go on; keeps `berth.kube.clock.Clock`."""
+    """A `berth.kube.clock.Clock` whose time moves only when a test moves it."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -27,7 +27,7 @@ class TickingClock:
         await awake
 
     def jump(self, seconds: float) -> None:
-        """So much time passes at once, as for a process that was paused."""
+        """Move the time at once, as for a process that was paused."""
         self._now += seconds
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, awake = heapq.heappop(self._sleepers)
@@ -35,12 +35,12 @@ class TickingClock:
                 awake.set_result(None)
 
     async def run(self, seconds: float) -> None:
-        """Time passes, tick by tick, and everybody does what is due."""
+        """Move the time tick by tick; what is due runs in between."""
         for _ in range(round(seconds / TICK_SECONDS)):
             await self._tick()
 
     async def run_until(self, condition: Callable[[], bool], *, within: float = 60) -> float:
-        """Time passes until the condition holds; returns how long it took by this clock."""
+        """Move the time until the condition holds; returns how long it took by this clock."""
         began = self._now
         while not condition():
             assert self._now - began < within, f"nothing happened within {within} s"

@@ -33,11 +33,11 @@ TEST_TOPOLOGY = TopologySettings(
     duplicate_window=SHORT_DUPLICATE_WINDOW,
     marker_ttl=SHORT_MARKER,
 )
-"""The declared topology with waits that a test can sit out on a real server."""
+"""The declared topology with waits that are short enough for a test on a real server."""
 
 
 class Passing(Protocol):
-    """How time passes on a bus."""
+    """Lets time pass on a bus."""
 
     async def __call__(self, duration: timedelta) -> None: ...
 
@@ -135,12 +135,12 @@ async def memory_bus_under_test() -> AsyncIterator[BusUnderTest]:
 
 @pytest.fixture(params=["memory", "nats", "container"])
 def on(request: pytest.FixtureRequest) -> BusUnderTest:
-    """The bus in memory, then real ones: a test that takes this is a promise of the port."""
+    """The bus in memory, then real ones: tests that use this are the contract suite of the bus."""
     return request.getfixturevalue(f"{request.param}_bus_under_test")
 
 
 async def remove_all_streams(settings: BusSettings) -> None:
-    """Leave a server as if nobody had ever used it."""
+    """Remove all streams, so that the server is as new."""
     session = await NatsBus(settings).connect(name="clean")
     for stream in declared_streams(settings.topology):
         with suppress(MissingError):

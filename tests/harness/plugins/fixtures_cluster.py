@@ -16,7 +16,7 @@ from harness.worlds.kubernetes_api import kubernetes_api as connected
 
 @pytest.fixture(scope="session")
 def real_control_plane() -> Iterator[ControlPlane]:
-    """A real API server on its etcd, started once for the whole run; tests keep apart by namespaces of their own."""
+    """A real API server on its etcd, started once for the whole run; each test has its own namespace."""
     require("kubebuilder_assets")
     assets = assets_folder()
     assert assets is not None
@@ -26,11 +26,11 @@ def real_control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(params=["real", "simulated"])
 async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
-    """The real API server and the simulated one, neither with kubelets: one contract for both."""
+    """The real API server and the simulated one, both without kubelets: one contract for both."""
     if request.param == "real":
         plane = request.getfixturevalue("real_control_plane")
         trust = ssl.create_default_context(cafile=str(plane.ca_path))
-        compact = lambda: asyncio.to_thread(plane.compact)  # noqa: E731 - a name for what follows
+        compact = lambda: asyncio.to_thread(plane.compact)  # noqa: E731 - one name for both servers
         async with connected(plane.url, compact, token=plane.token, trust=trust) as api:
             yield api
         return
@@ -45,7 +45,7 @@ async def kubernetes_api(request: pytest.FixtureRequest) -> AsyncIterator[Kubern
 
 @pytest.fixture(params=["real", "simulated"])
 async def rightless_api(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesApi]:
-    """Both API servers as `nobody` meets them, who has no rights at all."""
+    """Both API servers, used by the user `nobody`, who has no rights."""
     if request.param == "real":
         plane = request.getfixturevalue("real_control_plane")
         trust = ssl.create_default_context(cafile=str(plane.ca_path))
@@ -58,4 +58,4 @@ async def rightless_api(request: pytest.FixtureRequest) -> AsyncIterator[Kuberne
 
 
 async def _nothing() -> None:
-    """Stand in for a compaction that no test of rights asks for."""
+    """In the place of a compaction, which no test of rights needs."""

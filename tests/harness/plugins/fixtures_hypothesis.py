@@ -1,4 +1,4 @@
-"""How much property tests try: enough to find mistakes, little enough to be run on every change."""
+"""The number of examples of property tests: enough to find bugs, few enough for every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster, real or simulated, as `berth.kube` sees it: a client beside the bare view of it."""
+"""Fixtures that give a test a Kubernetes cluster, real or simulated, with a client of `berth.kube` and a plain one."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from harness.worlds.kubernetes_api import kubernetes_api as connected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`api` is the test's own way in, `client` the part under test; `simulated` can be made to fail."""
+    """`api` is the test's plain client, `client` the one under test; tests inject faults into `simulated`."""
 
     api: KubernetesApi
     client: KubeClient

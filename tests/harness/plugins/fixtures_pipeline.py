@@ -34,6 +34,6 @@ def pipeline(own_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 async def cluster_outside(own_control_plane: ControlPlane) -> AsyncIterator[ClusterUser]:
-    """The file's cluster as others see it; nodes and pods made through it are gone when the test is."""
+    """The file's cluster as its users see it; the nodes and pods of a test are removed at its end."""
     async with cluster_user(own_control_plane.kubeconfig_path) as seen:
         yield seen

@@ -1,4 +1,4 @@
-"""What a test needs of the machine, and what becomes of the tests whose need is not met.
+"""The parts that a test needs of the machine; tests without their part are left out and listed.
 
     @pytest.mark.requires("nats-server")        on a test, a class, or a module (pytestmark)
     require("kubebuilder_assets")               in a fixture
@@ -36,20 +36,20 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Something that a machine has or has not; `missing` says what is not there and how to get it."""
+    """A part that a machine may lack; `missing` names it and how to get it."""
 
     is_here: Callable[[], bool]
     missing: str
 
 
 def program(name: str) -> bool:
-    """Tell whether a program is beside the interpreter (where wheels put theirs) or on the PATH."""
+    """Whether a program is beside the interpreter (where wheels install programs) or on the PATH."""
     return shutil.which(name, path=str(Path(sys.executable).parent)) is not None or shutil.which(name) is not None
 
 
 @cache
 def docker_answers(*command: str) -> bool:
-    """Tell whether there is a Docker daemon that answers `docker <command>`; the program alone is not enough."""
+    """Whether a Docker daemon answers `docker <command>`; the program alone is not enough."""
     if shutil.which("docker") is None:
         return False
     try:
@@ -119,7 +119,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             require(name)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: expected failures are told apart from skips by then
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: by then expected failures differ from skips
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     return _failed_where_all_is_required(report)
@@ -142,7 +142,7 @@ def _failed_where_all_is_required(report: Report) -> Report:
 
 
 def _reasons_allowed() -> tuple[str, ...]:
-    """How the reasons begin for which a test may be left out where all is required."""
+    """The beginnings of the reasons for which a test may be left out where all is required."""
     return tuple(
         _no_image(name.removeprefix(IMAGE)) if name.startswith(IMAGE) else PARTS[name].missing
         for name in os.environ.get(MAY_LACK_VARIABLE, "").split()
@@ -150,7 +150,7 @@ def _reasons_allowed() -> tuple[str, ...]:
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return why a report's test was skipped, in the words that the skip gave."""
+    """Return the reason for which a report's test was skipped."""
     words = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else str(report.longrepr)
     return words.removeprefix("Skipped: ")
 

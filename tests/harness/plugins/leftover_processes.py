@@ -2,7 +2,7 @@
 
 Processes are known by a variable that every descendant inherits, so that one whose parent was killed counts too; a
 child without that variable is known by its parent. What is found is killed, so that it cannot disturb the next run.
-Looks into /proc; where there is none (macOS, Windows) the header of the run says that nobody looks.
+Reads /proc; where there is none (macOS, Windows), the header of the run has a note that processes are not checked.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 
 RUN_VARIABLE = "BERTH_TEST_RUN"
 PROC = Path("/proc")
-GRACE_SECONDS = 3.0  # a process that was told to end when the last test ended may still be at it
+GRACE_SECONDS = 3.0  # a process that got its signal at the end of the last test may still be ending
 ZOMBIE = "Z"
 
 run_key = pytest.StashKey[str]()
@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")  # one of xdist's: the process that started it looks for all
+    return hasattr(config, "workerinput")  # a worker of xdist: the process that started it checks for all
 
 
 def _wait_for_the_end(run: str) -> dict[int, str]:
@@ -75,14 +75,14 @@ def _belongs_to(pid: int, run: str) -> bool:
     try:
         state, parent = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:2]
         return state != ZOMBIE and (int(parent) == os.getpid() or run in _environment(pid))
-    except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
         return False
 
 
 def _environment(pid: int) -> str:
     try:
         return (PROC / str(pid) / "environ").read_text(errors="replace")
-    except PermissionError:  # somebody else's process
+    except PermissionError:  # another user's process
         return ""
 
 

@@ -31,7 +31,7 @@ SERVICES: Final[Mapping[str, str]] = {
 
 
 def password_of(user: str) -> str:
-    """Of this throw-away server."""
+    """A password of this temporary server."""
     return f"{user}-of-a-test"
 
 
@@ -43,12 +43,12 @@ def bus_of_users() -> AbstractContextManager[NatsServer]:
 
 
 def inbox_of(user: str) -> str:
-    """What a user's inboxes begin with; people use NATS's own."""
+    """The prefix of a user's inboxes; the user `people` has NATS's default prefix."""
     return "_INBOX" if user == "people" else f"_INBOX_{user}"
 
 
 def settings_of(server: NatsServer, user: str) -> BusSettings:
-    """How this user connects."""
+    """The connection settings of this user."""
     return BusSettings(
         servers=(server.address,),
         credentials=NatsCredentials(user=user, password=password_of(user)),
@@ -67,7 +67,7 @@ class Services:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, user: str) -> None:
-        """Start the service of this user, under it."""
+        """Start the service of this user, connected as this user."""
         command = [
             *(sys.executable, "-m", SERVICES[user]),
             *("--nats", self.server.address),

@@ -1,4 +1,4 @@
-"""Programs that a test starts: ports for them, and their end together with the test."""
+"""Programs that a test starts: their ports, and their end together with the test."""
 
 import ctypes
 import random
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 STOP_SECONDS = 5.0
-# Below ip_local_port_range: a port of an outgoing connection can never be in the way between looking and listening.
+# Below ip_local_port_range, so that no outgoing connection takes the port between the check and the listen.
 PORTS = range(20_000, 32_700)
 PR_SET_PDEATHSIG = 1
 
 
 def spawn(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that dies with this process and writes into a log; without an environment it has this one's."""
+    """Start a program that dies with this process and writes into a log; the default environment is this process's."""
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
@@ -38,7 +38,7 @@ def die_with_parent() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports below the range of outgoing connections on which nobody listens at this moment."""
+    """Return ports below the range of outgoing connections that no process listens on at this moment."""
     ports = (port for port in random.sample(PORTS, len(PORTS)) if _is_free(port))
     return [next(ports) for _ in range(count)]
 
@@ -49,7 +49,7 @@ def _is_free(port: int) -> bool:
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Stop programs, the last one started first: an API server takes SIGTERM badly once its etcd has gone."""
+    """Stop programs, the last one started first: an API server stops slowly once its etcd has ended."""
     for process in reversed(processes):
         process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""compose.yaml as somebody with Docker uses it, under a project name and on ports of the test's own.
+"""compose.yaml as users run it, with a project name and ports of the test's own.
 
     project = ComposeProject()
     project.compose("up", "--wait"), project.containers("scorer"), project.down(), project.left()
@@ -41,7 +41,7 @@ class ComposeProject:
     """Further variables that compose.yaml reads."""
 
     def compose(self, *arguments: str, seconds: float = UP_SECONDS) -> str:
-        """Run `docker compose` in the project and return what it printed.
+        """Run `docker compose` in the project and return its output.
 
         Raises:
             DockerError: it failed.
@@ -66,7 +66,7 @@ class ComposeProject:
         return self.compose("ps", "--quiet", service).split()
 
     def down(self) -> None:
-        """Take it down with everything that it has stored, as docs/compose.md says."""
+        """Take it down and remove its volumes, as in docs/compose.md."""
         self.compose("--profile", "*", "down", "--volumes", "--timeout", "10")
 
     def volumes(self) -> set[str]:
@@ -76,7 +76,7 @@ class ComposeProject:
         return {mount["Name"] for mount in mounts if mount["Type"] == "volume"}
 
     def left(self, *volumes: str) -> list[str]:
-        """What is there of the project, and which of these volumes are."""
+        """What exists of the project, and which of these volumes exist."""
         present = set(docker("volume", "ls", "--quiet").split())
         return [
             *self._labelled("ps", "--all", "--quiet"),
@@ -90,14 +90,14 @@ class ComposeProject:
 
 
 def inspected(*ids: str) -> list[dict[str, Any]]:
-    """What the engine says of these containers or images."""
+    """The engine's description of these containers or images."""
     return json.loads(docker("inspect", *ids)) if ids else []
 
 
 def configuration(profile: str) -> dict[str, Any]:
     """compose.yaml as `docker compose config` reads it, with one of PROFILES."""
     command = ["docker", "compose", "--profile", profile, "config", "--format", "json"]
-    # a kubeconfig that is there: that of the user need not be
+    # a file that exists: the user may have no kubeconfig
     told = {**os.environ, "KUBECONFIG_FILE": str(ROOT / "deploy/compose/cluster/simulated.yaml")}
     answer = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=True)
     assert answer.stderr == "", answer.stderr
@@ -117,7 +117,7 @@ def require_project() -> None:
 
 @cache
 def _build() -> str:
-    """Build the image; what went wrong, if anything did."""
+    """Build the image; returns the error, empty for none."""
     try:
         ComposeProject().compose("build", "watcher", seconds=BUILD_SECONDS)
     except DockerError as exc:

@@ -15,9 +15,9 @@ Container = TypeVar("Container", bound=DockerContainer)
 
 @contextmanager
 def started(container: Container) -> Iterator[Container]:
-    """Start one of testcontainers' and remove it at the end.
+    """Start a container, and remove it at the end.
 
-    Without its reaper, which is one more image and one more container for what the block does.
+    The reaper of testcontainers is off: it needs a further image and container, and the block removes the container.
     """
     testcontainers_config.ryuk_disabled = True
     with deprecations_of_testcontainers():
@@ -30,7 +30,7 @@ def started(container: Container) -> Iterator[Container]:
 
 @contextmanager
 def deprecations_of_testcontainers() -> Iterator[None]:
-    """The library's own modules use what it has deprecated; a warning here is an error."""
+    """Ignore testcontainers' deprecation warnings about itself, since warnings are errors here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

@@ -31,12 +31,12 @@ FOLDER_PREFIX = "berth-control-plane-"
 
 
 class StartError(RuntimeError):
-    """The control plane did not become ready; the message ends with what the programs wrote last."""
+    """The control plane did not become ready; the message ends with the programs' last output."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Somebody whom the API server knows by a token; groups as in RBAC (`system:masters` may do everything)."""
+    """A user that the API server accepts by a token; groups as in RBAC (`system:masters` has all rights)."""
 
     name: str
     token: str
@@ -44,7 +44,7 @@ class User:
 
 
 ADMIN = User(name="admin", token="admin-token", groups=("system:masters",))  # noqa: S106 - of a throw-away server
-NOBODY = User(name="nobody", token="nobody-token")  # noqa: S106 - of a throw-away server; it has no rights at all
+NOBODY = User(name="nobody", token="nobody-token")  # noqa: S106 - of a temporary server; it has no rights
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,12 @@ def assets_folder() -> Path | None:
 def control_plane(assets: Path, users: Sequence[User] = (ADMIN, NOBODY)) -> Iterator[ControlPlane]:
     """Start etcd and kube-apiserver, yield them once /readyz says ok, stop them and remove their folder.
 
-    A port that somebody else took meanwhile is a reason to start again with others, `START_TRIES` times.
+    When another process has taken a port meanwhile, it starts again with other ports, `START_TRIES` times.
 
     Raises:
         StartError: neither try ended in a ready API server.
     """
-    remove_folders_of_the_dead()
+    remove_folders_of_killed_runs()
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     try:
         with _started(assets, folder, users) as plane:
@@ -116,8 +116,8 @@ def control_plane(assets: Path, users: Sequence[User] = (ADMIN, NOBODY)) -> Iter
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_folders_of_the_dead() -> None:
-    """Remove what test processes left behind that were killed before they could."""
+def remove_folders_of_killed_runs() -> None:
+    """Remove the folders of test processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         owner = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)):

@@ -1,4 +1,4 @@
-"""Docker for tests: whether an image can be had, and what a command said."""
+"""Docker for tests: whether an image is available, and the output of commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COMMAND_SECONDS = 120.0
 
 
 class DockerError(RuntimeError):
-    """A command failed; the message ends with what it said last."""
+    """A command failed; the message ends with its last output."""
 
 
 def docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
-    """Run a command of docker's and return what it printed.
+    """Run a docker command and return its output.
 
     Raises:
         DockerError: it failed.
@@ -32,13 +32,13 @@ def docker(*arguments: str, seconds: float = COMMAND_SECONDS) -> str:
 
 @cache
 def compose_image(service: str) -> str:
-    """The image that compose.yaml has for a service: what users run is what tests run."""
+    """The image of a service in compose.yaml, so that tests run the same image as users."""
     return str(yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"][service]["image"])
 
 
 @cache
 def why_no_image(name: str) -> str:
-    """Have the image here, pulling it if need be; empty when that worked, else the reason why it did not."""
+    """Pull the image if it is not here; empty when it is available, else the reason."""
     try:
         docker("image", "inspect", name)
     except DockerError:

@@ -1,4 +1,4 @@
-"""An exporter whose counters are known: what a node-exporter serves of a node's network, at rates that a test sets."""
+"""An exporter with the network counters of a node-exporter, at rates that a test sets."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Exporter:
 
     @property
     def instance(self) -> str:
-        """As Prometheus calls it."""
+        """The ``instance`` label in Prometheus."""
         return f"{self.address}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; the counters go on from where they stood."""
+        """Listen; the counters continue from their last values."""
         self._runner = web.ServerRunner(web.Server(self._serve, access_log=None), shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.address, self.port, reuse_address=True).start()
 
     async def stop(self) -> None:
-        """Be gone. The traffic goes on."""
+        """Stop listening. The traffic continues."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     def reboot(self, *, nodename: str, release: str) -> None:
-        """Counters from 0, another kernel, another host name."""
+        """Start the counters at 0, with another kernel and another host name."""
         self._began, self._received, self._sent = time.monotonic(), 0.0, 0.0
         self.nodename, self.release = nodename, release
 

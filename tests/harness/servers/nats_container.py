@@ -19,7 +19,7 @@ jetstream {{ store_dir: /data }}
 
 @contextmanager
 def nats_container(image: str) -> Iterator[str]:
-    """Start one with JetStream; yields its address. It goes with the block."""
+    """Start one with JetStream; yields its address. It is removed at the end of the block."""
     with deprecations_of_testcontainers():
         from testcontainers.community.nats import NatsContainer  # noqa: PLC0415 - importing it warns
 

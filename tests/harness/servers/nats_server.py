@@ -43,7 +43,7 @@ class NatsServer:
         return server_address(self.settings)
 
     def start(self) -> None:
-        """Start on the same port with whatever the store holds, and wait until it takes clients."""
+        """Start on the same port with the same store, and wait until it accepts clients."""
         config = self.folder / "nats.conf"
         config.write_text(config_text(self.settings) + self._extra)
         with (self.folder / "nats-server.log").open("ab") as log:
@@ -57,7 +57,7 @@ class NatsServer:
         self._wait_until_ready()
 
     def stop(self) -> None:
-        """End it as an operator does."""
+        """Stop it as an operator does."""
         if self._process is None:
             return
         self.go_on()
@@ -76,7 +76,7 @@ class NatsServer:
             self._process = None
 
     def pause(self) -> None:
-        """Make it a server that is there and does not answer (SIGSTOP); returns once it stands still."""
+        """Pause it (SIGSTOP), so that it does not answer; returns once it is stopped."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -128,7 +128,7 @@ def nats_server(extra: str = "") -> Iterator[NatsServer]:
 
 
 def _started(folder: Path, extra: str) -> NatsServer:
-    """A port that somebody else took meanwhile is a reason to try another."""
+    """Start a server; when another process has taken the port meanwhile, try another port."""
     problem = StartError("no try was made")
     for _ in range(START_TRIES):
         server = NatsServer(folder, free_ports(1)[0], extra)

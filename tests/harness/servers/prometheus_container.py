@@ -20,11 +20,13 @@ FOLDER = "/etc/berth"
 
 @contextmanager
 def prometheus_container(image: str, folder: Path, targets: Sequence[str]) -> Iterator[str]:
-    """Start one that scrapes these every second; yields its URL. It goes with the block."""
+    """Start one that scrapes these every second; yields its URL. It is removed at the end of the block."""
     (port,) = free_ports(1)
     folder.mkdir(parents=True)
     (folder / "prometheus.yml").write_text(_configuration(targets))
-    container = DockerContainer(image).with_kwargs(network_mode="host", user="0")  # pytest's folders are root's alone
+    container = DockerContainer(image).with_kwargs(
+        network_mode="host", user="0"
+    )  # only the owner can read pytest's folders
     container.with_volume_mapping(str(folder), FOLDER, "ro")
     container.with_command(
         f"--config.file={FOLDER}/prometheus.yml --storage.tsdb.path=/tmp/tsdb --web.listen-address=127.0.0.1:{port}"

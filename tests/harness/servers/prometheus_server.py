@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes once a second what a test tells it to.
+"""A real Prometheus that scrapes the test's targets once a second.
 
 with prometheus_server(tmp_path, rules=tmp_path / "rules.yml") as server:
     server.scrape("127.0.0.2:9100", ...)
@@ -71,7 +71,7 @@ class PrometheusServer:
         )
 
     def stop(self) -> None:
-        """End it; what it has stored stays."""
+        """Stop it; its store stays."""
         if self._process is not None:
             stop([self._process])
             self._process = None
@@ -80,7 +80,7 @@ class PrometheusServer:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             try:
-                with urlopen(f"{self.url}/-/ready", timeout=1) as answer:  # noqa: S310 - an address of our own
+                with urlopen(f"{self.url}/-/ready", timeout=1) as answer:  # noqa: S310 - the address of this server
                     if answer.status == 200:
                         return
             except (URLError, OSError):

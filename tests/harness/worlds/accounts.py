@@ -25,7 +25,7 @@ _PLURALS: Final = {
 
 
 async def grant(api: KubernetesApi) -> None:
-    """Create what the file has, in its order; what is there already stays."""
+    """Create the file's objects in order; existing ones stay as they are."""
     for made in yaml.safe_load_all(RIGHTS.read_text(encoding="utf-8")):
         answer = await api.post(_collection(made), made)
         assert answer.code in {201, _EXISTS}, answer.body

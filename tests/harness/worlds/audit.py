@@ -1,4 +1,4 @@
-"""What must hold of every pod at every instant, watched from outside: a pod never moves, a node is never too full.
+"""Checks at every instant, by a watch of its own, that no pod moves and no node is overcommitted.
 
 async with audit(outside) as seen:
     ...
@@ -37,7 +37,7 @@ class Audit:
     _there: dict[str, tuple[str, Counter[str]]] = field(default_factory=dict)
 
     def take(self, kind: str, pod: dict) -> None:
-        """Take one change of a pod."""
+        """Apply one change of a pod."""
         uid, node = pod["metadata"]["uid"], node_of(pod)
         self._check_move(uid, node, pod["metadata"]["name"])
         if kind == "DELETED" or pod["status"].get("phase") in {"Succeeded", "Failed"}:
@@ -65,7 +65,7 @@ class Audit:
         self.requested[node].subtract(wanted)
 
     def pods_per_node(self) -> Counter[str]:
-        """How many of the pods that are there now each node has, nodes without any included."""
+        """The number of pods that each node has now, also of nodes without pods."""
         counts = Counter(dict.fromkeys(self.allocatable, 0))
         counts.update(node for node, _ in self._there.values())
         return counts
@@ -80,13 +80,13 @@ def _requests(pod: dict) -> Counter[str]:
 
 
 def amount(text: str) -> float:
-    """Read the quantities that these tests use; one of the server's own reading is not asked for here."""
+    """Read the quantities that these tests use, without berth's own parser."""
     number = text.rstrip("mKMGi")
     return float(number) * _SUFFIX[text[len(number) :]]
 
 
 async def nodes_of(seen: ClusterUser) -> dict[str, dict[str, float]]:
-    """What every node of the cluster offers."""
+    """The allocatable resources of every node."""
     listed = (await seen.api.get("/api/v1/nodes")).body["items"]
     return {item["metadata"]["name"]: _offers(item) for item in listed}
 
@@ -98,7 +98,7 @@ def _offers(node: dict) -> dict[str, float]:
 
 @asynccontextmanager
 async def audit(seen: ClusterUser) -> AsyncIterator[Audit]:
-    """Watch every pod of the cluster while the block runs; at its end everything up to then has been taken."""
+    """Watch every pod of the cluster while the block runs; at its end all changes up to then have been checked."""
     listed = (await seen.api.get("/api/v1/pods")).body
     found = Audit(allocatable=await nodes_of(seen))
     for pod in listed["items"]:
@@ -114,7 +114,7 @@ async def audit(seen: ClusterUser) -> AsyncIterator[Audit]:
 
 
 async def _caught_up(seen: ClusterUser, found: Audit, watching: asyncio.Task[None]) -> None:
-    """Every placement that a list shows has come through the watch too."""
+    """Wait until the watch has shown every placement that a LIST shows."""
     items = (await seen.api.get("/api/v1/pods")).body["items"]
     wanted = {item["metadata"]["uid"] for item in items if node_of(item)}
 

@@ -1,4 +1,4 @@
-"""The binder's core on a bench: nodes and pods in a cache, RANKED in, effects out, a clock that tests move."""
+"""A test bench for the binder's core: nodes and pods in a cache, RANKED in, effects out, a clock that tests move."""
 
 import random
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ BACKOFF = Backoff(initial=timedelta(seconds=1), maximum=timedelta(seconds=5), ch
 
 @dataclass
 class Bench:
-    """A core with everything round it. ``decisions`` are all it published, ``acked`` the sequences it acknowledged."""
+    """A core with its cache. ``decisions`` are all that it published, ``acked`` the sequences that it acknowledged."""
 
     nodes: int = 3
     cpu: str = "4"
@@ -131,7 +131,7 @@ class Bench:
         return self.core
 
     def succeed(self) -> BinderCore:
-        """The binder is killed, and another one leads that knows only what the API server shows."""
+        """Replace the binder by a new one that has only the API server's state, as after a kill."""
         self.cache = Cache()
         for event in self._observed:
             self.cache.observe(event)
@@ -140,7 +140,7 @@ class Bench:
     # Events.
 
     def observe(self, event: ReflectorEvent[Any]) -> None:
-        """A watch shows something."""
+        """Apply an event of a watch."""
         self._observed.append(event)
         self.cache.observe(event)
 
@@ -158,16 +158,16 @@ class Bench:
         self.observe(Deleted(kind=PODS, object=at_version(pod, version)))
 
     def take(self, message: Ranked) -> list[Effect]:
-        """RANKED arrives, next in the stream; what can be started is."""
+        """Deliver RANKED with the next sequence of the stream."""
         self._sequence += 1
         return self.deliver(message, self._sequence)
 
     def deliver(self, message: Ranked, sequence: int) -> list[Effect]:
-        """The same with a sequence of its own."""
+        """Deliver RANKED with its own sequence."""
         return self.handle(delivery(message, sequence))
 
     def handle(self, event: Event) -> list[Effect]:
-        """Hand the event to the core, and carry out what it asks for."""
+        """Pass the event to the core, and carry out its effects."""
         return self.run(self.core.handle(event, self.now))
 
     def answer(self, pod: Pod, status: int, **parts: Any) -> list[Effect]:
@@ -175,7 +175,7 @@ class Bench:
         return self.handle(BindingAnswer(uid=pod.uid, status=status, **parts))
 
     def no_answer(self, pod: Pod) -> list[Effect]:
-        """It does not."""
+        """The API server does not answer the pod's Binding."""
         return self.answer(pod, NO_ANSWER)
 
     def reading(self, asked: Pod, pod: Pod | None, status: int | None = None) -> list[Effect]:
@@ -206,7 +206,7 @@ class Bench:
         self.effects += [effect for effect in done if effect not in self.effects]
         return done
 
-    # What came of it.
+    # Results.
 
     @property
     def outcomes(self) -> list[str]:

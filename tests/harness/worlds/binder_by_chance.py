@@ -1,7 +1,7 @@
-"""A binder's core with an API server that fails by chance.
+"""A binder's core with an API server that fails at random.
 
 Watches are late, answers are lost before or after the request is carried out, pods are written, deleted and recreated
-meanwhile, messages come twice. A seed gives a run.
+meanwhile, and messages are delivered twice. The same seed gives the same run.
 """
 
 import random
@@ -39,7 +39,7 @@ SETTINGS = CoreSettings(max_in_flight=4, best=3, backoff=BACKOFF)
 
 @dataclass
 class RandomBinderWorld:
-    """An API server with pods, a watch that lags, requests under way, and a bus that repeats itself."""
+    """An API server with pods, a watch that lags, requests under way, and a bus that redelivers messages."""
 
     chance: random.Random
     bench: Bench = field(default_factory=lambda: Bench(nodes=NODES, cpu=str(ROOM), settings=SETTINGS))
@@ -113,7 +113,7 @@ class RandomBinderWorld:
         self.carry_out(self.bench.core.handle(event, self.bench.now))
 
     def redeliver(self) -> None:
-        """One of the last messages comes again, also one whose ack was lost."""
+        """Redeliver one of the last messages, also one whose ack was lost."""
         if self.messages:
             self.deliver(self.chance.choice(sorted(self.messages)[-8:]))
 
@@ -167,7 +167,7 @@ class RandomBinderWorld:
         return BindingAnswer(uid=post.pod.uid, status=status)
 
     def _answer_evict(self, effect: EvictPods) -> EvictionAnswer:
-        """Victims go one after another; the answer may be lost at any of them, and at the end."""
+        """Delete the victims one after another; the answer may be lost at each of them, and at the end."""
         uid = effect.pod.uid
         for victim in effect.victims:
             if self.chance.random() < 0.1:
@@ -181,7 +181,7 @@ class RandomBinderWorld:
         return EvictionAnswer(uid=uid, status=0) if is_lost else EvictionAnswer(uid=uid, status=200, pod=nominated)
 
     def evict(self, victim: Pod) -> None:
-        """The victim is deleted, unless another pod has its name: sometimes at once, sometimes with a grace period."""
+        """Delete the victim, at once or with a grace period, unless another pod has its name."""
         pod = self.pods.get(victim.metadata.name)
         if pod is None or pod.uid != victim.uid or pod.metadata.deletion_timestamp:
             return

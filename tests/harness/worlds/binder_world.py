@@ -35,7 +35,7 @@ QUICK = BinderSettings(
 
 @dataclass
 class RunningBinder:
-    """One binder process in a task of this one."""
+    """One binder, in a task of the test's process."""
 
     process: Process
     task: asyncio.Task[None]
@@ -46,14 +46,14 @@ class RunningBinder:
         await asyncio.wait_for(self.task, SECONDS)
 
     async def kill(self) -> None:
-        """As on SIGKILL, but for the Lease, which an exception gives back."""
+        """As on SIGKILL, except that the Lease is released."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
 @dataclass
 class BinderWorld:
-    """What a test of the binder sees and does."""
+    """The cluster, the bus and the running binders of a test."""
 
     cluster: Cluster
     bus: Bus
@@ -85,7 +85,7 @@ class BinderWorld:
         return bool(await self.session.consumers("RANKED"))
 
     async def add_node(self, cpu: str = "4") -> str:
-        """A node that is ready, of a name of its own."""
+        """A ready node with a new name."""
         name = f"node-{uuid.uuid4().hex[:10]}"
         resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
         node = {"metadata": {"name": name}, "status": {"allocatable": resources, "capacity": resources}}
@@ -94,7 +94,7 @@ class BinderWorld:
         return name
 
     async def add_pod(self, name: str, cpu: str = "1") -> Pod:
-        """A pod that waits."""
+        """A pending pod."""
         container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
         answer = await self.cluster.api.add_pod(name, containers=[container])
         assert answer.code == 201, answer.body
@@ -130,7 +130,7 @@ class BinderWorld:
         return [item for item in items if item["regarding"]["name"] == name]
 
     async def until(self, holds: Callable[[], Any], seconds: float = SECONDS) -> None:
-        """Wait until something holds."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(seconds):
             while True:
                 found = holds()

@@ -1,4 +1,4 @@
-"""A cluster as its users, kubelets and other schedulers use it: plain HTTP, none of berth's own clients."""
+"""A cluster as users, kubelets and other schedulers use it: by plain HTTP, without berth's own clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClusterUser:
         return self.api.namespace
 
     async def add_nodes(self, count: int, **form: object) -> list[str]:
-        """Create equal nodes that no other test knows; `form` as in `node_manifest`."""
+        """Create equal nodes for this test only; `form` as in `node_manifest`."""
         names = [f"{self.namespace}-{len(self.nodes) + number}" for number in range(count)]
         await self.create(node_manifest(name, **self._labelled(form)) for name in names)
         return names
@@ -48,13 +48,13 @@ class ClusterUser:
         return {**form, "labels": {LABEL: self.namespace, **form.get("labels", {})}}
 
     async def add_pods(self, count: int, prefix: str = "web", **form: object) -> list[str]:
-        """Create pods that want the test's nodes only; `form` as in `pod_manifest`."""
+        """Create pods that select the test's nodes only; `form` as in `pod_manifest`."""
         names = [f"{prefix}-{number}" for number in range(count)]
         await self.create(self.pod(name, **form) for name in names)
         return names
 
     def pod(self, name: str, *, spec: dict | None = None, **form: object) -> dict:
-        """Return a pod that wants the test's nodes only."""
+        """Return a pod that selects the test's nodes only."""
         wanted = {"nodeSelector": {LABEL: self.namespace}, **(spec or {})}
         return pod_manifest(name, namespace=self.namespace, spec=wanted, **form)
 
@@ -75,7 +75,7 @@ class ClusterUser:
         assert answer.code == 201, answer.body
 
     async def add_priority_class(self, word: str, value: int, **members: str) -> str:
-        """Create a priority class, with further members such as preemptionPolicy; return its name once it is known."""
+        """Create a priority class, with further members such as preemptionPolicy; return its name when usable."""
         name = f"{self.namespace}-{word}"
         made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
         answer = await self.api.post(_PRIORITY_CLASSES, {**made, "value": value, **members})
@@ -85,7 +85,7 @@ class ClusterUser:
         return name
 
     async def _is_admitted(self, pod: dict) -> bool:
-        """Whether the API server would take the pod; it learns of a new class a little later than it answers."""
+        """Whether the API server accepts the pod; a new class takes effect a little after its creation."""
         return (await self.api.call("POST", self.api.pods, pod, query={"dryRun": "All"})).code == 201
 
     async def pods(self) -> dict[str, dict]:
@@ -138,7 +138,7 @@ class ClusterUser:
 
     @asynccontextmanager
     async def changes(self, path: str, version: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Watch from this resourceVersion on, for minutes without a word if need be; each line is an event."""
+        """Watch from this resourceVersion on, also through minutes without an event; each line is an event."""
         query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "600"}
         async with self.api._session.get(path, params=query, timeout=NEVER_IDLE) as response:
             assert response.status == 200, await response.text()
@@ -149,7 +149,7 @@ class ClusterUser:
                     response.connection.transport.abort()  # closing TLS in order would outlive the test's event loop
 
     async def close(self) -> None:
-        """Remove what the test made: the next one must find the cluster empty."""
+        """Remove the test's objects: the next test needs an empty cluster."""
         for path in (self.api.pods, self.api.new_events):
             await self.api.delete(path, NO_GRACE)
         paths = [f"/api/v1/nodes/{name}" for name in self.nodes]
@@ -167,7 +167,7 @@ def node_of(pod: dict) -> str:
 
 
 async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, seconds: float = BOUND_SECONDS) -> T:
-    """Ask until the answer is true, and return it."""
+    """Call until the result is true, and return it."""
     try:
         async with asyncio.timeout(seconds):
             while not (answer := await ask()):  # noqa: ASYNC110 - another process's state has no event to wait for
@@ -179,7 +179,7 @@ async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, seconds:
 
 @asynccontextmanager
 async def cluster_user(kubeconfig: Path) -> AsyncIterator[ClusterUser]:
-    """Look at the cluster of a kubeconfig, with a namespace of one's own."""
+    """Use the cluster of a kubeconfig, with a namespace of its own."""
     server, token, trust = _access(kubeconfig)
     async with kubernetes_api(server, _nothing, token=token, trust=trust) as api:
         seen = ClusterUser(api)
@@ -190,12 +190,12 @@ async def cluster_user(kubeconfig: Path) -> AsyncIterator[ClusterUser]:
 
 
 async def _nothing() -> None:
-    """Nobody here makes the server forget."""
+    """No test needs this server to forget its history."""
 
 
 def _access(kubeconfig: Path) -> tuple[str, str, ssl.SSLContext | None]:
-    told = json.loads(kubeconfig.read_text())
-    cluster, user = told["clusters"][0]["cluster"], told["users"][0]["user"]
+    content = json.loads(kubeconfig.read_text())
+    cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
     return cluster["server"], user.get("token", ""), trust_of(cluster)
 
 

@@ -26,7 +26,7 @@ from harness.fakes.recording_meter import RecordingMeter
 
 
 def node_at(name: str, address: str = "", **metadata: object) -> Node:
-    """A node with room and an InternalIP."""
+    """A node with free resources and an InternalIP."""
     addresses = [NodeAddress(type="InternalIP", address=address)] if address else None
     status = NodeStatus(allocatable={"cpu": "64", "memory": "256Gi", "pods": "1000"}, addresses=addresses)
     return Node(metadata=ObjectMeta(name=name, uid=name, **metadata), status=status)

@@ -1,4 +1,4 @@
-"""A bare HTTP view of a Kubernetes API server, for tests that hold two servers to one contract."""
+"""A plain HTTP client of a Kubernetes API server, for tests that run one contract on two servers."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ ANSWER_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the server said: the HTTP status and the decoded body."""
+    """A response of the server: the HTTP status and the decoded body."""
 
     code: int
     body: dict
@@ -127,7 +127,7 @@ class KubernetesApi:
         return await self.post(self.pods, minimal_pod(name, labels=labels, **spec))
 
     async def add_node(self, labels: dict | None = None) -> str:
-        """Create a node of which no other test knows; return its name."""
+        """Create a node for this test only; return its name."""
         name = f"node-{uuid.uuid4().hex[:10]}"
         answer = await self.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
         assert answer.code == 201, answer.body
@@ -156,7 +156,7 @@ def minimal_pod(name: str, *, labels: dict | None = None, **spec: object) -> dic
 async def bare_api(
     url: str, compact: Callable[[], Awaitable[None]], *, token: str = "", trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[KubernetesApi]:
-    """Connect; the namespace is not made."""
+    """Connect, without creating the namespace."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     connector = aiohttp.TCPConnector(ssl=trust) if trust else aiohttp.TCPConnector()
     timeout = aiohttp.ClientTimeout(total=None, sock_read=ANSWER_SECONDS)
@@ -170,7 +170,7 @@ async def bare_api(
 async def kubernetes_api(
     url: str, compact: Callable[[], Awaitable[None]], *, token: str = "", trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[KubernetesApi]:
-    """Connect, make the test's namespace, and leave everything else to the server's end."""
+    """Connect and create the test's namespace. Nothing is removed: the server is stopped after the tests."""
     async with bare_api(url, compact, token=token, trust=trust) as api:
         answer = await api.post("/api/v1/namespaces", {"metadata": {"name": api.namespace}})
         assert answer.code == 201, answer.body

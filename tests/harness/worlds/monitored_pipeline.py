@@ -1,4 +1,4 @@
-"""The whole pipeline on a simulated cluster, scraped by a real Prometheus, which the collector asks in its turn.
+"""The whole pipeline on a simulated cluster, scraped by a real Prometheus, which the collector queries.
 
 async with monitored_pipeline(folder) as monitored:
     await monitored.ask("sum(up)"), await monitored.firing(), monitored.berth, monitored.seen
@@ -44,7 +44,7 @@ profiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Monitored:
-    """What a test looks at."""
+    """The pipeline, the cluster and the Prometheus server of a test."""
 
     berth: BerthUp
     prometheus: PrometheusServer
@@ -74,7 +74,7 @@ class Monitored:
 
 @asynccontextmanager
 async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
-    """Two scorers, four nodes with an exporter each; alerts fire after two seconds in the place of minutes."""
+    """Two scorers, four nodes with an exporter each; alerts fire after two seconds instead of minutes."""
     nodes = node_manifests(NODES, cpu="4", memory="16Gi", pods=500)
     port = free_ports(1)[0]
     exporters = [
@@ -104,7 +104,7 @@ async def monitored_pipeline(folder: Path) -> AsyncIterator[Monitored]:
 
 
 def hurried_rules(folder: Path) -> Path:
-    """The rules as they are, but for how long a condition must hold: two seconds."""
+    """The rules with one change: a condition must hold for two seconds only."""
     text, changed = re.subn(r"(?m)^    for: \w+$", "    for: 2s", RULES.read_text())
     assert changed == text.count("- alert:") - 1, "one alert does without"
     path = folder / "rules.yml"
@@ -113,7 +113,7 @@ def hurried_rules(folder: Path) -> Path:
 
 
 def instances(berth: BerthUp) -> dict[str, str]:
-    """Where each process of a pipeline says how it is, by what it has logged."""
+    """The address of each process's metrics and health, read from the log."""
     started = (json.loads(line) for line in berth.said.splitlines() if line.startswith("{") and '"started"' in line)
     found = {line["identity"].rpartition("_")[2]: f"127.0.0.1:{line['health_port']}" for line in started}
     assert set(found) == set(SERVICES)

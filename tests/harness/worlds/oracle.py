@@ -1,4 +1,4 @@
-"""What a real kube-scheduler decided (tests/data/oracle), as files that ``berth simulate`` reads."""
+"""The recorded decisions of a real kube-scheduler (tests/data/oracle), as files that ``berth simulate`` reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def objects_of(cluster: Json) -> list[Json]:
 
 
 def pods_of(cluster: Json) -> list[Json]:
-    """The pods that were asked about."""
+    """The pods whose decisions were recorded."""
     return [case["pod"] for case in cluster["cases"]]
 
 
@@ -47,15 +47,15 @@ def list_of(objects: list[Json]) -> Json:
 
 
 def written(path: Path, objects: list[Json]) -> Path:
-    """The path, after the List was written there."""
+    """Write the List to the path, and return the path."""
     path.write_text(json.dumps(list_of(objects)))
     return path
 
 
 def decision_of(case: Json) -> Json:
-    """What was decided, as far as ``berth simulate`` says it and chance did not choose.
+    """The decision, as far as ``berth simulate`` prints it and it was not random.
 
-    DynamicResources is left out, and what its PostFilter said: berth does not have it, and no case has claims.
+    DynamicResources and the message of its PostFilter are left out: berth does not have it, and no case has claims.
     """
     scores = {plugin: points for plugin, points in case["scores"].items() if plugin != "DynamicResources"}
     decided = {"feasible": case["feasible"], "scores": scores, "totals": case["totals"]}
@@ -63,10 +63,10 @@ def decision_of(case: Json) -> Json:
 
 
 def message_of(case: Json) -> str:
-    """Why there is no node; nothing when there is one."""
+    """The reason for having no node; empty when there is one."""
     return (case.get("message") or "").replace("no new claims to deallocate, ", "")
 
 
 def simulated_of(line: Json) -> Json:
-    """The same of a line of ``berth simulate -o json``."""
+    """The decision in a line of ``berth simulate -o json``."""
     return {**{member: line[member] for member in ("feasible", "scores", "totals")}, "message": line["message"] or ""}

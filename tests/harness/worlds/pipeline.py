@@ -1,10 +1,10 @@
-"""`berth up` as a person starts it: a real process with children, each of which a test may kill.
+"""`berth up` as a user starts it: a real process with children, each of which a test may kill.
 
     with berth_up("--kubeconfig", path, folder=tmp_path) as berth:
         berth.wait_until_ready()
         berth.pids["binder"], berth.kill("binder"), berth.said, berth.interrupt()
 
-Whatever the block did, none of the processes outlives it.
+All processes have ended when the block has.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ READY_SECONDS = 60.0
 END_SECONDS = 20.0
 """`berth up` promises to have ended its children after 12 s."""
 MARK = "BERTH_TEST_PIPELINE"
-"""Inherited by every descendant, so that one whose parent is gone is found too."""
+"""Inherited by every descendant, so that a process is found after its parent has ended."""
 SHOWN = 3_000
-"""Characters of what was said that a failed wait shows."""
+"""Characters of the output that the error of a failed wait shows."""
 _NATS = re.compile(r"NATS at (\S+), cluster of (\S+)$", re.MULTILINE)
 
 
 class BerthUp:
-    """One run of `berth up`; what it says and writes stays in `folder`."""
+    """One run of `berth up`; its output and files stay in `folder`."""
 
     def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
         self.folder = folder
@@ -46,9 +46,9 @@ class BerthUp:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it in the way of a shell: nothing on its input, its words in two files."""
+        """Start it with empty standard input; its output goes into two files."""
         self.temporary.mkdir(parents=True, exist_ok=True)
-        self.ready_file.unlink(missing_ok=True)  # one of an earlier run is true until this one has come to remove it
+        self.ready_file.unlink(missing_ok=True)  # that of an earlier run stays until this run removes it
         environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary)}
         command = [sys.executable, "-m", "berth.cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
         with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
@@ -69,27 +69,27 @@ class BerthUp:
 
     @property
     def printed(self) -> str:
-        """What it wrote to standard output."""
+        """Its standard output."""
         return _text(self.folder / "stdout")
 
     @property
     def said(self) -> str:
-        """What it and its children wrote to standard error."""
+        """The standard error of it and its children."""
         return _text(self.folder / "stderr")
 
     @property
     def nats(self) -> str:
         """Address of its NATS server."""
-        return self._told()[0]
+        return self._addresses()[0]
 
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of its cluster."""
-        return Path(self._told()[1])
+        return Path(self._addresses()[1])
 
-    def _told(self) -> tuple[str, str]:
+    def _addresses(self) -> tuple[str, str]:
         found = _NATS.search(self.said)
-        assert found is not None, f"it has not said where its NATS is: {self._last_words()}"
+        assert found is not None, f"it has not logged the address of its NATS: {self._last_words()}"
         return found[1], found[2]
 
     @property
@@ -98,7 +98,7 @@ class BerthUp:
         return {name: pid for pid in self.living() if pid != self.pid and (name := _name(pid))}
 
     def living(self) -> list[int]:
-        """Every living process of this run, itself included, also when its parent is gone."""
+        """Every living process of this run, itself included, also those whose parent has ended."""
         return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and self._owns(int(entry.name))]
 
     def _owns(self, pid: int) -> bool:
@@ -109,7 +109,7 @@ class BerthUp:
         self.wait_for(self.ready_file.exists, "`berth up` to be ready", seconds)
 
     def wait_for(self, met: Callable[[], object], what: str, seconds: float = READY_SECONDS) -> None:
-        """Look until it is so; fails with the last words of the run when it ends before, or at the deadline."""
+        """Poll until the condition holds; fails with the run's last output at the deadline or when the run ends."""
         deadline = time.monotonic() + seconds
         while not met():
             self.must_run()
@@ -117,7 +117,7 @@ class BerthUp:
             time.sleep(0.02)
 
     def must_run(self) -> None:
-        """Fail with its last words when it has ended by itself."""
+        """Fail with its last output when it has ended by itself."""
         assert self.returncode is None, f"`berth up` ended with {self.returncode}: {self._last_words()}"
 
     @property
@@ -145,23 +145,23 @@ class BerthUp:
         return pid
 
     def kill_itself(self) -> None:
-        """Kill -9 the parent, which can then tell nobody."""
+        """Kill -9 the parent, which then cannot stop its children."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
     def wait_until_nothing_lives(self, seconds: float) -> None:
-        """Fail when a process of this run is there for longer."""
+        """Fail when a process of this run still lives after this time."""
         deadline = time.monotonic() + seconds
         while living := self.living():
             assert time.monotonic() < deadline, f"{[_command(pid) for pid in living]} outlive it by {seconds} s"
             time.sleep(0.02)
 
     def files_left(self) -> list[str]:
-        """What it left in its folder for temporary files."""
+        """The files left in its folder for temporary files."""
         return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
 
     def end(self) -> None:
-        """End it whatever state it is in."""
+        """End it in any state."""
         if self.returncode is None and self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -188,7 +188,7 @@ def berth_up(*arguments: object, folder: Path) -> Iterator[BerthUp]:
 
 
 def _port(arguments: tuple[object, ...]) -> tuple[str, ...]:
-    """A port of its own for an embedded NATS: of two runs that start at once only one gets the default one."""
+    """A free port for the embedded NATS: when two runs start at once, only one gets the default port."""
     told = {"--nats", "--nats-port"} & {str(argument).partition("=")[0] for argument in arguments}
     return () if told else ("--nats-port", str(free_ports(1)[0]))
 
@@ -219,7 +219,7 @@ def _command(pid: int) -> list[str]:
 
 
 def _name(pid: int) -> str:
-    """What `berth up` calls a child, read from its command line."""
+    """The name that `berth up` gives a child, read from its command line."""
     command = _command(pid)
     if Path(command[0] if command else "").name == "nats-server":
         return "nats-server"

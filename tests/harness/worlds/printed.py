@@ -1,4 +1,4 @@
-"""What a person reads of tables and sentences."""
+"""Printed tables and sentences as lines of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 
 def printed(*parts: RenderableType, width: int = 100) -> list[str]:
-    """The lines as a terminal of that width shows them, without what only fills them up."""
+    """The lines as a terminal of that width shows them, without padding."""
     console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
     for part in parts:
         console.print(part, markup=False)

@@ -50,14 +50,14 @@ class RunningWatcher:
         await asyncio.wait_for(self.task, SECONDS)
 
     async def kill(self) -> None:
-        """As on SIGKILL, but for the Lease, which an exception gives back."""
+        """As on SIGKILL, except that the Lease is released."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
 @dataclass
 class WatcherWorld:
-    """What a test of running watchers sees and does."""
+    """The cluster, the bus and the running watchers of a test."""
 
     cluster: Cluster
     bus: Bus

@@ -52,7 +52,7 @@ async def test_unschedulable_pod_has_a_condition_and_one_event_series(world):
     assert conditions["PodScheduled"].message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-async def test_pod_bound_by_somebody_else_is_gone_and_counts(world):
+async def test_pod_bound_by_another_client_is_gone_and_counts(world):
     node, other = await world.add_node(), await world.add_node()
     pod = await world.add_pod("web")
     await world.leading_binder()

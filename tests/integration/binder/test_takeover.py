@@ -1,4 +1,4 @@
-"""The takeover, step by step: before work begins, no POST of a former epoch can land and all it did is seen."""
+"""The takeover, step by step: after it no POST of a former epoch can land, and the watch has shown what they did."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ from harness.worlds.binder_world import BinderWorld, binder_world
 
 @dataclass
 class Epoch:
-    """A leadership that only has a number."""
+    """A leadership with a number only."""
 
     number: int
     seen: list[int] = field(default_factory=list)

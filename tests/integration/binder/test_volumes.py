@@ -1,4 +1,4 @@
-"""Claims that wait for their first consumer, on the real and the simulated API server; the test is the controllers."""
+"""Claims with WaitForFirstConsumer, on the real and the simulated API server; the test acts as the controllers."""
 
 import asyncio
 from collections.abc import AsyncIterator

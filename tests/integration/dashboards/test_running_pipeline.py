@@ -182,7 +182,7 @@ async def test_the_metrics_have_the_right_values(monitored):
         refused = await by("plugin", "scheduler_unschedulable_pods")
         return (waits, pending.get("gated"), refused) == (1, 1, {"NodeResourcesFit": 1, "SchedulingGates": 1}) or None
 
-    await eventually(one_is_refused_and_one_gated, "one pod to be refused and one to be gated", TIMEOUT_SECONDS)
+    await eventually(one_is_refused_and_one_gated, "one pod to be rejected and one to be gated", TIMEOUT_SECONDS)
     [row] = await monitored.ask(f"max(scheduler_cache_size{{{OURS}, type='nodes'}})")
     assert float(row["value"][1]) == len(monitored.exporters)
 

@@ -1,4 +1,4 @@
-"""The collector on a real Prometheus that scrapes exporters of known rates, and what NetworkTraffic makes of it."""
+"""The collector on a real Prometheus that scrapes exporters of known rates, and the scores of NetworkTraffic."""
 
 from __future__ import annotations
 

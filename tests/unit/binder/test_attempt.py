@@ -1,4 +1,4 @@
-"""Stream order, and what is remembered of an epoch."""
+"""The stream order of messages, and the attempts that are remembered as decided."""
 
 from berth.api.subjects import Attempt
 from berth_binder.attempt import DecidedAttempts, RankedQueue

@@ -1,4 +1,4 @@
-"""What the binder's newest state makes of watch events and of its own promises."""
+"""How the cache changes with watch events, assumed pods and nominations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a RANKED message comes to before anything is sent, rule by rule (docs/protocol.md, 5)."""
+"""The result of the conflict check for a RANKED message, rule by rule (docs/protocol.md, 5)."""
 
 import pytest
 
@@ -238,7 +238,7 @@ def of(tenant: str, name: str = "new") -> Pod:
 
 
 def cache_with(**pods: str) -> Cache:
-    """Nodes by name, with a pod of each tenant that is named: ``a="red red blue"``."""
+    """Nodes by name, with one pod for each tenant in the text: ``a="red red blue"``."""
     cache = Cache()
     for node, tenants in pods.items():
         cache.snapshot.set_node(a_node(node))
@@ -248,7 +248,7 @@ def cache_with(**pods: str) -> Cache:
 
 
 def chosen(cache: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
-    """What the binder takes of a scorer's list; a list is full with three."""
+    """The node that the binder takes from a scorer's list; three nodes are a full list."""
     message = Ranked(
         attempt=str(first_attempt(pod)),
         profile="berth",

@@ -1,4 +1,4 @@
-"""The way of a pod through the core after the conflict check: answers, pauses, order, ends.
+"""A pod in the core after the conflict check: answers, pauses, order, final Decisions.
 
 The rule: docs/protocol.md, 5 and 6.
 """
@@ -504,7 +504,7 @@ def test_ended_pause_is_not_due_while_nothing_may_start():
     bench.no_answer(two)
     assert bench.core.due() == bench.now + 1
     bench.wait(1)
-    assert bench.core.due() > bench.now  # the place is taken by the reading of the pod; only `waiting` is due later
+    assert bench.core.due() > bench.now  # reading the pod uses the only request in flight; only `waiting` is due later
     bench.reading(two, on_node(two, "n2"))
     bench.take(ranked(three, "n3"))
     assert bench.core.due() is None

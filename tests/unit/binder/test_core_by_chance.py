@@ -1,4 +1,4 @@
-"""The core against an API server that fails by chance: in the end each pod has one node and each message an end."""
+"""The core with an API server that fails at random: each pod gets one node, and each message is settled."""
 
 import random
 

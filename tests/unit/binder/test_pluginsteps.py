@@ -1,4 +1,4 @@
-"""Reserve, Permit, PreBind, Bind and PostBind on a pod's way, and waiting for a plugin.
+"""Reserve, Permit, PreBind, Bind and PostBind of a pod, and waiting for a plugin.
 
 The rule: docs/protocol.md, 5, *Waiting*.
 """
@@ -17,7 +17,7 @@ WAIT = Permission(Status(Code.WAIT, ("not yet",)), 30.0)
 
 
 class Recording(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
-    """A plugin whose answers a test chooses, and that remembers its calls."""
+    """A plugin that gives the test's answers and records its calls."""
 
     name = "Recording"
 

@@ -1,4 +1,4 @@
-"""Pods that are evicted for a more important one: what the binder does, in which order, and what it leaves alone."""
+"""Pods that are evicted for a more important one: the binder's requests, their order, and the pods that stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSAL = "0/2 nodes are available: 2 Insufficient cpu."
 
 @pytest.fixture
 def bench() -> Bench:
-    """Two nodes, each full of one unimportant pod."""
+    """Two nodes, each filled by one pod of low priority."""
     bench = Bench(nodes=2, cpu="2")
     for node in ("n1", "n2"):
         bench.show(running(f"low-{node}", node))
@@ -35,7 +35,7 @@ def important(name: str = "vip", *, cpu: str = "2", priority: int = 1000) -> Pod
 
 
 def terminating(pod: Pod, version: int = 30) -> Pod:
-    """The pod after it was evicted, before it has gone."""
+    """The pod as it terminates after its eviction."""
     condition = PodCondition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
     metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     return at_version(
@@ -112,7 +112,7 @@ def test_less_important_nominee_loses_the_node(bench):
 # By the binder's own state.
 
 
-def test_nobody_is_evicted_when_others_are_needed_by_now(bench):
+def test_no_pod_is_evicted_when_other_victims_are_needed_by_now(bench):
     pod = bench.show(important())
     bench.delete(running("low-n1", "n1"), version=31)
     bench.show(running("newcomer", "n1"))
@@ -185,13 +185,13 @@ def test_two_pods_do_not_get_the_same_victims(bench):
     assert [(decision.pod, decision.reason) for decision in bench.decisions] == [("second", Reason.VICTIMS)]
 
 
-def test_unschedulable_because_of_proposals_evicts_nobody(bench):
+def test_unschedulable_because_of_proposals_evicts_no_pod(bench):
     pod = bench.show(important())
     assert evictions(bench.take(proposing(pod, "n1", "low-n1", proposals_counted=True))) == []
     assert [decision.reason for decision in bench.decisions] == [Reason.PROPOSALS]
 
 
-def test_bound_or_gone_pod_evicts_nobody(bench):
+def test_bound_or_gone_pod_evicts_no_pod(bench):
     pod = important()
     bench.show(on_node(pod, "n2"))
     assert evictions(bench.take(proposing(pod, "n1", "low-n1"))) == []
@@ -203,7 +203,7 @@ def test_bound_or_gone_pod_evicts_nobody(bench):
 # While victims terminate.
 
 
-def test_nobody_else_is_evicted_while_victims_terminate(bench):
+def test_no_other_pod_is_evicted_while_victims_terminate(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, "n1")
@@ -268,7 +268,7 @@ def test_retried_eviction_finishes_what_is_left(bench):
     assert [victim.metadata.deletion_timestamp for victim in again.victims] == ["2026-01-01T00:00:00Z"]
 
 
-def test_retried_eviction_evicts_nobody_when_not_needed_any_more(bench):
+def test_retried_eviction_evicts_no_pod_when_not_needed_any_more(bench):
     pod = bench.show(important())
     bench.take(proposing(pod, "n1", "low-n1"))
     bench.evicted(pod, status=0)
@@ -343,7 +343,7 @@ def test_successor_has_the_pod_ranked_when_all_victims_are_deleted(bench):
     assert bench.outcomes == ["conflict"]
 
 
-def test_redelivered_message_evicts_nobody_twice(bench):
+def test_redelivered_message_evicts_no_pod_twice(bench):
     pod = bench.show(important())
     message = proposing(pod, "n1", "low-n1")
     bench.take(message)

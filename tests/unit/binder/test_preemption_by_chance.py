@@ -12,12 +12,12 @@ from harness.worlds.binder_by_chance import NODES, ROOM, RandomBinderWorld
 
 IMPORTANT = 100
 UNIMPORTANT, IMPORTANT_ONES = 20, 5
-"""The unimportant ones alone are more than the nodes can hold."""
+"""The pods of low priority alone are more than the nodes can hold."""
 
 
 @dataclass
 class Preempting(RandomBinderWorld):
-    """Some pods are important: scorers propose for them what they believe to help, often wrongly."""
+    """Some pods are important. For them the scorers propose evictions, which often do not help."""
 
     def priority_of(self, name: str) -> int:
         return IMPORTANT if name.startswith("vip") else 0

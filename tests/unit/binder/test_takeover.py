@@ -1,4 +1,4 @@
-"""Who is fenced, and whose consumer goes."""
+"""Which pods are fenced, and which consumers are deleted."""
 
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Epoch

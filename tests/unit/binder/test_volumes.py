@@ -1,4 +1,4 @@
-"""Claims that wait for their first consumer: volumes claimed or provisioned, waited for, and given up."""
+"""Claims with WaitForFirstConsumer: the binder claims volumes or has them provisioned, waits, and gives up in time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def using(name: str, claim: str = "data") -> Pod:
 
 
 class World(Bench):
-    """A bench with storage; ``provisioner`` is its class's."""
+    """A bench with storage; ``provisioner`` is that of its StorageClass."""
 
     def show_storage(self, *things: StorageClass | PersistentVolume | PersistentVolumeClaim) -> None:
         for thing in things:
@@ -136,7 +136,7 @@ def test_pod_whose_claims_are_not_bound_in_time_is_unschedulable(world):
     began = world.now
     while world.outcomes[-1] == "waiting":
         world.wait(1)
-    assert world.now - began == 1 + TEN_MINUTES  # PreBind was asked first when what was written had been seen
+    assert world.now - began == 1 + TEN_MINUTES  # PreBind ran first when the watch had shown the writes
     assert (world.outcomes[-1], world.decisions[-1].message) == (
         "unschedulable",
         "binding volumes: context deadline exceeded",

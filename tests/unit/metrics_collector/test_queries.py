@@ -1,4 +1,4 @@
-"""The PromQL of a question: few queries for all nodes, names quoted so that nothing in them is taken for syntax."""
+"""The PromQL of a query: few requests for all nodes, and names quoted so that no part of them is syntax."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def test_the_scrape_interval_is_looked_for_within_a_minute_at_most(seconds, look
     assert f"[{look}]))" in interval
 
 
-def test_questions_that_differ_have_different_tokens_and_equal_ones_the_same():
+def test_different_queries_have_different_tokens_and_equal_ones_the_same():
     different = [
         query("eth0"),
         query("eth1"),

@@ -1,4 +1,4 @@
-"""From rows to samples: what counts as known, and what a rate says that does not cover its range."""
+"""From rows to samples: which values count, and how a rate that covers a part of its range is corrected."""
 
 from datetime import timedelta
 
@@ -42,7 +42,7 @@ def receive(found) -> float | None:
 @pytest.mark.parametrize(
     ("rate", "count", "expected"),
     [
-        # What a real server says of a node at 80 MB/s, range 30 s, a scrape a second (reference figures).
+        # What a real server returns for a node at 80 MB/s, range 30 s, a scrape a second (reference figures).
         pytest.param(12.9e6, 5, 77.4e6, id="5 s old: 12.9 x 30/5"),
         pytest.param(39.6e6, 15, 79.2e6, id="15 s old: 39.6 x 30/15"),
         pytest.param(52.0e6, 19, 82.1e6, id="back for 19 s: 52.0 x 30/19"),
@@ -123,7 +123,7 @@ def test_invalid_values_are_left_out():
     rows = [
         SampleRow(metric={"instance": str(n), "job": "j", "device": "d"}, value=(NOW, t)) for n, t in enumerate(texts)
     ]
-    assert [value for value in values_by_device(rows, "node").values()] == [12.5]  # noqa: C416 - reads as what it is
+    assert list(values_by_device(rows, "node").values()) == [12.5]
 
 
 def test_intervals_are_by_job_and_zero_is_left_out():

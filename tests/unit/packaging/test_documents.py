@@ -14,7 +14,7 @@ SOURCES = sorted([*(ROOT / "shared/src").rglob("*.py"), *(ROOT / "services").glo
 OURS = re.compile(r"`(berth(?:_[a-z]+)*(?:\.[a-z_0-9]+)+(?:\.[A-Za-z_]+)*)`")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SUBJECT = re.compile(r"berth\.(pending|ranked|decision|dead|service|yaml)\b|berth\.[\w.]*\.(yaml|yml|json)$")
-"""Subjects of NATS and files look like modules."""
+"""NATS subjects and files, which look like modules."""
 PATH = re.compile(r"`((?:tests|shared|services|docs|deploy|\.ci)/[\w./-]+)`")
 CITED = re.compile(r"docs/(protocol|design)\.md, (\d+(?:\.\d+)?)")
 
@@ -56,7 +56,7 @@ def test_files_that_a_page_names_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_of_a_page_lead_somewhere(page):
+def test_links_of_a_page_have_a_target(page):
     broken = []
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for path, section in LINK.findall(prose):

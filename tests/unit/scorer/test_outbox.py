@@ -36,7 +36,7 @@ class FakeDelivery:
 
 
 class FakeSession:
-    """A session that stores when told to, or raises."""
+    """A session that stores when the test allows it, or raises."""
 
     def __init__(self, error=None):
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error

@@ -54,7 +54,7 @@ def test_victims_are_named(view):
     assert ranked.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_a_pod_of_equal_priority_preempts_nobody_pod(view):
+def test_a_pod_of_equal_priority_preempts_no_pod(view):
     ranked = answer(view, important_pod(priority=0))
     assert (ranked.preemption, ranked.clears_nomination) == (None, True)
     assert ranked.message.endswith("1 No preemption victims found for incoming pod.")

@@ -83,14 +83,14 @@ async def scorer(bus, ranker=None, *, max_unacked=64):
 
 
 async def until(condition, seconds=5.0):
-    """Poll: what is waited for happens behind a bus."""
+    """Poll until the condition holds: the bus has no event for it."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - the bus has no event for it
             await asyncio.sleep(0.005)
 
 
 async def ranked(session, count=1):
-    """The messages in RANKED, once there are so many."""
+    """The messages in RANKED, once there are this many."""
     async with asyncio.timeout(10):
         while True:
             found = [stored async for stored in session.scan("RANKED", "berth.ranked.>")]

@@ -1,4 +1,4 @@
-"""A scorer whose profile runs NetworkTraffic: the samples that it reads decide."""
+"""A scorer whose profile runs NetworkTraffic ranks by the samples that it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core as a whole: objects that cannot be decoded, and random histories after which nothing is lost."""
+"""The core as a whole: objects that cannot be decoded, and random histories that lose no pod and no write."""
 
 import random
 

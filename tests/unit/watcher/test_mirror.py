@@ -1,4 +1,4 @@
-"""What the bucket ``cluster`` holds, and how it is kept against everybody else's writes."""
+"""What the bucket ``cluster`` holds, and how the watcher corrects other clients' writes."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class PowerBudget(FilterPlugin, EnqueueExtensions):
 
 
 def unschedulable_pod(*, blocker: str, seen: int = 0) -> WatcherUnderTest:
-    """A pod that a plugin refused on positions of both buckets, its back-off over."""
+    """A pod that a plugin has rejected at positions of both buckets, with its back-off over."""
     watcher = WatcherUnderTest(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).lead(a_pod("web"))
     positions = Positions(cluster=watcher.sequence, bandwidth=seen, facts=seen)
     watcher.decide("web", Outcome.UNSCHEDULABLE, positions=positions, blockers=[blocker])

@@ -1,4 +1,4 @@
-"""What a new leader reads from the bus, and that it goes on from there."""
+"""A new leader reads the bus and continues from the state that it finds there."""
 
 from datetime import timedelta
 
@@ -178,7 +178,7 @@ def test_attempt_after_one_of_the_former_term_is_of_the_new_term():
     assert watcher.attempt_of("web") == f"uid-web.{TERM}.1"
 
 
-def test_pod_changed_while_nobody_led_is_published_again():
+def test_pod_changed_while_no_watcher_led_is_published_again():
     in_flight = {"uid-web": FoundInFlight(attempt=attempt("web", 6, 3), pod=a_pod("web", labels={"old": "1"}))}
 
     watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=in_flight))
