@@ -11,7 +11,7 @@ def test_versions_compare_as_numbers():
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "0x10", "٣", "1 "])
-def test_version_that_is_no_decimal_number_is_refused_with_its_value(text: str):
+def test_version_that_is_no_decimal_number_is_rejected_with_its_value(text: str):
     assert version_number(text) == 0
     with pytest.raises(DecodeError, match="decoding resourceVersion"):
         parse_resource_version(text)

@@ -41,6 +41,6 @@ def test_cpu_is_in_millicores_rounded_up(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "abc", "1 Gi", "1GiB", "1e", "--1", "1.2.3", ".", "Gi", "1ki", "9" * 500])
-def test_anything_else_is_refused_with_its_text(text):
+def test_anything_else_is_rejected_with_its_text(text):
     with pytest.raises(QuantityError, match="want a quantity such as 500m or 2Gi, got"):
         value(text)

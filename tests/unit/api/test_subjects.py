@@ -138,7 +138,7 @@ def test_a_malformed_subject_is_rejected(subject):
 
 
 @pytest.mark.parametrize("text", ["", "node", "node.", ".a"])
-def test_a_key_without_kind_or_name_is_refused(text):
+def test_a_key_without_kind_or_name_is_rejected(text):
     with pytest.raises(DecodeError, match="decoding key"):
         parse_key(text)
 

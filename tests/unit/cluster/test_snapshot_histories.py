@@ -232,7 +232,7 @@ def test_a_proposed_pod_counts_with_its_new_time_once_bound():
     assert estimates.column()[0] == pytest.approx(0.2)
 
 
-def test_a_namespace_that_goes_takes_its_labels_out_of_every_count():
+def test_a_removed_namespace_removes_its_labels_from_every_count():
     snapshot, by_namespace = Snapshot(), KINDS[2]
     snapshot.set_namespace(Namespace(metadata=ObjectMeta(name="default", labels={"tier": "1"})))
     snapshot.set_node(a_node("n0"))

@@ -86,7 +86,7 @@ def trim(thing: T) -> T:
     metadata = trim_metadata(thing.metadata)
     if metadata is thing.metadata:
         return thing
-    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # a Struct, as its Protocol says
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # every KubernetesObject is a Struct
 
 
 def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:

@@ -215,7 +215,7 @@ class Nodes:
 class RemovedPods:
     """Pods that are removed from each node in a dry run: float64[nodes], how many, and the sums of their requests.
 
-    ``count``: how many of them count; its argument says how often each pod of a group counts.
+    ``count``: how many of them count; its argument gives how often each pod of a group counts.
     """
 
     pods: Amount

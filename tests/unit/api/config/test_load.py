@@ -190,7 +190,7 @@ def test_a_plugins_own_problems_are_reported():
         pytest.param(HEAD + "leaderElection: {resourceLock: endpoints}", "resourceLock: want 'leases'", id="old lock"),
     ],
 )
-def test_what_is_no_configuration_is_refused_with_a_sentence(text, sentence):
+def test_text_that_is_no_configuration_is_rejected(text, sentence):
     assert any(sentence in problem for problem in problems(text, head=""))
 
 

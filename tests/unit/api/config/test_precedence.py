@@ -157,7 +157,7 @@ def test_what_a_preset_disables_at_a_point_stays_so():
     assert listed("{score: {enabled: [{name: A, weight: 4}]}}", preset=preset) == "B:2 C:1 A:4"
 
 
-def test_a_plugin_named_twice_in_one_set_is_refused():
+def test_a_plugin_named_twice_in_one_set_is_rejected():
     with pytest.raises(ConfigurationError) as caught:
         listed(
             "{score: {enabled: [{name: Mine}, {name: Mine, weight: 2}]}, multiPoint: {enabled: [{name: A}, {name: A}]}}"
@@ -168,6 +168,6 @@ def test_a_plugin_named_twice_in_one_set_is_refused():
     )
 
 
-def test_a_plugin_at_a_point_that_it_does_not_have_is_refused():
+def test_a_plugin_at_a_point_that_it_does_not_have_is_rejected():
     with pytest.raises(ConfigurationError, match="plugin 'C' has no filter; it has score"):
         listed("{filter: {enabled: [{name: C}]}}")

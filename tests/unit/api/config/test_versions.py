@@ -118,7 +118,7 @@ def test_a_plugin_that_is_gone_may_be_disabled():
         ),
     ],
 )
-def test_what_has_another_place_in_v1_is_refused_with_what_to_write(version, body, sentence):
+def test_a_setting_that_v1_has_elsewhere_is_rejected_with_what_to_write(version, body, sentence):
     assert sentence in refused(version, body)
 
 

@@ -1,4 +1,4 @@
-"""Files of older versions: turned into v1 where the meaning is clear, refused with what to write instead elsewhere.
+"""Converts files of older versions to v1 where the meaning is clear; rejects the rest, with what to write instead.
 
 Known are kubescheduler.config.k8s.io/v1beta3, v1beta2, v1beta1, v1alpha2 and v1alpha1, and componentconfig/v1alpha1.
 Fields that no version had are left to the strict decoding of v1, which reports them.
