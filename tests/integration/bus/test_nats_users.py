@@ -170,9 +170,7 @@ async def bandwidths(running: Services) -> int:
 
 
 @pytest.mark.timeout(180)
-async def test_each_service_does_all_its_work_with_its_own_user_also_after_kills_and_the_loss_of_the_store(
-    running: Services, pods: ClusterUser
-):
+async def test_each_service_works_with_its_own_user_also_after_failures(running: Services, pods: ClusterUser):
     await pods.all_bound(await pods.add_pods(20, "first"), SECONDS)
     await eventually(lambda: bandwidths(running), "the bandwidth of the nodes", SECONDS)
     for user in SERVICES:

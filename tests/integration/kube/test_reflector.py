@@ -176,7 +176,7 @@ async def test_list_is_read_in_pages_as_one(cluster: Cluster):
     assert sorted(pod.metadata.name for pod in listed.objects) == [f"web-{number}" for number in range(7)]
 
 
-async def test_list_of_one_namespace_is_whole_though_the_server_forgets_its_second_page(cluster: Cluster):
+async def test_list_of_one_namespace_is_complete_despite_an_empty_second_page(cluster: Cluster):
     for number in range(3):
         await cluster.api.add_pod(f"web-{number}")
     selection = Selection(field_selector=f"metadata.namespace={cluster.api.namespace}")

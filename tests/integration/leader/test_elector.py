@@ -160,7 +160,7 @@ async def test_annotation_of_somebody_else_is_seen_within_a_retry_period(cluster
 
 
 @pytest.mark.parametrize("form", ["taken", "deleted"])
-async def test_leader_whose_lease_is_somebody_elses_or_gone_stops_at_its_next_renewal(cluster: Cluster, form: str):
+async def test_leader_that_lost_its_lease_stops_at_its_next_renewal(cluster: Cluster, form: str):
     async with _leading(_elector(cluster, "first")) as leadership:
         if form == "taken":
             await cluster.api.patch(f"{cluster.api.leases}/{NAME}", {"spec": {"holderIdentity": "thief"}})
@@ -193,7 +193,7 @@ async def test_leader_that_cannot_renew_stops_before_another_may_start(simulated
         simulated_cluster.simulated.faults._armed.clear()
 
 
-async def test_leader_survives_an_api_server_that_is_away_for_less_than_the_deadline(simulated_cluster: Cluster):
+async def test_leader_survives_an_outage_shorter_than_the_deadline(simulated_cluster: Cluster):
     async with _leading(_elector(simulated_cluster, "first")) as leadership:
         simulated_cluster.simulated.faults.inject(Fail(verb="update", resource="leases", count=2))
         await asyncio.sleep(1.5)
@@ -231,7 +231,7 @@ async def test_dead_leader_is_followed_after_its_duration_and_not_before(cluster
         assert (await _spec(cluster))["leaseTransitions"] == 5
 
 
-async def test_leader_that_slept_knows_that_its_time_is_over_before_it_does_anything(cluster: Cluster):
+async def test_paused_leader_is_expired_before_any_task_runs(cluster: Cluster):
     clock = MovableClock()
     async with _leading(_elector(cluster, "first", clock)) as leadership:
         clock.ahead = 1.1
@@ -335,7 +335,7 @@ async def test_annotations_written_on_an_outdated_lease_are_refused(cluster: Clu
         await write_annotations(lease, None, {"a": "3"})
 
 
-async def test_live_lease_on_another_bus_is_found_until_it_has_stood_still_for_its_duration(cluster: Cluster):
+async def test_live_lease_on_another_bus_is_found_until_it_expires(cluster: Cluster):
     clock = MovableClock()
     watch = OtherBusWatch(cluster.client, cluster.api.namespace, ["berth-watcher", NAME], identity="me", clock=clock)
     assert await watch.find("bus-1") is None

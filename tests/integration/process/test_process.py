@@ -158,7 +158,7 @@ def test_the_deadline_is_ten_seconds_unless_set(service):
     assert 9 < took < 10
 
 
-def test_a_service_that_does_not_finish_is_cancelled_while_there_is_time_to_close(service):
+def test_a_service_that_does_not_finish_is_cancelled_early_enough(service):
     slow = service("finishes_when_cancelled", BERTH_STOP_DEADLINE="2s")
     slow.wait_until_ready()
     code, took = slow.stop()
@@ -184,7 +184,7 @@ def test_ctrl_c_and_the_word_of_whoever_started_it_are_one_wish(service):
     assert (code, slow.process.stdout.read()) == (0, b"closed\n")
 
 
-def test_an_exception_that_nobody_foresaw_is_one_line_with_its_cause_and_exit_code_1(service):
+def test_an_unforeseen_exception_is_one_line_and_exit_code_1(service):
     broken = service("breaks")
     assert broken.process.wait(timeout=15) == 1
     assert broken.last["msg"] == "ZeroDivisionError: division by zero in the core"

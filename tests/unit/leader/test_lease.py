@@ -48,7 +48,7 @@ def test_lease_that_nobody_holds_is_taken():
     assert next_step(_seen((0, _lease(""))), "me", 0) is ElectionStep.TAKE
 
 
-def test_lease_seen_for_the_first_time_is_waited_for_however_old_its_times_are():
+def test_lease_read_for_the_first_time_is_live_whatever_its_times():
     sighting = _seen((100, _lease(renewed="2001-01-01T00:00:00.000000Z")))
     assert next_step(sighting, "me", 100) is ElectionStep.WAIT
     assert next_step(sighting, "me", 114.9) is ElectionStep.WAIT
@@ -104,7 +104,7 @@ def test_identity_is_another_one_each_time():
     assert own_identity() != own_identity()
 
 
-def test_leadership_ends_at_the_renew_deadline_after_the_last_renewal_was_sent():
+def test_leadership_ends_one_renew_deadline_after_the_last_renewal():
     tenure = LeaseDeadline(renewed_at=0, deadline_seconds=10)
     assert tenure.renewed(sent_at=4, now=5)
     assert not tenure.expired(13.9)

@@ -115,7 +115,7 @@ async def stage(simulated_cluster):
     await asyncio.gather(*(contender.task for contender in made.contenders), return_exceptions=True)
 
 
-async def test_the_first_watcher_leads_with_term_1_written_to_the_lease_and_to_control(stage):
+async def test_first_watcher_writes_term_1_to_the_lease_and_to_control(stage):
     watcher = await stage.leader("a")
     lease = await stage.lease()
     assert watcher.leadership.number == 1
@@ -132,7 +132,7 @@ async def test_the_watcher_says_whose_cluster_the_bus_serves(stage):
     assert await stage.control("cluster.id") == namespace["metadata"]["uid"]
 
 
-async def test_of_two_contenders_one_leads_and_the_other_stands_by_ready_but_not_working(stage):
+async def test_of_two_contenders_one_leads_and_the_other_is_a_standby(stage):
     first = await stage.leader("a")
     second = await stage.enter("b")
     await stage.clock.run_until(lambda: "standing by" in second.sentence)
@@ -172,7 +172,7 @@ async def test_watcher_and_binder_have_leases_and_numbers_of_their_own(stage):
     assert (await stage.lease("binder"))["spec"]["holderIdentity"] == "b"
 
 
-async def test_a_binder_waits_for_the_watcher_to_name_the_cluster_and_takes_no_lease(stage):
+async def test_a_binder_without_a_cluster_id_waits_and_takes_no_lease(stage):
     binder = await stage.enter("b", role="binder")
     await stage.clock.run_until(lambda: "cluster.id" in binder.sentence)
     assert (await stage.cluster.api.get(f"{LEASES}/berth-binder")).code == 404
@@ -227,7 +227,7 @@ async def test_a_higher_number_in_the_lease_ends_leading(stage):
     assert watcher.leadership.reason == "watcher 9 was seen in the Lease, this is 1"
 
 
-async def test_a_higher_number_that_the_service_reports_ends_leading_and_a_lower_one_does_not(stage):
+async def test_a_reported_number_ends_leading_only_if_it_is_higher(stage):
     binder_needs = await stage.leader("a")
     binder = await stage.leader("b", role="binder")
     binder.leadership.report_higher(1, seen_in="a fence")
@@ -246,7 +246,7 @@ async def test_another_bus_id_under_a_living_connection_ends_leading(stage):
     assert "bus.id has changed" in watcher.leadership.reason
 
 
-async def test_a_leader_that_was_paused_knows_by_its_own_clock_before_it_does_anything(stage):
+async def test_a_paused_leader_stops_by_its_own_clock_before_it_acts(stage):
     watcher = await stage.leader("a")
     stage.clock._now += 10.5  # nobody gets to run meanwhile, no event is set yet
     assert not watcher.leadership.lost.is_set()
@@ -259,7 +259,7 @@ async def other_bus() -> MemoryBus:
     return bus
 
 
-async def test_a_bus_beside_the_one_of_a_live_lease_is_refused_until_the_lease_has_run_out(stage):
+async def test_a_second_bus_is_refused_until_the_lease_of_the_first_expires(stage):
     first = await stage.leader("a")
     second = await stage.enter("b", bus=await other_bus())
     await stage.clock.run_until(lambda: "refusing" in second.sentence)
@@ -316,7 +316,7 @@ async def test_two_buses_that_take_the_two_leases_at_once_do_not_both_lead(stage
         assert not (watcher.leads and binder.leads)
 
 
-async def test_without_election_the_term_is_taken_at_once_and_the_lease_has_no_holder(stage):
+async def test_without_election_the_lease_has_a_term_and_no_holder(stage):
     watcher = await stage.leader("a", leader_elect=False)
     lease = await stage.lease()
     assert lease["metadata"]["annotations"] == {"berth/term": "1", "bus.id": stage.bus.bus_id()}

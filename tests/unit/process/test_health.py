@@ -86,7 +86,7 @@ def test_the_ready_file_is_written_once_everything_works(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_sentence_is_said_again_after_ten_seconds_and_a_new_one_at_once(monkeypatch):
+def test_same_wait_is_logged_every_ten_seconds_and_a_new_one_at_once(monkeypatch):
     said, clock = [], TickingClock()
     monkeypatch.setattr("berth.process.health.log.info", lambda sentence, **_: said.append(sentence))
     waiting = WaitReporter(Health().condition("nats"), clock)

@@ -40,7 +40,7 @@ async def until(holds) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_watcher_creates_what_is_missing_and_gets_a_session_with_the_bus_id(process, time_passes):
+async def test_a_watcher_creates_missing_streams_and_gets_a_session(process, time_passes):
     bus = MemoryBus()
     async with aclosing(sessions(bus, name="w", process=process, apply_when_missing=True)) as each:
         session = await anext(each)

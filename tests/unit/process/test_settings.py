@@ -115,7 +115,7 @@ def test_a_secrets_file_that_cannot_be_read_is_named():
     assert problem == "nats.token: want a file that can be read, got '/nowhere/token' (No such file or directory)"
 
 
-def test_every_setting_has_a_variable_of_its_own_and_a_default_that_its_reader_takes():
+def test_every_setting_has_its_own_variable_and_a_valid_default():
     settings = read_settings(environment={})
     seen = [leaf.variable for leaf in leaves()]
     assert len(seen) == len(set(seen))

@@ -10,7 +10,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 ROW = re.compile(r"^\| `(BERTH_[A-Z_]+)` \| (?:`([^`]*)`)? ?\| \S.* \|$", re.MULTILINE)
 
 
-def test_the_docs_tell_of_every_variable_with_its_default_in_the_order_of_the_settings():
+def test_docs_list_every_variable_with_its_default_in_order():
     told = [(name, default) for name, default in ROW.findall(PAGE) if name != INTERVAL_VARIABLE]
     assert told == [(variable.name, variable.default) for variable in variables()]
 

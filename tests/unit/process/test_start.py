@@ -65,7 +65,7 @@ def test_how_an_older_file_was_read_is_said(tmp_path):
     assert old_ways(*read_all({"config": str(path)}, {})) == [f"{path}: apiVersion: read {version}beta3 as {version}"]
 
 
-def test_wrong_usage_is_exit_code_2_and_one_line_a_problem_before_anything_is_connected_to(capsys):
+def test_wrong_usage_is_exit_code_2_and_one_line_per_problem(capsys):
     async def serve(process, configuration) -> None:
         pytest.fail("nothing may be started")
 

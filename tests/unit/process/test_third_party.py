@@ -157,7 +157,7 @@ def ranking_with(name: str, nodes: int = 3):
         ),
     ],
 )
-def test_a_plugin_that_misbehaves_fails_its_pod_with_a_sentence_that_names_it(name, sentence):
+def test_a_failing_plugin_fails_its_pod_with_an_error_that_names_it(name, sentence):
     ranking, _ = ranking_with(name)
     assert (ranking.error, ranking.candidates) == (sentence, ())
 

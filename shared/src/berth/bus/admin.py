@@ -1,4 +1,4 @@
-"""Makes streams, buckets and consumers on the server what ``topology`` declares, and reports where they differ."""
+"""Applies the declared streams, buckets and consumers to the server, and reports differences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
 
 
 async def apply(connection: Connection) -> str:
-    """Create or update all that is declared; returns ``bus.id``."""
+    """Create or update everything that is declared; returns ``bus.id``."""
     topology = connection.settings.topology
     for stream in declared_streams(topology):
         await _apply_stream(connection, stream)
@@ -44,7 +44,7 @@ async def apply(connection: Connection) -> str:
 
 
 async def verify(connection: Connection) -> None:
-    """Raise for the first thing that is missing, or for everything that differs at once."""
+    """Raise for the first missing stream or consumer, or else for all differences."""
     topology = connection.settings.topology
     found: list[str] = []
     for stream in declared_streams(topology):
@@ -154,7 +154,7 @@ async def _write_consumer(connection: Connection, consumer: ConsumerSpec, *, act
 
 
 async def _create_bus_id(connection: Connection) -> str:
-    """Create ``bus.id`` unless it exists; of two clients at once, the second reads the first one's."""
+    """Create ``bus.id`` unless it exists; a client that loses the race reads the other's id."""
     created = uuid.uuid4().hex
     try:
         await put_entry(connection, CONTROL, BUS_ID_KEY, created.encode(), expected=0)

@@ -1,4 +1,4 @@
-"""nats-py's client with four faults corrected, and its options for TLS and credentials.
+"""nats-py's client with four corrections, and its options for TLS and credentials.
 
 The faults: credentials sent without TLS, PINGs that overtake queued messages, and malformed headers or a killed server
 that end the reading task.
@@ -24,7 +24,7 @@ class GuardedClient(Client):
     def __init__(self, *, only_tls: bool) -> None:
         """``only_tls``: send no credentials on a connection without TLS.
 
-        nats-py uses TLS only when the server's INFO asks for it: an attacker in between who removes that would receive
+        nats-py uses TLS only when the server's INFO requires it. An attacker in between could remove that and receive
         the password.
         """
         super().__init__()
@@ -32,7 +32,7 @@ class GuardedClient(Client):
 
     @property
     def is_reading(self) -> bool:
-        """Whether the task that reads from the server still runs; without it a flush seems to succeed."""
+        """Whether the reading task still runs; without it a flush seems to succeed."""
         return self._reading_task is not None and not self._reading_task.done()
 
     def abort(self) -> None:
@@ -68,9 +68,9 @@ class GuardedClient(Client):
         return super()._connect_command()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """Read what can be read of a malformed header block: in nats-py it would end the reading task.
+        """Read the valid part of a malformed header block: in nats-py it would end the reading task.
 
-        Anybody with the right to publish could do that to every reader, again at each redelivery.
+        Any client that may publish could stop every reader that way, again at each redelivery.
         """
         try:
             return await super()._process_headers(headers)

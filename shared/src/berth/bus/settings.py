@@ -42,8 +42,7 @@ class TopologySettings:
     half of it reads the bucket from the beginning."""
 
     decisions_age: timedelta = timedelta(hours=1)
-    """How long Decisions are kept, for people and for a new leader of the watchers. From 1 min: longer than a
-    back-off."""
+    """How long Decisions are kept, for people and for a new leading watcher. From 1 min: longer than a back-off."""
 
     decisions_bytes: int = 512 * MEBIBYTE
     """Bytes of Decisions kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
@@ -59,7 +58,7 @@ class TopologySettings:
     the API server accepts fits. The server's own max_payload (1 MiB unless set there) must not be less."""
 
     def problems(self) -> list[str]:
-        """Everything that is wrong, each with path, expectation and value; empty when all is well."""
+        """All errors, each with path, expectation and value; empty when there are none."""
         return [*self._duration_problems(), *self._number_problems()]
 
     def _duration_problems(self) -> list[str]:
@@ -106,7 +105,7 @@ class TlsSettings:
     """PEM of the client certificate's key."""
 
     host_name: str | None = None
-    """Name that the server's certificate must carry when it is not the host of the address."""
+    """The name in the server's certificate, when it differs from the host of the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +185,7 @@ class BusSettings:
     which the server drops a slow client."""
 
     def problems(self) -> list[str]:
-        """Everything that is wrong, in the form of :meth:`TopologySettings.problems`."""
+        """All errors, in the form of :meth:`TopologySettings.problems`."""
         found = [*self.topology.problems(), *self.credentials.problems()]
         found += [f"{name}: want at least 0.1 s, got {value}" for name, value in self._waits() if value < _SHORTEST]
         if not self.servers:

@@ -1,4 +1,4 @@
-"""What a session does with a stream or bucket without a consumer.
+"""Operations on streams and buckets without a consumer.
 
 Publishes that wait for the PubAck, Direct Get (the last message of a subject, or all of them page by page), the keys of
 a bucket, and requests to JetStream's API. A bucket is a stream: its keys are subjects, and a removal is a marker.
@@ -32,10 +32,10 @@ _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 
 
 async def api_request(connection: Connection, subject: str, request: object, kind: type[R]) -> R:
-    """One request to JetStream's API. Raises what ``error_from`` makes of an error response."""
+    """Send a request to JetStream's API. Raises the exception of ``error_from`` for an error response."""
     data = b"" if request is None else msgspec.json.encode(request)
     msg = await connection.request(f"{API}.{subject}", data)
-    return decode_response(f"asking for {subject}", msg.data, msgspec.json.Decoder(kind))
+    return decode_response(f"requesting {subject}", msg.data, msgspec.json.Decoder(kind))
 
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo:

@@ -29,7 +29,7 @@ BINDER_PREFIX: Final = "binder-"
 """The durables of RANKED, one per epoch: ``binder-<epoch>``."""
 
 BUS_ID_KEY: Final = "bus.id"
-"""Key of ``control``: identifies the store, so that every client notices when it is another one."""
+"""Key of ``control``: identifies the store, so that every client notices a new one."""
 
 UNLIMITED: Final = -1
 

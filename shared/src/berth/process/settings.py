@@ -1,7 +1,7 @@
-"""What a service can be told, by concern. Where values come from is said in :mod:`berth.process.sources`.
+"""The settings of a service, by concern. :mod:`berth.process.sources` reads their values.
 
-Every field says its unit, range and why that default. A field's path (``leaderElection.renewDeadline``) is what error
-messages name; its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
+Every field documents its unit, its range and the reason of its default. Errors name a field by its path
+(``leaderElection.renewDeadline``); its variable is the path in capitals (``BERTH_LEADER_ELECTION_RENEW_DEADLINE``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from berth.process import readers
 from berth.process.readers import Secret
 
 PARENT_PID_VARIABLE: Final = "BERTH_PARENT_PID"
-"""Whoever starts services as its children names itself here, so that they end with it (``parent_pid``)."""
+"""A process that starts services writes its pid here, so that they end when it ends (``parent_pid``)."""
 
 
 PLUGIN_DEADLINE: Final = timedelta(seconds=1)
@@ -28,25 +28,25 @@ PLUGIN_DEADLINE: Final = timedelta(seconds=1)
 
 
 JITTER_RATIO = 1.2
-"""How much longer than a retry period the pause between two tries may come out, as in other Kubernetes clients."""
+"""Factor by which a pause between two tries may exceed the retry period, as in other Kubernetes clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """How long a Lease lasts and how hard it is kept. They must keep: retry < renew deadline < duration."""
+    """The times of a Lease. Required: retry period < renew deadline < duration."""
 
     duration: timedelta = timedelta(seconds=15)
-    """How long others wait after the last change before they take the Lease; whole seconds, since the API has no parts.
-    Longer: a dead leader is missed longer. Shorter than the 30 s of a proposal (docs/protocol.md, 7)."""
+    """How long others wait after the last change before they take the Lease. Whole seconds, as in the API. A longer
+    time delays the replacement of a dead leader. Shorter than the 30 s of a proposal (docs/protocol.md, 7)."""
     renew_deadline: timedelta = timedelta(seconds=10)
-    """How long after its last renewal a leader goes on leading. The rest of the duration is for what is on the wire."""
+    """How long a leader leads after its last renewal. The rest of the duration is for requests under way."""
     retry_period: timedelta = timedelta(seconds=2)
-    """Between two renewals, and between two looks of who waits: how late a Lease that was given back is taken."""
+    """Time between two renewals, and between two reads by a standby: the delay until a released Lease is acquired."""
     clock_slack: timedelta = timedelta(seconds=2)
-    """How far apart two machines' clocks may come within one duration, pauses of a scheduler of processes included."""
+    """How far two machines' clocks may drift apart within one duration, pauses of a process included."""
 
     def problems(self, path: str = "leaderElection") -> list[str]:
-        """Everything that is wrong with them, each with its path and value; empty when nothing is."""
+        """All errors, each with path and value; empty when there are none."""
         found = []
         if self.duration < timedelta(seconds=1) or self.duration % timedelta(seconds=1):
             found.append(f"{path}.leaseDuration: want whole seconds, 1 or more, got {_seconds(self.duration)}")
@@ -66,92 +66,92 @@ def _seconds(duration: timedelta) -> str:
 
 
 def own_identity() -> str:
-    """Host name and a uuid: another one in each process."""
+    """Host name and a uuid, different in each process."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsSettings:
-    """Where the bus is and how to be let in: by user and password, by a credentials file or by a token; one of them."""
+    """Address and credentials of NATS: user and password, a credentials file or a token; one of them."""
 
     url: Annotated[str, readers.nats_url] = "nats://127.0.0.1:4222"
-    """Addresses of one NATS cluster, comma between them. By default the port that nats-server takes on this machine."""
+    """Addresses of one NATS cluster, separated by commas. Default: nats-server's own port on this machine."""
     user: Annotated[str | None, readers.text] = None
-    """User name; one user per service, with the subjects that the service needs. None: a server without users."""
+    """User name; one user per service, with permissions for its subjects. None: a server without users."""
     password: Annotated[Secret | None, readers.secret] = None
     """The user's password; BERTH_NATS_PASSWORD_FILE names a file that holds it."""
     inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
-    """What subjects begin with that answers come to. NATS's own; one for each user where each may hear its own only."""
+    """Prefix of the subjects of replies. Default: NATS's own. One per user if each may read only its own replies."""
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file that holds it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
-    """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be renewed."""
+    """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be replaced."""
     ca_file: Annotated[Path | None, readers.existing_file] = None
-    """PEM certificates that the server's is checked against. None: the system's, where the URL asks for TLS."""
+    """PEM certificates that the server's certificate is checked against. None: the system's, if the URL is tls."""
     cert_file: Annotated[Path | None, readers.existing_file] = None
-    """The client's own certificate, for servers that ask for one; needs ``key_file``."""
+    """The client's own certificate, for servers that require one; needs ``key_file``."""
     key_file: Annotated[Path | None, readers.existing_file] = None
     """The key of ``cert_file``."""
     replicas: Annotated[int, readers.one_of_numbers(1, 3, 5)] = 1
     """Copies of every stream, 1, 3 or 5. A single server can hold 1; 3 survive the loss of one server of three."""
     storage: Annotated[Literal["file", "memory"], readers.choice(("file", "memory"))] = "file"
-    """Where streams are kept. file outlives a restart of NATS; memory is for trials. The same in all services."""
+    """Storage of streams: file survives a restart of NATS; memory is for trials. The same in all services."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeSettings:
-    """Where the API server is, and how hard it may be asked."""
+    """Address of the API server, and limits of requests to it."""
 
     kubeconfig: Annotated[Path | None, readers.path, "BERTH_KUBECONFIG"] = None
-    """A kubeconfig. None: KUBECONFIG, in a pod the pod's account, else ~/.kube/config."""
+    """A kubeconfig. None: KUBECONFIG; in a pod the pod's service account; else ~/.kube/config."""
     qps: Annotated[float | None, readers.positive] = None
-    """Requests per second, above 0. None is no limit: the API server's own priority and fairness is the better judge
-    (kube-scheduler's default of 50 is 56 pods/s)."""
+    """Requests per second, above 0. None: no limit, since API Priority and Fairness limits clients better
+    (kube-scheduler's default of 50 allows 56 pods/s)."""
     burst: Annotated[int | None, readers.integer(1, 1_000_000)] = None
-    """Requests at once before ``qps`` holds them back, 1 or more. None: twice ``qps``."""
+    """Requests at once before ``qps`` limits them, 1 or more. None: twice ``qps``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is said and how."""
+    """Verbosity and format of the log."""
 
     verbosity: Annotated[int, readers.integer(0, 10)] = 0
-    """klog's V, 0-10: 0 what an operator must know, 2 steps of the life cycle, 4 every pod, 6 every message."""
+    """klog's V, 0-10: 0 for operators, 2 steps of the life cycle, 4 every pod, 6 every message."""
     format: Annotated[str, readers.choice(("auto", "json", "text"))] = "auto"
     """json, text, or auto: text for a person at a terminal, JSON for everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """Where /livez, /readyz and /metrics are."""
+    """Address of /livez, /readyz and /metrics."""
 
-    host: Annotated[str, readers.text] = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus ask from other machines
-    """Address to listen on. All, since the kubelet asks at the pod's address."""
+    host: Annotated[str, readers.text] = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus connect from outside
+    """Address to listen on. Default: all, since the kubelet connects to the pod's address."""
     port: Annotated[int, readers.integer(0, 65_535)] = 0
-    """TCP port, 0-65535. 0 takes any free one: several services on one machine must not get into each other's way."""
+    """TCP port, 0-65535. 0: any free port, so that several services can run on one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionSettings:
-    """Leader election, with the words and numbers of kube-scheduler's ``leaderElection``."""
+    """Leader election, with the fields and defaults of kube-scheduler's ``leaderElection``."""
 
     leader_elect: Annotated[bool, readers.boolean] = True
-    """False for one alone, without standby; terms are taken all the same."""
+    """False: one process without standby; terms are still counted."""
     resource_name: Annotated[str, readers.object_name] = "berth"
-    """The Leases are ``<resource_name>-watcher`` and ``-binder``. Not kube-scheduler, whose Lease is its own."""
+    """The Leases are ``<resource_name>-watcher`` and ``-binder``. Different from kube-scheduler's Lease."""
     resource_namespace: Annotated[str, readers.object_name] = "kube-system"
-    """Where the Leases are; kube-scheduler's place."""
+    """Namespace of the Leases; the same as kube-scheduler's."""
     lease_duration: Annotated[timedelta, readers.duration(3, 3600)] = timedelta(seconds=15)
-    """How long others wait after the last renewal before one may take over, 3 s to 1 h. kube-scheduler's."""
+    """How long others wait after the last renewal before one may take over, 3 s to 1 h. kube-scheduler's default."""
     renew_deadline: Annotated[timedelta, readers.duration(0.5, 3600)] = timedelta(seconds=10)
-    """How long after its last renewal a leader goes on, 0.5 s to 1 h; shorter than the duration by the slack of clocks
-    and of what is under way."""
+    """How long a leader leads after its last renewal, 0.5 s to 1 h; shorter than the duration by 2 s for differences of
+    clocks and requests under way."""
     retry_period: Annotated[timedelta, readers.duration(0.1, 600)] = timedelta(seconds=2)
-    """Between two renewals and between two looks at somebody else's Lease, 0.1 s to 10 min."""
+    """Time between two renewals, and between two reads of another process's Lease, 0.1 s to 10 min."""
 
     @property
     def election(self) -> LeaseSettings:
-        """The times, as the election takes them."""
+        """The times of the Lease."""
         return LeaseSettings(
             duration=self.lease_duration, renew_deadline=self.renew_deadline, retry_period=self.retry_period
         )
@@ -159,38 +159,40 @@ class LeaderElectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """The numbers that the services have agreed on (docs/protocol.md, 7). Change them in all services or in none."""
+    """Numbers that must be the same in all services (docs/protocol.md, 7)."""
 
     scorer_ack_wait: Annotated[timedelta, readers.duration(2, 600)] = timedelta(seconds=3)
-    """After which a scorer's silence gives its message to another, 2 s to 10 min: longer than two of the
-    ``in_progress`` that it sends every second, and than three times the p99 of a rank at full hold."""
+    """How long a scorer may be silent before its message is redelivered, 2 s to 10 min: longer than two of the
+    ``in_progress`` that it sends every second, and than three times the p99 of a ranking with a full hold."""
     binder_ack_wait: Annotated[timedelta, readers.duration(20, 3600)] = timedelta(seconds=30)
-    """The same for the binder, 20 s to 1 h: it says ``in_progress`` every 10 s."""
+    """The same for the binder, 20 s to 1 h: it sends ``in_progress`` every 10 s."""
     silent_attempt: Annotated[timedelta, readers.duration(1, 600)] = timedelta(seconds=10)
-    """After which the watcher looks where an attempt has got to, 1 s to 10 min; well above what a burst takes."""
+    """How long an attempt may be silent before the watcher checks its state, 1 s to 10 min; well above the time of a
+    burst."""
     best: Annotated[int, readers.integer(1, 64)] = 8
-    """Nodes that RANKED names, 1-64. Eight are enough for the binder to find room under any number of scorers."""
+    """Candidate nodes in a RANKED message, 1-64. With 8 the binder finds a node with any number of scorers."""
     scorer_hold: Annotated[int, readers.integer(1, 4096)] = 64
-    """Messages that one scorer holds, 1-4096: some ms of work, so that the pull never runs dry."""
+    """Messages that one scorer holds, 1-4096: some ms of work, so that the pull is never empty."""
     window_floor: Annotated[int, readers.integer(1, 65_536)] = 64
-    """Pods in flight that are always allowed, 1-65536; above it a quarter second of work."""
+    """Pods in flight that are always allowed, 1-65536; above it, pods for a quarter second of work."""
     proposal: Annotated[timedelta, readers.duration(5, 3600)] = timedelta(seconds=30)
-    """How long a proposal counts after the last word of it, 5 s to 1 h; longer than a Lease, so that a change of
-    leaders does not free what is about to be bound."""
+    """How long a proposal counts after its last message, 5 s to 1 h; longer than a Lease, so that a change of leaders
+    does not free the resources of pods that are about to be bound."""
     position_wait: Annotated[timedelta, readers.duration(0, 60)] = timedelta(seconds=1)
-    """How long a scorer waits for the positions that a message asks for, 0-60 s, before it ranks on an older view."""
+    """How long a scorer waits for the positions that a message requires, 0-60 s, before it ranks on an older view."""
     duplicate_window: Annotated[timedelta, readers.duration(10, 3600)] = timedelta(seconds=120)
-    """For how long NATS knows message ids, 10 s to 1 h; longer than anything is published again."""
+    """How long NATS remembers message ids, 10 s to 1 h; longer than any message is published again."""
     plugin_deadline: Annotated[timedelta, readers.duration(0.01, 60)] = PLUGIN_DEADLINE
-    """How long one extension point of a plugin from elsewhere may take, over all nodes, 10 ms to 1 min. Past it the
-    pod's attempt is an error that names the plugin. Meanwhile the service does nothing else: less than an ack_wait."""
+    """How long one extension point of another distribution's plugin may take, over all nodes, 10 ms to 1 min. After it
+    the pod's attempt fails with an error that names the plugin. Less than an ack_wait, since the call blocks the
+    service."""
     max_in_flight_bindings: Annotated[int, readers.integer(1, 1024)] = 32
-    """Bindings on the wire at once, 1-1024: 32 keep an API server busy, 1 is strictly serial."""
+    """Bindings in flight at once, 1-1024: 32 keep an API server busy, 1 is strictly serial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a service can be told."""
+    """All settings of a service."""
 
     nats: NatsSettings = field(default_factory=NatsSettings)
     kube: KubeSettings = field(default_factory=KubeSettings)
@@ -199,23 +201,23 @@ class Settings:
     leader_election: LeaderElectionSettings = field(default_factory=LeaderElectionSettings)
     numbers: Numbers = field(default_factory=Numbers)
     identity: Annotated[str, readers.text] = field(default_factory=own_identity)
-    """Who this process is, in Leases, messages and logs: host name and a uuid, so that two never have the same."""
+    """Name of this process in Leases, messages and logs. Default: host name and a uuid, which is unique."""
     config: Annotated[Path | None, readers.existing_file] = None
     """The KubeSchedulerConfiguration. None: one profile, schedulerName ``berth``."""
     algorithm_provider: Annotated[str, readers.choice(tuple(PRESETS))] = DEFAULT_NAME
     """The preset whose plugins every profile starts from; ``default`` is the current kube-scheduler's."""
     feature_gates: Annotated[str, readers.any_text] = ""
-    """Gates of that preset, ``A=true,B=false``; those that are not named are as their release had them."""
+    """Feature gates of that preset, ``A=true,B=false``; others keep the default of their release."""
     ready_file: Annotated[Path | None, readers.path] = None
-    """Written when the service first works, for whoever starts it and waits. None: nothing is written."""
+    """File that is written when the service is first ready. None: no file."""
     parent_pid: Annotated[int | None, readers.integer(1, 2**31), PARENT_PID_VARIABLE] = None
-    """End when this parent ends, also by kill -9. None: live on."""
+    """End when this parent process ends, also by kill -9. None: do not."""
     stop_deadline: Annotated[timedelta, readers.duration(1, 3600)] = timedelta(seconds=10)
-    """From SIGTERM to the end of the process whatever hangs, 1 s to 1 h; a third of a pod's usual grace period."""
+    """From SIGTERM to the end of the process, even if it hangs, 1 s to 1 h; a third of a pod's usual grace period."""
 
 
 def broken_rules(settings: Settings) -> list[str]:
-    """What values must keep among each other (docs/protocol.md, 7, *they must keep*) and do not, each with its path."""
+    """Broken rules between settings (docs/protocol.md, 7, *they must keep*), each with its path."""
     elects = settings.leader_election.leader_elect
     election = settings.leader_election.election.problems("leaderElection") if elects else []
     return [*election, *_broken_numbers(settings), *_broken_nats(settings.nats)]
@@ -223,7 +225,7 @@ def broken_rules(settings: Settings) -> list[str]:
 
 def _broken_numbers(settings: Settings) -> list[str]:
     lease, numbers = settings.leader_election.lease_duration, settings.numbers
-    longest = lease if settings.leader_election.leader_elect else timedelta()  # alone, nobody waits for a Lease to end
+    longest = lease if settings.leader_election.leader_elect else timedelta()  # without election, no Lease is awaited
     rules = (
         ("proposal", numbers.proposal, "leaderElection.leaseDuration", longest),
         ("duplicateWindow", numbers.duplicate_window, "numbers.proposal", numbers.proposal),
@@ -250,5 +252,5 @@ def _broken_nats(nats: NatsSettings) -> list[str]:
 
 
 def is_terminal() -> bool:
-    """Whether a person reads what the process says."""
+    """Whether the log goes to a terminal."""
     return os.isatty(2)
