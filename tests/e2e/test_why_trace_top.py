@@ -163,7 +163,7 @@ async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(sim
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
     await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
     vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
-    assert f": evicted {low}\n" in output(berth("why", vip, nats=simulated.nats))
+    assert f" ago: {low}\n" in output(berth("why", vip, nats=simulated.nats))
     document = json.loads(output(berth("why", vip, "-o", "json", nats=simulated.nats)))
     assert (document["outcome"], document["preemption"]["node"]) == ("bound", node)
     assert output(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
