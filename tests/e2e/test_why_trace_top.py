@@ -155,7 +155,7 @@ async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: Clu
     assert now.startswith(f"{pod} is gated and not scheduled (SchedulingGates: {words}); without that, ranked now")
     alone = berth("why", pod, nats=simulated.nats)
     assert alone.returncode == 1
-    assert "Is it gated? Then name the cluster with --kubeconfig" in alone.stderr
+    assert "a gated pod has none: name the cluster with --kubeconfig" in alone.stderr
 
 
 async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(simulated: BerthUp, seen: ClusterUser):
