@@ -60,7 +60,6 @@ _decoder = msgspec.json.Decoder(_Object)
 
 
 async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client
-    """POST the Binding."""
     metadata = effect.pod.metadata
     try:
         response = await bind(

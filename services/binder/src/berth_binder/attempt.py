@@ -79,7 +79,6 @@ class BindingAttempt:
 
     @property
     def uid(self) -> str:
-        """The pod's uid."""
         return self.pod.uid
 
     @property

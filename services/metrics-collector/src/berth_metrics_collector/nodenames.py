@@ -43,7 +43,6 @@ class MatchedSamples:
 
 
 def match_samples(samples: Iterable[TargetSample], host_rows: Sequence[SampleRow], nodes: NodeNames) -> MatchedSamples:
-    """Match samples with nodes."""
     hosts = host_names(host_rows)
     by_node: dict[str, list[TargetSample]] = {}
     unmatched: set[str] = set()

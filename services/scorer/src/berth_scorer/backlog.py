@@ -61,7 +61,6 @@ class Backlog:
         return max(0.0, self._waiting[0].taken_at + self._position_wait - now) if self._waiting else None
 
     def clear(self) -> list[PendingDelivery]:
-        """Remove and return everything."""
         everything = [*self._ready, *self._waiting]
         self._ready.clear()
         self._waiting.clear()

@@ -101,7 +101,6 @@ class Proposals:
             self._end(uid)
 
     def expire(self, now: float) -> None:
-        """End expired proposals."""
         self.nominations.expire(now)
         for uid in [
             uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now
@@ -226,7 +225,6 @@ class NominationProposals:
         self._by_uid.pop(uid, None)
 
     def expire(self, now: float) -> None:
-        """End expired proposals."""
         for uid in [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]:
             self.end(uid)
 

@@ -76,7 +76,6 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
 
 
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
-    """The value as JSON."""
     return encode(bandwidth)
 
 

@@ -231,7 +231,6 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def encode(message: Versioned) -> bytes:
-    """The message as JSON."""
     return _encoder.encode(message)
 
 

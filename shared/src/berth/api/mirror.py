@@ -41,7 +41,6 @@ class Watermark(Mirrored, frozen=True, kw_only=True):
 
 
 def encode_entry(entry: MirrorEntry) -> bytes:
-    """The entry as JSON."""
     return encode(entry)
 
 
@@ -61,7 +60,6 @@ def watermark_key(kind: str) -> str:
 
 
 def encode_watermark(watermark: Watermark) -> bytes:
-    """The watermark as JSON."""
     return encode(watermark)
 
 

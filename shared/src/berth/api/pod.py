@@ -272,7 +272,6 @@ class Pod(Trimmed, frozen=True, kw_only=True):
 
     @property
     def uid(self) -> str:
-        """metadata.uid."""
         return self.metadata.uid
 
     @property
@@ -374,7 +373,6 @@ PREEMPTION_BY_SCHEDULER: Final = "PreemptionByScheduler"
 
 
 def disruption_condition(pod: Pod) -> PodCondition | None:
-    """The pod's condition DisruptionTarget."""
     return next((each for each in pod.status.conditions or () if each.type == DISRUPTION_TARGET), None)
 
 

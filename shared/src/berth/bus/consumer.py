@@ -166,7 +166,6 @@ class MessageMetadata:
 
 
 def metadata_of(reply: str) -> MessageMetadata:
-    """Parse an ack subject."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
     return MessageMetadata(*map(int, tokens[first : first + 5]))

@@ -80,7 +80,6 @@ def config_text(settings: ServerSettings) -> str:
 
 
 def server_address(settings: ServerSettings) -> str:
-    """The address for clients."""
     return f"nats://{LOOPBACK}:{settings.port}"
 
 

@@ -46,7 +46,6 @@ def bus_apply(nats: Annotated[str, typer.Option("--nats", help="Address of the N
 
 
 def main() -> None:
-    """The entry point."""
     app(args=go_forms(sys.argv[1:]))
 
 

@@ -162,7 +162,6 @@ def stage_row(traced: TracedMessage, before: TracedMessage | None) -> tuple[Text
 
 
 def as_json(traced: TracedMessage, before: TracedMessage | None) -> dict[str, object]:
-    """One message as JSON."""
     readable = _read(traced)
     return {
         "at": datetime.fromtimestamp(traced.at, UTC),

@@ -63,7 +63,6 @@ class EquivalenceClass:
 
     @cached_property
     def requests(self) -> Requests:
-        """The pods' resource requests."""
         return pod_requests(self.spec)
 
     @property

@@ -106,7 +106,6 @@ class ImageNodes:
         return len(self._rows)
 
     def add(self, row: int, size: int) -> None:
-        """Add a row."""
         self._rows.append(row)
         self._sizes.append(_limited(size))
 

@@ -99,7 +99,6 @@ class BandwidthColumns:
             self._write(row, sample)
 
     def sample(self, node: str) -> Bandwidth | None:
-        """The node's newest sample."""
         return self._samples.get(node)
 
     def samples(self) -> Mapping[str, Bandwidth]:

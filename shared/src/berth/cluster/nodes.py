@@ -40,17 +40,14 @@ class NodeInfo:
 
     @property
     def name(self) -> str:
-        """The node's name."""
         return self.node.metadata.name
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The node's labels."""
         return self.node.metadata.labels or {}
 
     @property
     def taints(self) -> TaintSet:
-        """The node's taints."""
         return tuple(self.node.spec.taints or ())
 
     @property
@@ -89,7 +86,6 @@ class NodeInfo:
         return int(column[self.row]) if column is not None else 0
 
     def placed(self) -> Collection[PlacedPod]:
-        """The pods on it."""
         return self.snapshot.placed_on_row(self.row)
 
 

@@ -17,9 +17,7 @@ class NamedObject(Protocol):
     """Any Kubernetes object."""
 
     @property
-    def metadata(self) -> ObjectMeta:
-        """Its name and namespace."""
-        ...
+    def metadata(self) -> ObjectMeta: ...
 
 
 T = TypeVar("T", bound=NamedObject)

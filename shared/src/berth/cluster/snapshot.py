@@ -118,7 +118,6 @@ class Snapshot:
             self.groups.namespaces += 1
 
     def remove_namespace(self, name: str) -> None:
-        """Remove a namespace."""
         if self._namespaces.pop(name, None) is not None:
             self.groups.namespaces += 1
 
@@ -204,7 +203,6 @@ class Snapshot:
         return row is not None and row in self._nodes
 
     def node_names(self) -> list[str]:
-        """Names of all nodes."""
         return [node.metadata.name for node in self._nodes.values()]
 
     @property

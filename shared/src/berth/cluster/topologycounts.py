@@ -150,7 +150,6 @@ class PodGroups:
         return self._by_namespace.get(namespace, {}).values()
 
     def all(self) -> Iterable[PodGroup]:
-        """Every group."""
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
     def _add(self, group: PodGroup) -> None:

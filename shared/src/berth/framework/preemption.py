@@ -119,7 +119,6 @@ class FilterDryRun:
 
     @contextmanager
     def removing(self, node: NodeInfo, pods: Collection[PlacedPod]) -> Iterator[FilterDryRunNode]:
-        """See ``DryRun``."""
         state = self._found.state.clone()
         with self.snapshot.supposing(removed=[each.pod.uid for each in pods]):
             for each in pods:
@@ -127,7 +126,6 @@ class FilterDryRun:
             yield FilterDryRunNode(self, node, state)
 
     def refused_without(self, rows: RowIndex, removed: RemovedPods, diagnosis: Diagnosis) -> tuple[Mask, Mask]:
-        """See ``DryRun``."""
         if self._found.rejection is not None:
             diagnosis.add(self._found.rejection, rows)
             return np.ones(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
@@ -149,7 +147,6 @@ class FilterDryRun:
         return ~remaining, without_reason
 
     def sums_fit(self, rows: RowIndex, removed: RemovedPods) -> Mask:
-        """See ``DryRun``."""
         fit = np.ones(len(rows), dtype=np.bool_)
         for plugin in self._filters:
             if _sums_only(plugin):
@@ -212,16 +209,13 @@ class FilterDryRunNode:
         self._state = state
 
     def status(self) -> Status:
-        """See ``DryRunNode``."""
         return self._dry_run.status(self._state, self._node)
 
     def add(self, placed: PlacedPod) -> None:
-        """See ``DryRunNode``."""
         self._dry_run.snapshot.place(placed.pod, self._node.name, bound_at=placed.bound_at)
         self._dry_run.run_add_pod(self._state, placed.pod, self._node)
 
     def remove(self, placed: PlacedPod) -> None:
-        """See ``DryRunNode``."""
         self._dry_run.snapshot.remove_pod(placed.pod.uid)
         self._dry_run.run_remove_pod(self._state, placed.pod, self._node)
 

@@ -175,14 +175,12 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._session.close()
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
 
     @property
     def server(self) -> str:
-        """The API server's URL."""
         return self._credentials.server
 
     async def request(  # noqa: PLR0913 - the parts of an HTTP request

@@ -52,9 +52,7 @@ class Access:
 class AccessSource(Protocol):
     """A source of credentials that can be read repeatedly."""
 
-    async def read(self) -> Access:
-        """Read the current state."""
-        ...
+    async def read(self) -> Access: ...
 
 
 class KubeCredentials:

@@ -141,7 +141,6 @@ class Response:
 
     @property
     def message(self) -> str:
-        """The API's message."""
         return self.failure().message
 
     def failure(self) -> StatusObject:

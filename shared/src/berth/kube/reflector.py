@@ -183,7 +183,6 @@ class Reflector(Generic[T]):
 
     @property
     def kind(self) -> str:
-        """The kind's name."""
         return self._kind.name
 
     @property

@@ -69,6 +69,4 @@ ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
 class Sink(Protocol[T]):
     """Receives a reflector's events, in order. It must not block: enqueue them."""
 
-    def __call__(self, event: ReflectorEvent[T], /) -> None:
-        """Take one event."""
-        ...
+    def __call__(self, event: ReflectorEvent[T], /) -> None: ...

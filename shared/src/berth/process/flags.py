@@ -29,7 +29,6 @@ class KubeCommand(TyperCommand):
     """A command with flags in the forms of Kubernetes' programs."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # typer hands its own Context
-        """Parse what was typed."""
         return super().parse_args(ctx, go_forms(args))
 
 

@@ -290,13 +290,9 @@ METRICS: Final[dict[str, Metric]] = {
 class Meter(Protocol):
     """The interface for counting. Each call passes all labels of the table by name."""
 
-    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
-        """Add to a counter."""
-        ...
+    def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None: ...
 
-    def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
-        """Set a gauge."""
-        ...
+    def set(self, name: GaugeName, value: float, /, **labels: str) -> None: ...
 
     def clear(self, name: GaugeName, /) -> None:
         """Remove a gauge with all its labels, for example when leading ends."""
@@ -321,11 +317,9 @@ class PrometheusMeter:
         self._create_known_series()
 
     def count(self, name: CounterName, value: float = 1, /, **labels: str) -> None:
-        """Add to a counter."""
         cast("Counter", self._child(name, labels)).inc(value)
 
     def set(self, name: GaugeName, value: float, /, **labels: str) -> None:
-        """Set a gauge."""
         cast("Gauge", self._child(name, labels)).set(value)
 
     def clear(self, name: GaugeName, /) -> None:

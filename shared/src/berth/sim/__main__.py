@@ -19,7 +19,6 @@ EXIT_UNREACHABLE = 3
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m berth.sim", description=__doc__)
     line.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     line.add_argument("--port", type=int, default=0, help="port to listen on; 0 is any free port")

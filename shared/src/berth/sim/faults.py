@@ -115,7 +115,6 @@ class Faults:
                     self._armed.append(fault)
 
     def armed(self) -> list[Armed]:
-        """Return the armed faults."""
         return list(self._armed)
 
     def cut_watches(self, resource: str = ANY) -> None:
@@ -129,7 +128,6 @@ class Faults:
         self._watches[cut] = resource
 
     def watch_closed(self, cut: Callable[[], None]) -> None:
-        """Forget a watch."""
         del self._watches[cut]
 
     async def strike(self, verb: Verb, route: Route) -> bool:

@@ -63,7 +63,6 @@ class FieldRequirement:
     is_equal: bool
 
     def matches(self, value: JsonObject) -> bool:
-        """Whether the object matches."""
         return (_field(value, self.path) == self.value) is self.is_equal
 
 
@@ -80,7 +79,6 @@ class Selector:
         return not self.labels and not self.fields
 
     def matches(self, value: JsonObject) -> bool:
-        """Whether an object matches."""
         for requirement in self.fields:
             if not requirement.matches(value):
                 return False
@@ -184,7 +182,6 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     start: str
 
     def encoded(self) -> str:
-        """Return the encoded token."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
 
 

@@ -89,7 +89,6 @@ class SimulatedPrometheus:
         self._resources = resources
 
     def respond(self, query: str) -> web.Response:
-        """Answer one query."""
         found = next(((rows, asked) for form, rows in _FORMS if (asked := form.fullmatch(query))), None)
         if found is None:
             error = f"the simulated Prometheus answers berth's own queries only, got {query!r}"

@@ -112,7 +112,6 @@ def _remove_old(path: Path) -> None:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write the file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
