@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bench.population import APPLICATIONS, applications, namespaces, nodes, pods
-from berth.api.messages import Pending
-from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.messages import MirrorEntry, Pending, encode_entry
 from berth.api.subjects import Attempt, Term, Uid, key
 from berth.bus.interface import Session
 from berth.bus.session import NatsBus

@@ -10,8 +10,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.framework.feasible import FeasibleNodes
-from berth.framework.filtering import pre_filter
+from berth.framework.filtering import FeasibleNodes, pre_filter
 from berth.framework.interface import (
     FilterPlugin,
     NormalizePlugin,

@@ -35,7 +35,7 @@ from berth.api.pod import (
     WeightedPodAffinityTerm,
 )
 from berth.api.workloads import Namespace
-from berth.cluster.hostports import EVERY_ADDRESS
+from berth.cluster.columns import EVERY_ADDRESS
 from berth.cluster.snapshot import Snapshot
 from harness.builders.random_objects import (
     HOSTNAME,

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from berth.api.errors import BerthError
-from berth.bus import streams
 from berth.bus.interface import (
     Bus,
     BusLostError,
@@ -27,8 +26,8 @@ from berth.bus.interface import (
     StoredMessage,
     StreamState,
 )
+from berth.bus.jetstream import MESSAGE_ID, entry_of, expecting, purge_headers
 from berth.bus.settings import TopologySettings
-from berth.bus.streams import MESSAGE_ID
 from berth.bus.topology import (
     BUS_ID_KEY,
     CONTROL,
@@ -232,7 +231,7 @@ class MemorySession(Session):
     async def read_bucket(self, bucket: str, *, filters: tuple[str, ...] = ALL) -> AsyncIterator[MemoryReader[Entry]]:
         source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
         subjects = tuple(bucket_prefix(bucket) + one for one in filters)
-        reader = MemoryReader(source, subjects, lambda _: True, lambda stored: streams.entry_of(bucket, stored))
+        reader = MemoryReader(source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))
         with self._opened(reader):
             yield reader
 
@@ -254,14 +253,14 @@ class MemorySession(Session):
 
     async def get(self, bucket: str, key: str) -> Entry | None:
         stored = await self.last(bucket_stream(bucket), bucket_prefix(bucket) + key)
-        return streams.entry_of(bucket, stored) if stored else None
+        return entry_of(bucket, stored) if stored else None
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
-        ack = await self.publish(bucket_prefix(bucket) + key, data, headers=streams.expecting(expected))
+        ack = await self.publish(bucket_prefix(bucket) + key, data, headers=expecting(expected))
         return ack.sequence
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
-        headers = streams.purge_headers(self._store.settings.marker_ttl) | streams.expecting(expected)
+        headers = purge_headers(self._store.settings.marker_ttl) | expecting(expected)
         return (await self.publish(bucket_prefix(bucket) + key, b"", headers=headers)).sequence
 
     async def subscribe(self, subject: str, listener: Listener) -> None:

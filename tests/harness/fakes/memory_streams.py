@@ -17,8 +17,8 @@ from berth.bus.interface import (
     TooLargeError,
     WrongLastSequenceError,
 )
+from berth.bus.jetstream import EXPECTED_SEQUENCE, MESSAGE_ID, ROLLUP, TTL
 from berth.bus.settings import TopologySettings
-from berth.bus.streams import EXPECTED_SEQUENCE, MESSAGE_ID, ROLLUP, TTL
 from berth.bus.topology import (
     StreamSpec,
 )

@@ -12,10 +12,9 @@ from typing import Protocol
 import pytest
 
 from berth.bus.interface import Bus, MissingError, Session
-from berth.bus.jetstream import ApiResponse
+from berth.bus.jetstream import ApiResponse, api_request
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings, TopologySettings
-from berth.bus.streams import api_request
 from berth.bus.topology import declared_streams
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from berth.api.livedata import BANDWIDTH, Bandwidth, BandwidthQuery, LiveSource, decode_bandwidth
+from berth.api.messages import MirrorEntry, encode_entry
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeAddress, NodeStatus
 from berth.api.subjects import Term, key
 from berth.bus.interface import Session

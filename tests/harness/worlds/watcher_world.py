@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from berth.api.livedata import LiveBucket
-from berth.api.messages import Decision, Outcome
+from berth.api.messages import Decision, MirrorEntry, Outcome, decode_entry, encode_entry
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import MirrorEntry, decode_entry, encode_entry
 from berth.api.node import Node
 from berth.api.pod import Pod, PodSchedulingGate, PodStatus
 from berth.api.subjects import Attempt, Term, Uid

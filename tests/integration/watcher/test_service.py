@@ -7,8 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome
-from berth.api.mirror import decode_entry
+from berth.api.messages import Outcome, decode_entry
 from berth.process.settings import Numbers
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster

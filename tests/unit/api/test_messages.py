@@ -13,25 +13,23 @@ from berth.api.messages import (
     Candidate,
     DeadLetter,
     Decision,
+    MirrorEntry,
     Outcome,
     Pending,
     Positions,
     Ranked,
     Rejection,
     UnknownSchemaError,
-    decode,
-    encode,
-)
-from berth.api.meta import ObjectMeta
-from berth.api.mirror import (
-    MirrorEntry,
     Watermark,
+    decode,
     decode_entry,
     decode_watermark,
+    encode,
     encode_entry,
     encode_watermark,
     watermark_key,
 )
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.api.subjects import Term
 

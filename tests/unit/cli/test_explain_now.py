@@ -6,8 +6,8 @@ from datetime import timedelta
 import msgspec
 
 from berth.api.livedata import Bandwidth, encode_bandwidth, utc_time
+from berth.api.messages import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.node import Node, NodeSpec, NodeStatus, Taint
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Attempt

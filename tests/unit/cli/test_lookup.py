@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from berth.api.messages import Decision, Outcome, Preemption, Victim
+from berth.api.messages import Decision, MirrorEntry, Outcome, Preemption, Victim, encode_entry
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.pod import Pod, PodSpec
 from berth.bus.interface import Session
 from berth.bus.stages import publish_decision

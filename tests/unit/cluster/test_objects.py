@@ -7,8 +7,8 @@ import pytest
 
 from berth.api.errors import DecodeError
 from berth.api.kinds import PLUGIN_KINDS
+from berth.api.messages import MirrorEntry, encode_entry
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.subjects import Term
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.buckets import MirroredSnapshot, ObjectChanged

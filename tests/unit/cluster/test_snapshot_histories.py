@@ -14,7 +14,7 @@ from berth.api.livedata import Bandwidth
 from berth.api.meta import ObjectMeta
 from berth.api.selectors import MATCHES_NOTHING, AffinityTerm, AffinityTermKind, LabelMatcher, PodSelector, Requirement
 from berth.api.workloads import Namespace
-from berth.cluster.hostports import EVERY_ADDRESS, HostPort
+from berth.cluster.columns import EVERY_ADDRESS, HostPort
 from berth.cluster.nodes import node_info
 from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot

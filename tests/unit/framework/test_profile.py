@@ -6,9 +6,9 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.pod import PodSchedulingGate
-from berth.framework.enqueue import may_help, pre_enqueue
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
+from berth.framework.plugincalls import may_help, pre_enqueue
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT

@@ -9,9 +9,9 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.enqueue import may_help
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.scoring import normalize_by_rank
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs

@@ -13,9 +13,9 @@ from berth.api.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
+from berth.framework.plugincalls import may_help
 from berth.framework.profile import POINT_TYPES, REFUSING
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN

@@ -13,8 +13,8 @@ from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, WeightedP
 from berth.api.workloads import Namespace
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.state import CycleState
 from berth.plugins.interpodaffinity.plugin import (
     AFFINITY_NOT_MATCHED,

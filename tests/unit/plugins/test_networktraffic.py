@@ -17,8 +17,8 @@ from berth.api.meta import ObjectMeta
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.state import CycleState
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic

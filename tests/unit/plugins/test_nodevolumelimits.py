@@ -7,8 +7,8 @@ import pytest
 from berth.api.pod import AWSElasticBlockStore, CSISource, GCEPersistentDisk, Volume
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS
 from berth.plugins.volumes.nodevolumelimits import MAX_VOLUME_COUNT_EXCEEDED, NodeVolumeLimits

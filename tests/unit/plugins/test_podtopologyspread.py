@@ -13,8 +13,8 @@ from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.state import CycleState
 from berth.plugins.podtopologyspread.plugin import (
     CONSTRAINTS_NOT_MATCHED,

@@ -10,8 +10,8 @@ from berth.api.pod import AWSElasticBlockStore
 from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolumeClaim, PhaseStatus
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile

@@ -9,8 +9,8 @@ from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, V
 from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.framework.plugincalls import may_help
 from berth.framework.state import CycleState
 from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
 from harness.builders.objects import a_node, a_pod, first_attempt

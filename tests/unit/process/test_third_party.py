@@ -11,9 +11,9 @@ from berth.api.config.load import load
 from berth.api.config.types import Point
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
-from berth.framework.enqueue import may_help
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
+from berth.framework.plugincalls import may_help
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory

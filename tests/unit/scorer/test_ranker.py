@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from berth.api.messages import Pending, Ranked, Victim
-from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.messages import MirrorEntry, Pending, Ranked, Victim, encode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import Term
 from berth.bus.interface import Entry

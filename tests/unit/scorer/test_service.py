@@ -7,9 +7,18 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Pending, Positions, Ranked, decode, encode
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    MirrorEntry,
+    Pending,
+    Positions,
+    Ranked,
+    decode,
+    encode,
+    encode_entry,
+)
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import MirrorEntry, encode_entry
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Container, Pod, PodSpec, ResourceRequirements
 from berth.api.subjects import Term, key

@@ -11,8 +11,7 @@ import pytest
 
 from berth.api.config.load import load
 from berth.api.livedata import Bandwidth, encode_bandwidth
-from berth.api.messages import Pending, Positions, Ranked, decode
-from berth.api.mirror import MirrorEntry, encode_entry
+from berth.api.messages import MirrorEntry, Pending, Positions, Ranked, decode, encode_entry
 from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
 from berth.framework.profile import build_profiles

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from berth.api.messages import Pending
-from berth.api.mirror import MirrorEntry, Watermark, encode_entry, encode_watermark, watermark_key
+from berth.api.messages import MirrorEntry, Pending, Watermark, encode_entry, encode_watermark, watermark_key
 from berth.api.subjects import Term, key
 from berth.bus.stages import publish_pending
 from berth.bus.topology import CLUSTER

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
-from berth.api.mirror import decode_entry, decode_watermark
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
 from berth.kube.watch import Current, Listed

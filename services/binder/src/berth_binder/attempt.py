@@ -1,7 +1,7 @@
-"""Attempts to bind a pod: the queue of RANKED messages, the state of an attempt, and which attempts are decided.
+"""Attempts to bind a pod: the queue of RANKED messages, the state and results of an attempt, and which are decided.
 
 An attempt begins with its first RANKED message and ends with the PubAck of its Decision. There is one per uid: messages
-of later attempts of the same uid join it.
+of later attempts of the same uid join it. Its results are a node, an eviction plan, or a verdict that ends it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,98 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from berth.api.messages import Decision
+from berth.api.messages import Decision, Outcome, Preemption, Reason, Rejection
 from berth.api.meta import version_number
-from berth.api.pod import Pod
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.subjects import Attempt
+from berth.framework.status import Status
 from berth_binder.events import RankedDelivery
-from berth_binder.outcomes import EvictionPlan
 from berth_binder.pluginsteps import PluginSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome of an attempt and what explains it; a Decision is built from it."""
+
+    outcome: Outcome
+    node: str = ""
+    reason: str = ""
+    """In one word."""
+    message: str = ""
+    """For users."""
+    rejections: tuple[Rejection, ...] = ()
+    """They replace the scorer's: on a conflict the binder has rejected the nodes."""
+    blockers: tuple[str, ...] = ()
+    """The plugins that rejected the pod; they replace the scorer's."""
+    preemption: Preemption | None = None
+    """The pods evicted for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding."""
+
+    pod: Pod
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionPlan:
+    """The victims to evict from the node so that the pod fits there."""
+
+    pod: Pod
+    node: str
+    victims: tuple[Pod, ...]
+    demoted: tuple[Pod, ...]
+    """Less important pods for which the node is nominated; they lose the nomination."""
+    preemption: Preemption
+
+
+GONE = Verdict(outcome=Outcome.GONE)
+
+CHANGED = Verdict(
+    outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="the pod has changed since it was ranked, or was gated"
+)
+
+
+def bound(node: str) -> Verdict:
+    """The API shows the pod on the node, or has answered 201."""
+    return Verdict(outcome=Outcome.BOUND, node=node)
+
+
+def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
+    """The API shows the pod on a node: bound on one of the candidates, otherwise bound by another client."""
+    if node in candidates:
+        return bound(node)
+    return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by another client")
+
+
+def failed(message: str, reason: str = "") -> Verdict:
+    """The attempt cannot succeed; the message is shown to users."""
+    return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
+
+
+def rejected(node: str, status: Status) -> Verdict:
+    """A plugin of Reserve, Permit or PreBind rejects the pod on the node."""
+    reasons = ", ".join(status.reasons)
+    rejection = Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[node])
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))
+
+
+def waiting(node: str, message: str) -> Verdict:
+    """Not decided yet: the pod stays assumed on the node."""
+    return Verdict(outcome=Outcome.WAITING, node=node, message=message)
+
+
+def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
+    """The verdict on an attempt for the node, given the pod as the API shows it now; ``None``: try again."""
+    if pod.uid != ranked.uid:
+        return GONE
+    if pod.spec.node_name:
+        return bound_or_gone(pod.spec.node_name, frozenset({node}))
+    if is_gone_while_unbound(pod):
+        return GONE
+    return CHANGED if changed(ranked, pod) or is_gated(pod) else None
 
 
 class AttemptPhase(Enum):

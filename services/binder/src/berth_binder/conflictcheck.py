@@ -23,8 +23,7 @@ from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_by_node, nodes_with_fewer_pods
 from berth.framework.status import Code, Status
-from berth_binder.cache import PODS, Cache
-from berth_binder.outcomes import (
+from berth_binder.attempt import (
     CHANGED,
     GONE,
     EvictionPlan,
@@ -34,6 +33,7 @@ from berth_binder.outcomes import (
     bound_or_gone,
     failed,
 )
+from berth_binder.cache import PODS, Cache
 
 STALE_ATTEMPTS: Final = 3
 """Attempts of a uid in one term that may end in ``stale``; after that the node touched least is taken."""

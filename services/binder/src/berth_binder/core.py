@@ -23,7 +23,21 @@ from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import Code, Status
-from berth_binder.attempt import AttemptPhase, BindingAttempt, DecidedAttempts, RankedQueue
+from berth_binder.attempt import (
+    GONE,
+    AttemptPhase,
+    BindingAttempt,
+    DecidedAttempts,
+    EvictionPlan,
+    Placement,
+    RankedQueue,
+    Verdict,
+    bound,
+    failed,
+    rejected,
+    verdict_on,
+    waiting,
+)
 from berth_binder.cache import Cache
 from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.events import (
@@ -48,7 +62,6 @@ from berth_binder.events import (
     VolumesAnswer,
     WriteVolumes,
 )
-from berth_binder.outcomes import GONE, EvictionPlan, Placement, Verdict, bound, failed, rejected, verdict_on, waiting
 from berth_binder.pluginsteps import PluginSteps
 from berth_binder.settings import CoreSettings
 

@@ -17,7 +17,7 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, annotated_rate
-from berth.api.mirror import decode_entry
+from berth.api.messages import decode_entry
 from berth.api.node import Node
 from berth.api.subjects import parse_key
 from berth.bus.interface import Entry

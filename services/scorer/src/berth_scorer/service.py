@@ -24,8 +24,7 @@ from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
 from berth.process.sessions import follow_live, sessions
 from berth.process.tracing import TRACEPARENT
-from berth_scorer.backlog import Backlog, PendingDelivery, TryCounter
-from berth_scorer.outbox import Outbox
+from berth_scorer.backlog import Backlog, Outbox, PendingDelivery, TryCounter
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 

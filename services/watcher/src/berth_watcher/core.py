@@ -13,9 +13,8 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource
-from berth.api.messages import DeadLetter
+from berth.api.messages import DeadLetter, watermark_key
 from berth.api.meta import KubernetesObject
-from berth.api.mirror import watermark_key
 from berth.api.pod import Pod, bound_at_text, is_bound
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource

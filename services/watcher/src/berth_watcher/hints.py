@@ -16,9 +16,9 @@ from berth.api.messages import Outcome
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
-from berth.framework.enqueue import may_help, pre_enqueue
 from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
 from berth.framework.interface import EnqueueExtensions, Plugin
+from berth.framework.plugincalls import may_help, pre_enqueue
 from berth.framework.profile import Profile
 from berth.framework.status import Status
 from berth_watcher.queue import QueuedPod, RejectedBy

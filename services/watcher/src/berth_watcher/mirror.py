@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.meta import KubernetesObject
-from berth.api.mirror import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.subjects import Term
 from berth.bus.interface import Entry

@@ -1,7 +1,10 @@
-"""The messages between the services: what is pending, what was ranked, what was decided (docs/protocol.md, 1, 4, 5).
+"""The messages between the services, and the values of the bucket ``cluster`` (docs/protocol.md, 1 to 5).
 
-Payloads are JSON that a person can read. Every message carries its schema and the digest of its writer's configuration,
-so that two versions or two configurations can run side by side.
+What is pending, what was ranked, what was decided. Payloads are JSON that a person can read. Every message carries its
+schema and the digest of its writer's configuration, so that two versions or two configurations can run side by side.
+
+The watcher writes objects and watermarks to ``cluster``; scorers and ``berth why --now`` read them. Objects stay bytes
+here: their readers decode them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt
+from berth.api.subjects import Attempt, Term, key
 
 SCHEMA: Final = 1
 """The schema written. Readers take this one and the one before."""
@@ -288,3 +291,58 @@ def _schema_of(data: bytes) -> int:
 def _check_schema(schema: int, what: str) -> None:
     if schema not in (SCHEMA, SCHEMA - 1):
         raise UnknownSchemaError(f"decoding {what}: want schema {SCHEMA} or {SCHEMA - 1}, got {schema}")
+
+
+WATERMARK: Final = "watermark"
+"""The first token of a watermark's key: ``watermark.<kind>``."""
+
+
+class Mirrored(Versioned, frozen=True, kw_only=True):
+    """A value of the bucket. ``term`` is that of the watcher that wrote it."""
+
+    term: Term
+
+
+class MirrorEntry(Mirrored, frozen=True, kw_only=True):
+    """An object, trimmed to what plugins read.
+
+    ``object`` is its JSON. ``bound_at``, of pods on a node only, is the RFC 3339 time at which it was bound, if the
+    watcher has it.
+    """
+
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    bound_at: str | None = None
+
+
+class Watermark(Mirrored, frozen=True, kw_only=True):
+    """A kind is complete up to this resourceVersion. Its age is that of the message, by NATS' clock."""
+
+    resource_version: str
+
+
+def encode_entry(entry: MirrorEntry) -> bytes:
+    return encode(entry)
+
+
+def decode_entry(data: bytes) -> MirrorEntry:
+    """Read an entry; ``object`` is JSON of any shape.
+
+    Raises:
+        UnknownSchemaError: of a schema that is neither this one nor the one before.
+        DecodeError: anything else that is wrong with it.
+    """
+    return decode_versioned(data, MirrorEntry, "a mirrored value")
+
+
+def watermark_key(kind: str) -> str:
+    """The key of a kind's watermark."""
+    return key(WATERMARK, kind)
+
+
+def encode_watermark(watermark: Watermark) -> bytes:
+    return encode(watermark)
+
+
+def decode_watermark(data: bytes) -> Watermark:
+    """Read a watermark. Raises as :func:`decode_entry`."""
+    return decode_versioned(data, Watermark, "a mirrored value")

@@ -15,11 +15,14 @@ from berth.bus.jetstream import (
     ConsumerList,
     ConsumerNames,
     StreamInfo,
+    api_request,
     consumer_config,
     differences,
+    get_entry,
+    put_entry,
     stream_config,
+    stream_info,
 )
-from berth.bus.streams import api_request, get_entry, put_entry, stream_info
 from berth.bus.topology import (
     BUS_ID_KEY,
     CONTROL,

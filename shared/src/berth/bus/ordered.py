@@ -21,8 +21,7 @@ from nats.aio.msg import Msg
 from berth.bus.connection import Connection
 from berth.bus.consumer import NO_HEADERS, MessageMetadata, Pull, metadata_of
 from berth.bus.interface import BusRefusedError, Entry, MissingError, StoredMessage
-from berth.bus.jetstream import API, ConsumerInfo, nanoseconds
-from berth.bus.streams import api_request, entry_of, last_message, stream_info
+from berth.bus.jetstream import API, ConsumerInfo, api_request, entry_of, last_message, nanoseconds, stream_info
 from berth.bus.topology import bucket_prefix, bucket_stream
 
 T = TypeVar("T")

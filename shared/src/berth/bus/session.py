@@ -22,7 +22,7 @@ from nats.micro.service import EndpointStats
 
 from berth.api.messages import MALFORMED
 from berth.api.subjects import PREFIX, escape_token
-from berth.bus import admin, ordered, streams
+from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
 from berth.bus.consumer import NO_HEADERS, NatsDeliveries
@@ -99,7 +99,7 @@ class NatsSession(Session):
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> PubAck:
-        return await streams.publish(self._connection, subject, data, message_id=message_id, headers=headers)
+        return await jetstream.publish(self._connection, subject, data, message_id=message_id, headers=headers)
 
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
         return consuming.consume(self._connection, stream, consumer, max_unacked)
@@ -120,19 +120,19 @@ class NatsSession(Session):
         return ordered.read_bucket(self._connection, bucket, filters).open()
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        return streams.scan(self._connection, stream, subject, after)
+        return jetstream.scan(self._connection, stream, subject, after)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        return await streams.last_message(self._connection, stream, subject)
+        return await jetstream.last_message(self._connection, stream, subject)
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        return await streams.get_entry(self._connection, bucket, key)
+        return await jetstream.get_entry(self._connection, bucket, key)
 
     async def put(self, bucket: str, key: str, data: bytes, *, expected: int | None = None) -> int:
-        return await streams.put_entry(self._connection, bucket, key, data, expected)
+        return await jetstream.put_entry(self._connection, bucket, key, data, expected)
 
     async def purge(self, bucket: str, key: str, *, expected: int | None = None) -> int:
-        return await streams.purge_entry(self._connection, bucket, key, expected)
+        return await jetstream.purge_entry(self._connection, bucket, key, expected)
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         async def on_message(msg: Msg) -> None:

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode
-from berth.api.mirror import decode_entry
+from berth.api.messages import Decision, Outcome, Pending, Preemption, Ranked, decode, decode_entry
 from berth.api.pod import Pod
 from berth.api.subjects import PREFIX, Attempt, Term, Uid, escape_token, key
 from berth.bus.interface import Session

@@ -15,7 +15,7 @@ import msgspec
 from berth.api.errors import DecodeError
 from berth.api.kinds import PLUGIN_KINDS
 from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth
-from berth.api.mirror import MirrorEntry, decode_entry
+from berth.api.messages import MirrorEntry, decode_entry
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, unix_seconds
 from berth.api.subjects import parse_key

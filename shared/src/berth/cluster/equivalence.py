@@ -18,7 +18,7 @@ from berth.api.selectors import (
     compile_node_selector,
     compile_preferred,
 )
-from berth.cluster.hostports import HostPort, host_ports
+from berth.cluster.columns import HostPort, host_ports
 
 _encode = msgspec.json.Encoder().encode
 

@@ -17,9 +17,8 @@ import msgspec
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.workloads import Namespace
-from berth.cluster.columns import LabelColumn, NodeColumns, Rows
+from berth.cluster.columns import HostPorts, LabelColumn, NodeColumns, Rows
 from berth.cluster.equivalence import EquivalenceClass, EquivalenceClasses
-from berth.cluster.hostports import HostPorts
 from berth.cluster.images import Images
 from berth.cluster.livedata import LiveData
 from berth.cluster.objects import Objects, T

@@ -18,8 +18,14 @@ from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
-from berth.framework.feasible import FeasibleNodes
-from berth.framework.filtering import PreFiltered, filter_node, filter_node_with, nominated_pods, pre_filter
+from berth.framework.filtering import (
+    FeasibleNodes,
+    PreFiltered,
+    filter_node,
+    filter_node_with,
+    nominated_pods,
+    pre_filter,
+)
 from berth.framework.interface import Nomination, PostFilterResult
 from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter

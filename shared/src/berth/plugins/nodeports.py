@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
-from berth.cluster.hostports import host_ports
+from berth.cluster.columns import host_ports
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource

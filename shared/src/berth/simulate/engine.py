@@ -20,9 +20,8 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import EveryNode, Ranking, rank_every_node
-from berth.framework.enqueue import pre_enqueue
 from berth.framework.interface import SNAPSHOT, Nomination
-from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
+from berth.framework.plugincalls import PluginFailure, call, pre_enqueue, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status

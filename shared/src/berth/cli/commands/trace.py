@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from berth.bus.interface import Session, StoredMessage
-from berth.bus.streams import MESSAGE_ID
+from berth.bus.jetstream import MESSAGE_ID
 from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
 from berth.cli.options import (
     NatsUrl,

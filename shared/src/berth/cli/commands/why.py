@@ -28,7 +28,7 @@ from berth.cli.mirror import MirrorReader, open_mirror
 from berth.cli.options import NatsUrl, Output, OutputFormat, PodName, open_session, parse_pod, run_command
 from berth.cli.rendering import note, print_json, print_rich
 from berth.framework.cycle import rank_every_node
-from berth.framework.enqueue import pre_enqueue
+from berth.framework.plugincalls import pre_enqueue
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS
 from berth.process.configuration import profiles_of

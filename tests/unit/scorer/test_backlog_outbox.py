@@ -9,8 +9,7 @@ from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import PubAck, UnansweredError
-from berth_scorer.backlog import PendingDelivery
-from berth_scorer.outbox import Outbox
+from berth_scorer.backlog import Outbox, PendingDelivery
 from harness.fakes.recording_meter import RecordingMeter
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
