@@ -107,6 +107,7 @@ class WatcherUnderTest:
     hold_writes: bool = False
     profiles: Mapping[str, Profile] | None = None
     """None: those of the default configuration."""
+    max_writes: int = 256
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(KINDS)
@@ -133,6 +134,7 @@ class WatcherUnderTest:
             profiles=self.profiles or profiles_of(read_configuration(None)),
             settings=self.settings,
             started=Timestamp(monotonic=1000.0, wall=EPOCH),
+            max_writes=self.max_writes,
         )
         self._carry_out(self.core.begin(self.now))
 
@@ -181,7 +183,7 @@ class WatcherUnderTest:
             attempt=attempt or self.attempt_of(name),
             epoch=epoch,
             outcome=outcome,
-            profile="berth",
+            profile=self._profile_of(name),
             namespace="default",
             pod=name,
             uid=f"uid-{name}",
@@ -198,6 +200,12 @@ class WatcherUnderTest:
         for effect in held:
             self.send(self._answer(effect))
         self.read_back()
+
+    def answer_write(self, key: str) -> None:
+        """The same for one key."""
+        (held,) = [effect for effect in self.held_writes if effect.key == key]
+        self.held_writes.remove(held)
+        self.send(self._answer(held))
 
     def read_back(self) -> None:
         unread, self._unread = self._unread, []
@@ -220,6 +228,10 @@ class WatcherUnderTest:
 
     def attempt_of(self, name: str) -> str:
         return [each.message.attempt for each in self.published if each.message.pod.metadata.name == name][-1]
+
+    def _profile_of(self, name: str) -> str:
+        published = [each.message for each in self.published if each.message.pod.metadata.name == name]
+        return published[-1].profile if published else "berth"
 
     def stage(self, name: str) -> str:
         queued = self.core.find(f"uid-{name}")

@@ -85,11 +85,11 @@ def test_what_was_never_counted_stands_at_0_where_the_labels_are_known(meter_tex
 def test_a_gauge_that_was_taken_back_is_not_shown_any_more(meter_text):
     meter = PrometheusMeter()
     meter.set("scheduler_pending_pods", 7, queue="active")
-    meter.set("berth_in_flight_pods", 7)
+    meter.set("berth_proposals", 7)
     meter.clear("scheduler_pending_pods")
-    meter.clear("berth_in_flight_pods")
+    meter.clear("berth_proposals")
     assert "scheduler_pending_pods{" not in meter_text(meter)
-    assert "berth_in_flight_pods 0.0" in meter_text(meter)
+    assert "berth_proposals 0.0" in meter_text(meter)
     meter.set("scheduler_pending_pods", 3, queue="active")
     assert 'scheduler_pending_pods{queue="active"} 3.0' in meter_text(meter)
 

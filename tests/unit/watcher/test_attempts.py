@@ -39,7 +39,7 @@ def test_pod_changed_in_flight_is_published_again():
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
     assert watcher.published[-1].message.pod.metadata.labels == {"tier": "front"}
-    assert watcher.core.figures(watcher.now).in_flight == 1
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 1}
 
 
 def test_own_conditions_are_no_change_of_the_pod():
@@ -100,7 +100,7 @@ def test_attempt_without_decision_is_looked_up_every_ten_seconds():
     assert watcher.of(LookUpAttempt) == []
 
     watcher.advance(0.2)
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=True))
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), held_by="pending"))
     watcher.advance(10)
 
     assert [str(effect.attempt) for effect in watcher.of(LookUpAttempt)] == ["uid-web.7.1"] * 2
@@ -122,7 +122,7 @@ def test_lost_attempt_is_followed_by_the_next():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.advance(10)
 
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False))
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1)))
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
@@ -132,9 +132,7 @@ def test_missed_decision_is_found_by_the_look_up():
     watcher.advance(10)
     missed = watcher.decision("web", Outcome.BOUND).decision
 
-    watcher.send(
-        AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False, decision=missed, time=datetime.now(UTC))
-    )
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), decision=missed, time=datetime.now(UTC)))
 
     assert len(watcher.published) == 1
     assert watcher.stage("web") == "awaiting watch"
@@ -144,13 +142,13 @@ def test_third_lost_attempt_is_an_error_and_a_dead_letter():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     for n in (1, 2, 3):
         watcher.advance(10)
-        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n), in_work_queue=False))
+        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n)))
 
     (dead_letter,) = (effect.dead_letter for effect in watcher.of(PublishDeadLetter))
     assert dead_letter.attempt == "uid-web.7.3"
     assert "uid-web.7.3" in dead_letter.reason
     assert watcher.stage("web") == "backoff"
-    assert watcher.core.figures(watcher.now).in_flight == 0
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 0}
     watcher.advance(1)
     assert watcher.attempt_of("web") == "uid-web.7.4"
 
@@ -160,7 +158,7 @@ def test_look_up_of_an_earlier_attempt_is_ignored():
     watcher.advance(10)
     watcher.show(a_pod("web", labels={"tier": "front"}, version=2))
 
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1), in_work_queue=False))
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 1)))
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
 

@@ -149,7 +149,7 @@ def test_every_pod_is_tried_until_it_is_bound(seed):
 
     assert bound == set(names)
     assert all(watcher.stage(name) == "gone" for name in names)
-    assert watcher.core.figures(watcher.now).in_flight == 0
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 0}
 
 
 def _step_of_a_pod(watcher: WatcherUnderTest, chance: random.Random, name: str, bound: set[str]) -> None:
@@ -165,7 +165,7 @@ def _step_of_a_pod(watcher: WatcherUnderTest, chance: random.Random, name: str, 
         watcher.decide(name, outcome, positions=positions, blockers=blockers, resource_versions=versions)
     elif what == "lost":
         latest = watcher.core.find(f"uid-{name}").attempt
-        watcher.send(AttemptLookedUp(attempt=attempt(name, latest.term, latest.n), in_work_queue=False))
+        watcher.send(AttemptLookedUp(attempt=attempt(name, latest.term, latest.n)))
     elif what == "changed":
         watcher.show(a_pod(name, version=500, labels={"n": str(chance.random())}))
     elif what == "node":

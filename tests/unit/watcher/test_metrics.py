@@ -170,7 +170,7 @@ def test_gauges_are_cleared_and_counters_stay():
     assert meter.value("scheduler_unschedulable_pods", plugin="NodeResourcesFit", profile="berth") == 0
     assert meter.value("scheduler_queue_incoming_pods_total", queue="active", event="UnschedulablePodAdd") == 1
     assert meter.value("scheduler_queue_incoming_pods_total", queue="active", event="UnschedulableTimeout") == 1
-    assert meter.value("berth_in_flight_pods") == 1
+    assert meter.value("berth_in_flight_pods", profile="berth") == 1
 
     gauges.clear()
 

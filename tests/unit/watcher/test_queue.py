@@ -21,7 +21,7 @@ def test_window_limits_pods_in_flight():
     watcher = WatcherUnderTest().lead(*(a_pod(f"p{n}") for n in range(100)))
 
     assert len(watcher.published) == 64
-    assert watcher.core.figures(watcher.now).in_flight == 64
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 64}
     assert watcher.core.figures(watcher.now).pending["active"] == 36
 
 
@@ -29,11 +29,11 @@ def test_window_grows_to_a_quarter_of_the_last_seconds_decisions():
     watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1)).lead(*(a_pod(f"p{n}") for n in range(100)))
     for _ in range(40):
         watcher.decide(watcher.pods_published[-1], Outcome.BOUND)
-    assert watcher.core.figures(watcher.now).window_size == 10
+    assert watcher.core.figures(watcher.now).window_size == {"berth": 10}
 
     watcher.advance(1)
 
-    assert watcher.core.figures(watcher.now).window_size == 1
+    assert watcher.core.figures(watcher.now).window_size == {"berth": 1}
 
 
 def test_waiting_frees_the_slot():

@@ -69,16 +69,10 @@ def test_required_positions_survive_a_lost_attempt():
     asked_for = watcher.published[-1].message.after
     watcher.advance(10)
 
-    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 2), in_work_queue=False))
+    watcher.send(AttemptLookedUp(attempt=attempt("web", 7, 2)))
 
     assert asked_for.cluster > 0
     assert watcher.published[-1].message.after == asked_for
-
-
-def test_first_attempt_requires_no_positions():
-    watcher = WatcherUnderTest().lead(a_node("n1"), a_pod("web"))
-
-    assert watcher.published[0].message.after.cluster == 0
 
 
 def test_third_consecutive_conflict_backs_off():

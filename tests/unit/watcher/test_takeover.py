@@ -147,6 +147,93 @@ def test_nothing_is_written_before_the_bucket_has_been_read():
     assert watcher.mirrored("node.n2") is not None
 
 
+def test_no_pod_is_published_before_every_difference_is_acknowledged():
+    watcher = WatcherUnderTest(hold_writes=True)
+    nodes = [a_node(f"n{number}") for number in range(40)]
+
+    watcher.lead(*nodes, a_pod("web"))
+    watcher.show(a_pod("late"))
+    assert watcher.published == []
+    watcher.answer_write("node.n0")
+    assert watcher.published == []
+    watcher.answer_writes()
+
+    assert sorted(watcher.pods_published) == ["late", "web"]
+    assert {each.message.after.cluster for each in watcher.published} == {40}
+
+
+def test_removal_is_a_difference_too():
+    watcher = WatcherUnderTest(hold_writes=True)
+    watcher.put("node.left", foreign_value(a_node("left")))
+
+    watcher.lead(a_pod("web"))
+    assert watcher.published == []
+    watcher.answer_writes()
+
+    assert watcher.pods_published == ["web"]
+    assert watcher.published[0].message.after.cluster == 2
+
+
+def test_every_pod_of_the_term_asks_for_the_position_of_the_takeover():
+    watcher = WatcherUnderTest().lead(a_node("n1"), a_node("n2"), a_pod("web"))
+
+    watcher.show(a_pod("next"))
+    watcher.decide("web", Outcome.ERROR)
+    watcher.advance(1)
+
+    assert watcher.pods_published == ["web", "next", "web"]
+    asked = {each.message.after.cluster for each in watcher.published}
+    assert len(asked) == 1
+    assert asked.pop() >= watcher.bucket["node.n2"].sequence
+
+
+def test_changes_after_the_takeover_hold_no_pod_up():
+    watcher = WatcherUnderTest(hold_writes=True).lead()
+    watcher.answer_writes()
+
+    watcher.show(a_node("new"), a_pod("web"))
+
+    assert watcher.pods_published == ["web"]
+
+
+def test_changed_pod_is_published_again_only_after_the_mirror_is_written():
+    in_flight = {"uid-web": FoundInFlight(attempt=attempt("web", 6, 3), pod=a_pod("web", labels={"old": "1"}))}
+
+    watcher = WatcherUnderTest(hold_writes=True).lead(
+        a_node("n1"), a_pod("web"), streams=StreamsRead(in_flight=in_flight)
+    )
+    assert watcher.published == []
+    watcher.answer_writes()
+
+    assert watcher.attempt_of("web") == "uid-web.7.1"
+
+
+def test_back_off_goes_on_while_the_mirror_is_written():
+    streams = StreamsRead(decisions=decided("web", Outcome.ERROR, n=1, age=0.2))
+
+    watcher = WatcherUnderTest(hold_writes=True).lead(a_node("n1"), a_pod("web"), streams=streams)
+    watcher.advance(0.7)
+    watcher.answer_writes()
+    assert watcher.stage("web") == "backoff"
+    watcher.advance(0.2)
+
+    assert watcher.attempt_of("web") == "uid-web.7.1"
+
+
+def test_writes_in_flight_are_bounded():
+    watcher = WatcherUnderTest(hold_writes=True, max_writes=8)
+
+    watcher.lead(*(a_node(f"n{number}") for number in range(30)), a_pod("web"))
+
+    most = 0
+    while watcher.held_writes:
+        most = max(most, len(watcher.held_writes))
+        watcher.answer_writes()
+    assert most == 8
+    assert len([key for key in watcher.bucket if key.startswith("node.")]) == 30
+    assert watcher.pods_published == ["web"]
+
+
 def test_only_differences_are_written():
     former = WatcherUnderTest().lead(a_node("same"), a_node("changed"), a_node("left"))
     watcher = WatcherUnderTest(sequence=former.sequence)
@@ -163,7 +250,7 @@ def test_only_differences_are_written():
 def test_pod_in_pending_or_ranked_stays_in_flight():
     watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=found_in_flight("web")))
     assert watcher.published == []
-    assert watcher.core.figures(watcher.now).in_flight == 1
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 1}
 
     watcher.advance(10)
 
@@ -216,7 +303,7 @@ def test_final_decision_counts_while_ranked_still_holds_the_attempt():
     watcher = WatcherUnderTest().lead(a_pod("web"), streams=streams)
 
     assert watcher.stage("web") == "awaiting watch"
-    assert watcher.core.figures(watcher.now).in_flight == 0
+    assert watcher.core.figures(watcher.now).in_flight == {"berth": 0}
 
 
 def test_decision_of_an_earlier_attempt_leaves_the_pod_in_flight():

@@ -89,9 +89,13 @@ PIPELINE: Final = Dashboard(
             ),
             Panel(
                 title="In flight",
-                about="Pods with an attempt in flight, and the most that may be.",
+                about="Pods with an attempt in flight, the most that may be, and those that wait for a service.",
                 unit="short",
-                queries={"in flight": gauge("berth_in_flight_pods"), "window": gauge("berth_window_pods")},
+                queries={
+                    "in flight {{profile}}": gauge("berth_in_flight_pods", "profile"),
+                    "window {{profile}}": gauge("berth_window_pods", "profile"),
+                    "{{profile}} waits for {{waits_for}}": gauge("berth_stalled_pods", "profile", "waits_for"),
+                },
             ),
             Panel(
                 title="Unschedulable pods by plugin",

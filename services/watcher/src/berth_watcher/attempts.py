@@ -33,7 +33,6 @@ from berth_watcher.hints import QueueingHints, label_of_own_update
 from berth_watcher.queue import (
     WAITING_FOR_EVENT,
     EventClock,
-    InFlightWindow,
     QueuedPod,
     SchedulingQueue,
     Stage,
@@ -42,6 +41,7 @@ from berth_watcher.queue import (
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.takeover import FormerState, former_state
+from berth_watcher.window import InFlightWindow, StalledAttempts
 
 MAX_LOST_ATTEMPTS: Final = 3
 """Consecutive attempts of a pod that were lost: the third one counts as an error of the pod."""
@@ -73,16 +73,23 @@ class Attempts:
         self._profiles = profiles
         self._settings = settings
         self._emit = emit
-        self.window = InFlightWindow(settings.window_floor)
+        self.window = InFlightWindow(settings.window_floor, profiles)
+        self.stalled = StalledAttempts(profiles)
         self.running = False
-        """Whether the takeover has found out what is in flight. Nothing is published before."""
+        """Whether the takeover is complete. Nothing is published before."""
+        self._takeover_position = 0
 
-    def recover(self, streams: StreamsRead) -> None:
-        """The takeover has read the streams: continue every pod from the state that the former leader left."""
+    def start(self, streams: StreamsRead, *, position: int, since_read: float) -> None:
+        """The takeover is complete: continue every pod from the state that the former leader left.
+
+        ``position`` is that of ``cluster``, which every scorer must have read. The streams were read ``since_read``
+        seconds ago.
+        """
         self.running = True
+        self._takeover_position = position
         for queued in [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]:
             state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
-            self._restore(queued, state)
+            self._restore(queued, state, since_read)
 
     def on_pod(self, pod: Pod) -> None:
         """The watch shows a pod."""
@@ -106,7 +113,7 @@ class Attempts:
         """Only Decisions of the latest attempt count. Of two, that of the higher epoch counts, then the first."""
         decision = event.decision
         if decision.outcome.final:
-            self.window.count_decision(self._clock.now)
+            self.window.count_decision(decision.profile, self._clock.now)
         queued = self._queue.get(decision.uid)
         if queued is None or str(queued.attempt) != decision.attempt:
             return
@@ -117,13 +124,17 @@ class Attempts:
             self._conclude(queued, decision, event.time)
         elif in_flight:
             queued.epoch = decision.epoch
-            self.window.release(queued.uid)
+            self._leave_window(queued)
             self._await_decision(queued)
 
     def on_looked_up(self, event: AttemptLookedUp) -> None:
         """Without message or final Decision the attempt is lost: the next one follows, or after the third an error."""
         queued = self._in_flight(event.attempt)
-        if queued is None or event.in_work_queue:
+        if queued is None:
+            return
+        if event.held_by is not None:
+            if not queued.epoch:  # after ``waiting`` it waits for its volumes or a Permit plugin, and for no service
+                self._report(self.stalled.found(queued, event.held_by, self._settings.look_up_seconds))
             return
         decision = event.decision
         if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
@@ -171,15 +182,14 @@ class Attempts:
                 self._requeue.on_timer(queued)
 
     def publish_active(self) -> None:
-        """Publish active pods in order while the window has free slots."""
-        free = self.window.free(self._clock.now) if self.running else 0
-        while free > 0:
-            queued = self._queue.pop()
-            if queued is None:
-                return
-            self.window.acquire(queued.uid)
+        """Publish active pods in order while their profile's window has a free slot."""
+        if not self.running:
+            return
+        free = self.window.free(self._clock.now)
+        while (queued := self._queue.pop(free)) is not None:
+            free[queued.profile] -= 1
+            self.window.acquire(queued.uid, queued.profile)
             self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
-            free -= 1
 
     def _is_ours(self, pod: Pod) -> bool:
         """Whether the pod is to be scheduled by one of the profiles: unbound, not being deleted and not finished."""
@@ -227,8 +237,16 @@ class Attempts:
             self._emit(CountScheduled(attempts=queued.attempt.n, seconds=self._clock.now - queued.first_active_at))
 
     def _remove(self, queued: QueuedPod) -> None:
-        self.window.release(queued.uid)
+        self._leave_window(queued)
         self._queue.remove(queued)
+
+    def _leave_window(self, queued: QueuedPod) -> None:
+        self.window.release(queued.uid)
+        self._report(self.stalled.ended(queued.uid))
+
+    def _report(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._emit(effect)
 
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
         """Publish the next attempt. The caller takes the slot in the window."""
@@ -239,9 +257,10 @@ class Attempts:
             attempt=str(attempt),
             profile=queued.profile,
             pod=queued.pod,
-            after=queued.required_positions,
+            after=queued.positions_after(self._takeover_position),
         )
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
+        self._report(self.stalled.ended(queued.uid))
         queued.at_front = False
         self._await_decision(queued)
         self._emit(PublishPending(message=message, waited_seconds=waited))
@@ -252,7 +271,7 @@ class Attempts:
     def _conclude(self, queued: QueuedPod, decision: Decision, time: datetime, age_seconds: float = 0.0) -> None:
         """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
-        self.window.release(queued.uid)
+        self._leave_window(queued)
         queued.record_decision(decision)
         match decision.outcome:
             case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
@@ -283,18 +302,18 @@ class Attempts:
         dead_letter = DeadLetter(subject=subject, reason=reason, service="watcher", attempt=attempt)
         self._emit(PublishDeadLetter(dead_letter=dead_letter))
         self._emit(Warn(message=reason, fields={"pod": queued.pod.key, "uid": queued.uid}))
-        self.window.release(queued.uid)
+        self._leave_window(queued)
         queued.lost_attempts, queued.outcome, queued.message = 0, Outcome.ERROR, reason
         self._requeue.on_error(queued, self._clock.timestamp())
 
-    def _restore(self, queued: QueuedPod, state: FormerState) -> None:
+    def _restore(self, queued: QueuedPod, state: FormerState, since_read: float) -> None:
         queued.attempt = state.attempt
         if state.attempt is not None and state.attempt.term > self._term:
             self._emit(StepDown(reason=f"attempt {str(state.attempt)!r}", term=state.attempt.term))
         if state.final_decision is not None and state.attempt is not None:
             queued.failures = state.attempt.n - 1
             last = state.final_decision
-            self._conclude(queued, last.decision, last.time, last.age_seconds)
+            self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
         elif state.in_flight is not None:
             self._resume(queued, state.in_flight, has_slot=state.has_slot)
         else:
@@ -304,7 +323,7 @@ class Attempts:
         """Leave a pod in flight; after ``waiting`` it has no slot in the window."""
         queued.published = published
         if has_slot:
-            self.window.acquire(queued.uid)
+            self.window.acquire(queued.uid, queued.profile)
         if changed(published, queued.pod):
             self._publish(queued)
         else:

@@ -7,6 +7,7 @@ attempts (what is in flight) and the requeue (when a pod is tried again).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -54,9 +55,12 @@ LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
 
 
 class WatcherCore:
-    """One term of a watcher: call ``begin`` once, then ``handle`` for ever."""
+    """One term of a watcher: call ``begin`` once, then ``handle`` for ever.
 
-    def __init__(
+    The queue runs once the bus has been read and the bucket holds every difference that was found.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a term begins with
         self,
         *,
         term: Term,
@@ -64,11 +68,12 @@ class WatcherCore:
         profiles: Mapping[str, Profile],
         settings: AttemptSettings,
         started: Timestamp,
+        max_writes: int,
     ) -> None:
         self._store = store
         self._effects: list[Effect] = []
         self._hints = hints = QueueingHints(profiles)
-        self._mirror = Mirror(term)
+        self._mirror = Mirror(term, max_writes=max_writes)
         self._clock = clock = EventClock(started)
         self._queue = SchedulingQueue(profiles, clock)
         self._watermarks = Watermarks(store.kinds)
@@ -91,7 +96,7 @@ class WatcherCore:
             settings=settings,
             emit=self._effects.append,
         )
-        self._early_decisions: list[DecisionReceived] = []
+        self._takeover = Takeover()
         self._handlers = self._routes()
 
     def begin(self, now: float) -> list[Effect]:
@@ -114,16 +119,25 @@ class WatcherCore:
         self._clock.now = now
         for event in events:
             self._handlers[type(event)](event)
+        self._effects += self._mirror.take_writes()
         self._requeue.on_mirror_settled()
+        self._start_queue()
         self._attempts.run_timers()
         self._attempts.publish_active()
         for kind, version in self._watermarks.pop_due(now, self._mirror.settled):
-            desired = DesiredEntry(watermark=version)
-            self._effects += self._mirror.set_desired(watermark_key(kind), desired, numbered=False)[1]
+            self._mirror.set_desired(watermark_key(kind), DesiredEntry(watermark=version), numbered=False)
+        self._effects += self._mirror.take_writes()
         return self._take_effects()
+
+    @property
+    def is_queue_running(self) -> bool:
+        """Whether the takeover is complete."""
+        return self._attempts.running
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
+        if self._mirror.may_write:
+            return self._clock.now
         times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
         return min((time for time in times if time is not None), default=None)
 
@@ -146,22 +160,23 @@ class WatcherCore:
             pending=self._queue.pending(),
             unschedulable=self._queue.unschedulable(),
             incoming=self._queue.incoming,
-            in_flight=window.used,
-            window_size=window.size(now),
+            in_flight=window.used(),
+            window_size=window.sizes(now),
+            stalled=self._attempts.stalled.pods(),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
             unsettled_keys=self._mirror.unsettled_keys,
         )
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
-        mirror, emit = self._mirror, self._effects.extend
+        mirror = self._mirror
         return {
             **dict.fromkeys((Listed, Upserted, Deleted, Current, Undecodable), self._on_reflector),
             DecisionReceived: self._on_decision,
-            BucketEntryRead: lambda event: emit(mirror.on_read(event.entry)),
+            BucketEntryRead: lambda event: mirror.on_read(event.entry),
             BucketComplete: self._on_bucket_complete,
-            KeyWritten: lambda event: emit(mirror.on_written(event.key, event.sequence)),
-            KeyWriteFailed: lambda event: emit(mirror.on_write_failed(event.key)),
-            KeyLookedUp: lambda event: emit(mirror.on_looked_up(event.key, event.entry)),
+            KeyWritten: lambda event: mirror.on_written(event.key, event.sequence),
+            KeyWriteFailed: lambda event: self._effects.extend(mirror.on_write_failed(event.key)),
+            KeyLookedUp: lambda event: mirror.on_looked_up(event.key, event.entry),
             PodRead: self._attempts.on_pod_read,
             AttemptLookedUp: self._attempts.on_looked_up,
             PublishRefused: self._attempts.on_publish_refused,
@@ -194,26 +209,38 @@ class WatcherCore:
         kept = trimmed(thing) if thing is not None else None
         since = bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
         desired = DesiredEntry(object=kept, bound_at=since) if kept is not None else None
-        number, effects = self._mirror.set_desired(key(kind, name), desired)
-        self._effects += effects
-        return number
+        return self._mirror.set_desired(key(kind, name), desired)
 
     def _on_bucket_complete(self, event: BucketComplete) -> None:
-        self._effects += self._mirror.start_writing(event.position)
+        self._mirror.start_writing(event.position)
         self._requeue.begin(event.position)
+        self._takeover.last_difference = self._mirror.changes
 
     def _on_decision(self, event: DecisionReceived) -> None:
         self._requeue.last_decision = max(self._requeue.last_decision, event.sequence)
         if self._attempts.running:
             self._attempts.on_decision(event)
         else:
-            self._early_decisions.append(event)
+            self._takeover.decisions.append(event)
 
     def _on_streams_read(self, event: StreamsRead) -> None:
-        self._attempts.recover(event)
-        for decision in self._early_decisions:
+        self._takeover.streams, self._takeover.streams_read_at = event, self._clock.now
+
+    def _start_queue(self) -> None:
+        """Start the queue once the bus has been read and every difference is stored (docs/protocol.md, 3).
+
+        Otherwise pods would be ranked on a part of the cluster: rejected, or at the cost of others, though a node fits.
+        """
+        takeover = self._takeover
+        if self._attempts.running or takeover.streams is None or takeover.last_difference is None:
+            return
+        if takeover.last_difference > self._mirror.settled:
+            return
+        since_read = self._clock.now - takeover.streams_read_at
+        self._attempts.start(takeover.streams, position=self._mirror.position, since_read=since_read)
+        for decision in takeover.decisions:
             self._attempts.on_decision(decision)
-        self._early_decisions.clear()
+        self._takeover = Takeover()
 
     def _on_live_data(self, event: LiveDataReceived) -> None:
         try:
@@ -228,6 +255,18 @@ class WatcherCore:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
+
+
+@dataclass(slots=True)
+class Takeover:
+    """What the beginning of a term waits for, and what arrived meanwhile."""
+
+    last_difference: int | None = None
+    """The mirror's change up to which the queue waits; ``None`` before the bucket has been read."""
+    streams: StreamsRead | None = None
+    streams_read_at: float = 0.0
+    """Monotonic seconds."""
+    decisions: list[DecisionReceived] = field(default_factory=list)
 
 
 PAYLOAD_CHARACTERS: Final = 4096

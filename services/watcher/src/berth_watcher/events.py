@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from berth.api.livedata import LiveBucket
 from berth.api.messages import DeadLetter, Decision, Pending
@@ -78,8 +79,8 @@ class AttemptLookedUp:
     """Where the message of an attempt is."""
 
     attempt: Attempt
-    in_work_queue: bool
-    """Whether PENDING or RANKED holds it."""
+    held_by: Literal["pending", "ranked"] | None = None
+    """The work queue that holds it."""
     decision: Decision | None = None
     """The last one of the pod's subject, which may be about another attempt."""
     time: datetime | None = None
@@ -227,6 +228,14 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Log what is no warning."""
+
+    message: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountScheduled:
     """The watch shows a pod on a node after an attempt of ours."""
 
@@ -252,6 +261,7 @@ Effect = (
     | ReadPod
     | PublishDeadLetter
     | Warn
+    | Note
     | CountScheduled
     | StepDown
 )

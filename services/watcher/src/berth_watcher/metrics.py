@@ -15,6 +15,7 @@ from berth.bus.interface import StoredMessage
 from berth.bus.topology import DECISIONS, PENDING
 from berth.process.metrics import GaugeName, Meter, result_of
 from berth_watcher.events import CountScheduled, PublishPending
+from berth_watcher.window import Service
 
 GAUGES: Final[tuple[GaugeName, ...]] = (
     "scheduler_pending_pods",
@@ -23,6 +24,7 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
     "berth_mirror_unsettled_keys",
     "berth_in_flight_pods",
     "berth_window_pods",
+    "berth_stalled_pods",
 )
 """Only the leader has values for these."""
 
@@ -40,13 +42,28 @@ class Figures:
     """Pods that were rejected and not tried again since, by plugin and profile. A pod counts for each plugin."""
     incoming: Mapping[tuple[str, str], int]
     """Pods that entered a queue in this term, by queue and event, named as in kube-scheduler."""
-    in_flight: int
-    """Slots of the window in use."""
-    window_size: int
+    in_flight: Mapping[str, int]
+    """Slots of the window in use, by profile."""
+    window_size: Mapping[str, int]
+    stalled: Mapping[tuple[str, Service], int]
+    """Pods in flight that wait for a service for longer than an attempt takes, by profile and service."""
     objects: Mapping[str, int]
     """Objects known, by kind."""
     unsettled_keys: int
     """Keys of ``cluster`` whose latest change is not stored yet."""
+
+
+def stats_of(figures: Figures) -> dict[str, object]:
+    """What ``nats micro stats`` and ``berth top`` show of the leader: its queues, and who waits for whom."""
+    stalled: dict[str, list[str]] = {"scorer": [], "binder": []}
+    for (profile, service), pods in figures.stalled.items():
+        if pods:
+            stalled[service].append(f"{profile} {pods}")
+    return {
+        "pending": sum(figures.pending.values()),
+        "in_flight": sum(figures.in_flight.values()),
+        **{f"waits_for_{service}": ", ".join(pods) for service, pods in stalled.items() if pods},
+    }
 
 
 class Gauges:
@@ -67,8 +84,12 @@ class Gauges:
         self._set_unschedulable(figures)
         self._count_incoming(figures)
         metrics.set("berth_mirror_unsettled_keys", figures.unsettled_keys)
-        metrics.set("berth_in_flight_pods", figures.in_flight)
-        metrics.set("berth_window_pods", figures.window_size)
+        for profile, pods in figures.in_flight.items():
+            metrics.set("berth_in_flight_pods", pods, profile=profile)
+        for profile, slots in figures.window_size.items():
+            metrics.set("berth_window_pods", slots, profile=profile)
+        for (profile, service), pods in figures.stalled.items():
+            metrics.set("berth_stalled_pods", pods, profile=profile, waits_for=service)
 
     def clear(self) -> None:
         """Remove the gauges: after the term their values are outdated, and the next leader shows its own."""

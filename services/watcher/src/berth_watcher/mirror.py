@@ -1,14 +1,15 @@
 """The mirror: keeps the bucket ``cluster`` equal to the cluster, as far as plugins read it.
 
 For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
-Changes that come during a write are written together after it. Whatever is read back that differs from the desired
-value is overwritten: writes of a lower term, and own writes that timed out and were stored late (docs/protocol.md, 3).
-A value of a higher term ends this watcher's term.
+Changes that come while a key waits for its write are written together. Whatever is read back that differs from the
+desired value is overwritten: writes of a lower term, and own writes that timed out and were stored late
+(docs/protocol.md, 3). A value of a higher term ends this watcher's term.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -67,6 +68,8 @@ class _Key:
     """The key's last sequence in the bucket, as far as known; 0 for a key that is not there."""
     busy: bool = False
     """A write or a look-up is in flight."""
+    due: bool = False
+    """It waits to be compared with the bucket, and written if it differs."""
     sent: DesiredEntry | None = None
     """What the write in flight writes."""
     sent_change: int = NO_CHANGE
@@ -75,14 +78,21 @@ class _Key:
     """The newest entry that was read back and not yet compared."""
 
 
+MAX_COMPARED: Final = 1000
+"""Keys compared in one call: some milliseconds, of the tens of thousands that a takeover compares."""
+
+
 class Mirror:
     """Changes are numbered from 1. ``settled`` is the change up to which all are stored."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Term, *, max_writes: int) -> None:
         self._term = term
+        self._max_writes = max_writes
         self._keys: dict[str, _Key] = {}
         self._changes = NO_CHANGE
         self._unsettled: list[tuple[int, str]] = []
+        self._due: deque[_Key] = deque()
+        self._busy_keys = 0
         self._writes_enabled = False
         self.position = 0
         """The highest sequence of the bucket that is known."""
@@ -104,73 +114,100 @@ class Mirror:
         """Keys whose latest change is not stored yet."""
         return len({key for change, key in self._unsettled if not self._is_stored(change, key)})
 
-    def set_desired(
-        self, name: str, desired: DesiredEntry | None, *, numbered: bool = True
-    ) -> tuple[int, list[Effect]]:
-        """Set the desired value of a key; ``None`` removes it. Returns the change's number and the writes.
+    @property
+    def may_write(self) -> bool:
+        """Whether :meth:`take_writes` has something to do."""
+        return self._writes_enabled and bool(self._due) and self._busy_keys < self._max_writes
 
-        The number is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
+    def set_desired(self, name: str, desired: DesiredEntry | None, *, numbered: bool = True) -> int:
+        """Set the desired value of a key; ``None`` removes it. Returns the change's number.
+
+        It is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
         """
         key = self._keys.get(name)
         if key is None:
             if desired is None:
-                return NO_CHANGE, []
+                return NO_CHANGE
             key = self._keys[name] = _Key(key=name)
         elif key.desired == desired and numbered:  # an equal watermark is written again: its time is what is new
-            return NO_CHANGE, []
+            return NO_CHANGE
         key.desired = desired
         if numbered:
             self._number(key)
-        return key.change, self._write(key)
+        self._schedule(key)
+        return key.change
 
-    def start_writing(self, position: int) -> list[Effect]:
-        """The bucket has been read to its end, at ``position``: write all differences."""
+    def start_writing(self, position: int) -> None:
+        """The bucket has been read to its end, at ``position``: from here on differences are written.
+
+        What must be removed is numbered too, so that ``settled`` covers every difference of a takeover.
+        """
         self._writes_enabled = True
         self.position = max(self.position, position)
-        return [effect for key in list(self._keys.values()) for effect in self._compare(key)]
+        for key in self._keys.values():
+            if key.desired is None and key.read is not None and key.read.data is not None and not _is_watermark(key):
+                self._number(key)
+            self._schedule(key)
 
-    def on_written(self, name: str, sequence: int) -> list[Effect]:
+    def take_writes(self) -> list[Effect]:
+        """The next writes: keys that differ from the bucket, while fewer than ``max_writes`` are in flight."""
+        effects: list[Effect] = []
+        for _ in range(MAX_COMPARED):
+            if not self.may_write:
+                break
+            key = self._due.popleft()
+            key.due = False
+            if self._keys.get(key.key) is key and not key.busy:
+                effects += self._compare(key)
+        return effects
+
+    def on_written(self, name: str, sequence: int) -> None:
         """The write in flight is stored."""
-        key = self._keys.get(name)
-        if key is None:
-            return []
-        self.position = max(self.position, sequence)
-        key.busy, key.sequence, key.stored_change, key.stored = False, sequence, key.sent_change, key.sent
-        if key.read is None:
-            return self._write(key)
-        return self._compare(key)
+        key = self._answered(name)
+        if key is not None:
+            self.position = max(self.position, sequence)
+            key.sequence, key.stored_change, key.stored = sequence, key.sent_change, key.sent
+            if key.desired is not key.stored or key.read is not None:
+                self._schedule(key)
+            else:
+                key.stored_change = key.change
 
     def on_write_failed(self, name: str) -> list[Effect]:
         """The write in flight failed: read the key, then write it again."""
-        key = self._keys.get(name)
-        return [] if key is None else [LookUpKey(key=key.key)]
+        return [LookUpKey(key=name)] if name in self._keys else []
 
-    def on_looked_up(self, name: str, entry: Entry | None) -> list[Effect]:
+    def on_looked_up(self, name: str, entry: Entry | None) -> None:
         """A key as the bucket holds it after a failed write."""
-        key = self._keys.get(name)
+        key = self._answered(name)
         if key is None:
-            return []
-        key.busy = False
+            return
         if entry is None and key.read is None:
             key.sequence, key.stored = 0, None
-            return self._write(key)
-        if entry is not None and (key.read is None or entry.sequence > key.read.sequence):
+        elif entry is not None and (key.read is None or entry.sequence > key.read.sequence):
             key.read = entry
-        return self._compare(key)
+        self._schedule(key)
 
-    def on_read(self, entry: Entry) -> list[Effect]:
+    def on_read(self, entry: Entry) -> None:
         """An entry was read back from the bucket."""
         self.position = max(self.position, entry.sequence)
         key = self._keys.get(entry.key)
         if key is None:
             if entry.data is None:
-                return []
+                return
             key = self._keys[entry.key] = _Key(key=entry.key)
         if entry.sequence < key.sequence:
-            return []
+            return
         if key.read is None or entry.sequence > key.read.sequence:
             key.read = entry
-        return self._compare(key) if self._writes_enabled and not key.busy else []
+        self._schedule(key)
+
+    def _answered(self, name: str) -> _Key | None:
+        """The key whose write or look-up is answered."""
+        key = self._keys.get(name)
+        if key is not None and key.busy:
+            key.busy = False
+            self._busy_keys -= 1
+        return key
 
     def _number(self, key: _Key) -> None:
         self._changes += 1
@@ -180,6 +217,12 @@ class Mirror:
     def _is_stored(self, change: int, name: str) -> bool:
         key = self._keys.get(name)
         return key is None or key.stored_change >= change
+
+    def _schedule(self, key: _Key) -> None:
+        """Have the key compared with the bucket, after its write in flight if there is one."""
+        if self._writes_enabled and not key.due and not key.busy:
+            key.due = True
+            self._due.append(key)
 
     def _compare(self, key: _Key) -> list[Effect]:
         """Compare what was read back with the desired value, and write if they differ."""
@@ -199,20 +242,20 @@ class Mirror:
         return effects
 
     def _write(self, key: _Key) -> list[Effect]:
-        if key.busy or not self._writes_enabled or _is_former_watermark(key):
-            return []
+        if key.desired is None and _is_watermark(key):
+            return []  # the former leader's watermark stays until this watcher writes its own
         if key.desired is key.stored:
             key.stored_change = key.change
             return []
         key.busy, key.sent_change, key.sent = True, key.change, key.desired
+        self._busy_keys += 1
         if key.desired is None:
             return [PurgeKey(key=key.key, expected=key.sequence)]
         return [WriteKey(key=key.key, data=key.desired.encoded(self._term), expected=key.sequence)]
 
 
-def _is_former_watermark(key: _Key) -> bool:
-    """The former leader's watermark stays until this watcher writes its own."""
-    return key.desired is None and key.key.startswith(f"{WATERMARK}.")
+def _is_watermark(key: _Key) -> bool:
+    return key.key.startswith(f"{WATERMARK}.")
 
 
 def _decoded(entry: Entry) -> MirrorEntry | None:

@@ -1,20 +1,21 @@
 """The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
 Active pods are ordered by the profile's QueueSort plugin. Unschedulable and gated pods are grouped by the plugins that
-rejected them, so that a cluster event is compared with each group once. Here is also the window, which limits how many
-pods are in flight at once.
+rejected them, so that a cluster event is compared with each group once.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from berth.api.messages import Decision, Outcome, Positions
 from berth.api.pod import Pod
@@ -155,6 +156,11 @@ class QueuedPod:
         self.lost_attempts = 0
         self.required_positions = Positions()
 
+    def positions_after(self, cluster: int) -> Positions:
+        """What the scorer of its next attempt must have read: of ``cluster`` this much at least."""
+        required = self.required_positions
+        return required if required.cluster >= cluster else msgspec.structs.replace(required, cluster=cluster)
+
     def subject(self, stage: str) -> PodSubject:
         """Its subject on the bus at ``pending``, ``ranked`` or ``decision``."""
         meta = self.pod.metadata
@@ -199,7 +205,7 @@ class SchedulingQueue:
         self._profiles = profiles
         self._clock = clock
         self._pods: dict[str, QueuedPod] = {}
-        self._active: list[tuple[Any, datetime, int, str]] = []
+        self._active: dict[str, list[tuple[Any, datetime, int, str]]] = {profile: [] for profile in profiles}
         self._timers: list[tuple[float, int, str]] = []
         self._generations = itertools.count(1)
         self._stage_sizes: Counter[Stage] = Counter()
@@ -256,7 +262,7 @@ class SchedulingQueue:
             self._groups.setdefault(group, {})[pod.uid] = pod
         if stage is Stage.ACTIVE:
             key = self._profiles[pod.profile].sort_key(pod.pod, FRONT if pod.at_front else pod.timestamp)
-            heapq.heappush(self._active, (key, pod.timestamp, pod.generation, pod.uid))
+            heapq.heappush(self._active[pod.profile], (key, pod.timestamp, pod.generation, pod.uid))
         if due is not None:
             self.set_timer(pod, due)
 
@@ -264,14 +270,13 @@ class SchedulingQueue:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
         heapq.heappush(self._timers, (due, pod.generation, pod.uid))
 
-    def pop(self) -> QueuedPod | None:
-        """The active pod whose turn it is. The caller must move it."""
-        while self._active:
-            _, _, generation, uid = heapq.heappop(self._active)
-            pod = self._current(generation, uid)
-            if pod is not None:
-                return pod
-        return None
+    def pop(self, free: Mapping[str, int]) -> QueuedPod | None:
+        """The active pod whose turn it is, of the profiles that have free slots. The caller must move it."""
+        heads = [heap for profile, heap in self._active.items() if free[profile] > 0 and self._has_current(heap)]
+        if not heads:
+            return None
+        _, _, _, uid = heapq.heappop(min(heads, key=lambda heap: heap[0]))
+        return self._pods[uid]
 
     def pop_due(self) -> Iterator[QueuedPod]:
         """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
@@ -286,6 +291,12 @@ class SchedulingQueue:
         while self._timers and self._current(self._timers[0][1], self._timers[0][2]) is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
+
+    def _has_current(self, heap: list[tuple[Any, datetime, int, str]]) -> bool:
+        """Whether an active pod is left in the heap; the first entry is one."""
+        while heap and self._current(heap[0][2], heap[0][3]) is None:
+            heapq.heappop(heap)
+        return bool(heap)
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
         """The pod of a heap entry; None if the entry is stale."""
@@ -322,47 +333,3 @@ class SchedulingQueue:
             self._rejected[rejected] -= 1
             if not self._rejected[rejected]:
                 del self._rejected[rejected]
-
-
-SHARE_OF_A_SECOND: Final = 4
-"""The window holds a quarter of the last second's Decisions, so that an urgent pod waits for at most a quarter second
-of work."""
-
-
-class InFlightWindow:
-    """Slots for pods in flight: as many as the floor, or a quarter second of work if that is more."""
-
-    def __init__(self, floor: int) -> None:
-        self._floor = floor
-        self._uids: set[str] = set()
-        self._decisions: deque[tuple[float, int]] = deque()
-        self._decisions_in_last_second = 0
-
-    @property
-    def used(self) -> int:
-        return len(self._uids)
-
-    def size(self, now: float) -> int:
-        while self._decisions and self._decisions[0][0] <= now - 1.0:
-            self._decisions_in_last_second -= self._decisions.popleft()[1]
-        return max(self._floor, self._decisions_in_last_second // SHARE_OF_A_SECOND)
-
-    def free(self, now: float) -> int:
-        """Never negative, although a takeover may find more pods in flight than there are slots."""
-        return max(0, self.size(now) - len(self._uids))
-
-    def acquire(self, uid: str) -> None:
-        """Take a slot for a pod, unless it has one."""
-        self._uids.add(uid)
-
-    def release(self, uid: str) -> None:
-        """Free the pod's slot, if it has one."""
-        self._uids.discard(uid)
-
-    def count_decision(self, now: float) -> None:
-        """A final Decision was received. Their rate decides the size of the window."""
-        if self._decisions and self._decisions[-1][0] == now:
-            self._decisions[-1] = (now, self._decisions[-1][1] + 1)
-        else:
-            self._decisions.append((now, 1))
-        self._decisions_in_last_second += 1

@@ -1,7 +1,7 @@
 """One leadership of the watcher: takes over, feeds events to the core, and carries out its effects.
 
 A term begins with the takeover (docs/protocol.md, 3): LIST every kind, read the bucket ``cluster`` and write the
-differences, then find each pod's messages on the bus.
+differences, and find each pod's messages on the bus. The queue runs when every difference is stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ from berth_watcher.events import (
     LiveDataReceived,
     LookUpAttempt,
     LookUpKey,
+    Note,
     PodRead,
     PublishDeadLetter,
     PublishPending,
@@ -65,11 +66,20 @@ from berth_watcher.events import (
     Warn,
     WriteKey,
 )
-from berth_watcher.metrics import Gauges, count_decision, count_published, count_received, count_scheduled
+from berth_watcher.metrics import (
+    Figures,
+    Gauges,
+    count_decision,
+    count_published,
+    count_received,
+    count_scheduled,
+    stats_of,
+)
 from berth_watcher.queue import Timestamp
 from berth_watcher.settings import WatcherSettings
 from berth_watcher.store import ObjectStore
 from berth_watcher.takeover import holds, last_decision, read_streams
+from berth_watcher.window import WorkQueue
 
 log = get_logger()
 
@@ -83,6 +93,9 @@ wait for its Lease yet is not ready."""
 RETRY_SECONDS: Final = 0.2
 """Before a request is repeated that got no answer."""
 
+
+WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
+"""The streams that hold the messages of an attempt, in the order in which they move."""
 
 V_POD: Final = 4
 """klog's verbosity for one line per pod."""
@@ -99,6 +112,8 @@ class WatcherParts:
     """Written by the informers in standby, and by the core during a term."""
     profiles: Mapping[str, Profile]
     settings: WatcherSettings
+    stats: dict[str, object] = field(default_factory=dict)
+    """What NATS's service protocol shows of this watcher; empty while it does not lead."""
 
 
 class WatcherRunner:
@@ -126,6 +141,7 @@ class WatcherRunner:
             self._parts.informers.listen(self._parts.store.apply)
             self._condition.standby("not leading")
             self._gauges.clear()
+            self._parts.stats.clear()
 
     async def _lead(self) -> None:
         self._condition.waiting("taking over: listing the cluster")
@@ -136,6 +152,7 @@ class WatcherRunner:
             profiles=self._parts.profiles,
             settings=self._parts.settings.attempts,
             started=Timestamp(monotonic=self._now(), wall=datetime.now(UTC)),
+            max_writes=self._parts.settings.max_writes,
         )
         self._parts.informers.listen(self._inbox.put)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
@@ -146,7 +163,6 @@ class WatcherRunner:
                 process=self._parts.process,
                 inbox=self._inbox,
                 tasks=tasks,
-                max_writes=self._parts.settings.max_writes,
             )
             runner.run(core.begin(self._now()))
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
@@ -160,25 +176,35 @@ class WatcherRunner:
             await self._run_core(core, runner)
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
-        """Find the pods' messages once the bucket ``cluster`` has been read. Then the queue runs."""
+        """Find the pods' messages once the bucket ``cluster`` has been read."""
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
         subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
         streams = await read_streams(self._session, subjects, max_look_ups=self._parts.settings.max_look_ups)
+        self._condition.waiting("taking over: writing the mirror")
         self._inbox.put(streams)
-        log.info("taken over", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
-        self._condition.ready()
+        log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))
 
     async def _run_core(self, core: WatcherCore, runner: EffectRunner) -> None:
+        taken_over = False
         while True:
             await self._inbox.wait(self._seconds_until(core.next_wakeup()))
             self._leadership.check()
             now = self._now()
             events = self._inbox.take(self._parts.settings.batch_size) or [Tick()]
             runner.run(core.handle(events, now))
+            if not taken_over and core.is_queue_running:
+                taken_over = True
+                log.info("taken over", term=self._leadership.number)
+                self._condition.ready()
             if now >= self._gauges_due:
                 self._gauges_due = now + self._parts.settings.gauge_interval.total_seconds()
-                self._gauges.update(core.figures(now))
+                self._show(core.figures(now))
+
+    def _show(self, figures: Figures) -> None:
+        self._gauges.update(figures)
+        self._parts.stats.clear()
+        self._parts.stats.update(stats_of(figures))
 
     def _seconds_until(self, due: float | None) -> float:
         """Until something is due in the core, or the gauges are."""
@@ -261,7 +287,6 @@ class EffectRunner:
         process: Process,
         inbox: Inbox,
         tasks: asyncio.TaskGroup,
-        max_writes: int,
     ) -> None:
         self._session = session
         self._client = client
@@ -269,7 +294,6 @@ class EffectRunner:
         self._process = process
         self._inbox = inbox
         self._tasks = tasks
-        self._write_slots = asyncio.Semaphore(max_writes)
 
     def run(self, effects: Iterable[Effect]) -> None:
         """Start effects in order, so that publishes reach the connection in the order of the core."""
@@ -295,8 +319,8 @@ class EffectRunner:
             case CountScheduled():
                 count_scheduled(self._process.metrics, effect)
                 return None
-            case Warn():
-                log.warning(effect.message, **effect.fields)
+            case Warn() | Note():
+                (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **effect.fields)
                 return None
             case StepDown():
                 self._leadership.report_higher(effect.term, seen_in=effect.reason)
@@ -320,19 +344,18 @@ class EffectRunner:
         count_published(self._process.metrics, effect)
 
     async def _write(self, effect: WriteKey | PurgeKey) -> None:
-        async with self._write_slots:
-            try:
-                if isinstance(effect, WriteKey):
-                    sequence = await self._session.put(CLUSTER, effect.key, effect.data, expected=effect.expected)
-                else:
-                    sequence = await self._session.purge(CLUSTER, effect.key, expected=effect.expected)
-            except WrongLastSequenceError:
-                self._inbox.put(KeyWriteFailed(key=effect.key))
-            except UnansweredError as error:
-                log.warning("writing the mirror", key=effect.key, error=str(error))
-                self._inbox.put(KeyWriteFailed(key=effect.key))
+        try:
+            if isinstance(effect, WriteKey):
+                sequence = await self._session.put(CLUSTER, effect.key, effect.data, expected=effect.expected)
             else:
-                self._inbox.put(KeyWritten(key=effect.key, sequence=sequence))
+                sequence = await self._session.purge(CLUSTER, effect.key, expected=effect.expected)
+        except WrongLastSequenceError:
+            self._inbox.put(KeyWriteFailed(key=effect.key))
+        except UnansweredError as error:
+            log.warning("writing the mirror", key=effect.key, error=str(error))
+            self._inbox.put(KeyWriteFailed(key=effect.key))
+        else:
+            self._inbox.put(KeyWritten(key=effect.key, sequence=sequence))
 
     async def _look_up_key(self, effect: LookUpKey) -> None:
         while True:
@@ -347,16 +370,15 @@ class EffectRunner:
     async def _look_up_attempt(self, effect: LookUpAttempt) -> None:
         """In the order in which a message moves. Without an answer the core asks again after ``look_up_seconds``."""
         try:
-            for stage, stream in (("pending", PENDING), ("ranked", RANKED)):
+            for stage, stream in WORK_QUEUES.items():
                 if await holds(self._session, stream, effect.subject(stage), effect.attempt):
-                    self._inbox.put(AttemptLookedUp(attempt=effect.attempt, in_work_queue=True))
+                    self._inbox.put(AttemptLookedUp(attempt=effect.attempt, held_by=stage))
                     return
             last = await last_decision(self._session, effect.subject("decision"))
         except UnansweredError:
             return
         decision, time = (last[0], last[1].time) if last else (None, None)
-        answer = AttemptLookedUp(attempt=effect.attempt, in_work_queue=False, decision=decision, time=time)
-        self._inbox.put(answer)
+        self._inbox.put(AttemptLookedUp(attempt=effect.attempt, decision=decision, time=time))
 
     async def _read_pod(self, effect: ReadPod) -> None:
         """Without an answer the core asks again after ``WATCH_SECONDS``."""

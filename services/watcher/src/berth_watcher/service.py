@@ -50,6 +50,7 @@ async def serve_on(
             process,
             role="watcher",
             serve=lambda session, leadership: WatcherRunner(parts, session, leadership).run(),
+            stats=lambda: dict(parts.stats),
             apply_when_missing=True,
         )
         informers.cancel()

@@ -47,6 +47,7 @@ GaugeName = Literal[
     "berth_leadership_number",
     "berth_in_flight_pods",
     "berth_window_pods",
+    "berth_stalled_pods",
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
     "berth_mirror_complete_timestamp_seconds",
@@ -224,8 +225,17 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Seconds that an attempt spent in a stage: queue (until published), rank, commit.",
         buckets=_ATTEMPT,
     ),
-    "berth_in_flight_pods": Metric(kind="gauge", meaning="Pods published and not yet decided."),
-    "berth_window_pods": Metric(kind="gauge", meaning="Pods that may be in flight now."),
+    "berth_in_flight_pods": Metric(
+        kind="gauge", labels=("profile",), meaning="Pods published and not yet decided, by profile."
+    ),
+    "berth_window_pods": Metric(
+        kind="gauge", labels=("profile",), meaning="Pods of a profile that may be in flight now."
+    ),
+    "berth_stalled_pods": Metric(
+        kind="gauge",
+        labels=("profile", "waits_for"),
+        meaning="Pods in flight that have waited for a service (scorer, binder) for more than 10 s, by profile.",
+    ),
     "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
     "berth_mirror_unsettled_keys": Metric(
         kind="gauge", meaning="Keys of the mirror that do not have the API server's newest state yet."
