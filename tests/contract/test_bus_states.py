@@ -73,3 +73,14 @@ async def test_services_are_listed_with_their_identity_and_stats(on):
 
 async def test_a_bus_without_services_lists_none(on):
     assert await (await on.session()).services() == []
+
+
+async def test_a_broadcast_reaches_all_subscribers_and_is_stored_nowhere(on):
+    one, other, sender = [await on.session(name) for name in ("one", "other", "sender")]
+    received: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+    for session in (one, other):
+        await session.subscribe("berth.announce.>", lambda subject, data, _: received.put_nowait((subject, data)))
+    await sender.broadcast("berth.announce.berth-scorer.one", b"here")
+    async with asyncio.timeout(5):
+        assert [await received.get() for _ in range(2)] == [("berth.announce.berth-scorer.one", b"here")] * 2
+    await sender.broadcast("berth.announce.nobody.listens", b"")

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.interface import (
+    NO_METADATA,
     Bus,
     BusLostError,
     BusRefusedError,
@@ -266,6 +267,9 @@ class MemorySession(Session):
     async def subscribe(self, subject: str, listener: Listener) -> None:
         await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, listener)))
 
+    async def broadcast(self, subject: str, data: bytes) -> None:
+        await self._answer(lambda: self._store.tell_listeners(subject, data, {}))
+
     async def apply(self) -> None:
         self._bus_id = await self._answer(self._store.apply)
 
@@ -290,7 +294,10 @@ class MemorySession(Session):
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         await self._answer(lambda: self._store.queue(stream).delete(consumer))
 
-    async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
+    async def register(
+        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+    ) -> None:
+        del metadata  # only `nats micro info` shows it
         one = RegisteredService(service=service, identity=identity, version=version, stats=stats)
         await self._answer(lambda: self.registered.append(one))
 
@@ -380,12 +387,16 @@ class MemoryStore:
         if not is_subject(subject):
             raise BusRefusedError(f"publishing to {subject!r}: not a subject: it is empty or has white space")
         stream = next((one for one in self._streams.values() if one.accepts(subject)), None)
-        for test, listener in self._listeners:
-            if test(subject):
-                asyncio.get_running_loop().call_soon(listener, subject, data, headers)
+        self.tell_listeners(subject, data, headers)
         if stream is None:
             raise MissingError(f"publishing to {subject!r}: no stream has the subject")
         return stream.store(subject, data, headers)
+
+    def tell_listeners(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+        """Pass a message to the plain subscriptions, a turn of the loop later."""
+        for test, listener in self._listeners:
+            if test(subject):
+                asyncio.get_running_loop().call_soon(listener, subject, data, headers)
 
     def apply(self) -> str:
         """Create what is declared; returns ``bus.id``."""

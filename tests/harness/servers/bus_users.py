@@ -7,6 +7,7 @@ with bus_of_users() as server:
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -66,12 +67,12 @@ class Services:
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, user: str) -> None:
-        """Start the service of this user, connected as this user."""
+    def start(self, user: str, config: Path | None = None) -> None:
+        """Start the service of this user, connected as this user; ``config`` in place of the one of all services."""
         command = [
             *(sys.executable, "-m", SERVICES[user]),
             *("--nats", self.server.address),
-            *("--config", str(self._config)),
+            *("--config", str(config or self._config)),
             *(("--kubeconfig", str(self._kubeconfig)) if user in {"watcher", "binder"} else ()),
             *("--leader-elect=false",) * (user in {"watcher", "binder"}),
         ]
@@ -81,6 +82,11 @@ class Services:
             "BERTH_NATS_INBOX_PREFIX": inbox_of(user),
         }
         self._processes[user] = spawn(command, self._folder / f"{user}.log", {**os.environ, **told})
+
+    def log(self, user: str) -> list[str]:
+        """The messages that the service has logged."""
+        lines = (self._folder / f"{user}.log").read_text(errors="replace").splitlines()
+        return [json.loads(line).get("msg", "") for line in lines if line.startswith("{")]
 
     def kill(self, user: str) -> None:
         """End it as `kill -9` does."""

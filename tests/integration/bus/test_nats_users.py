@@ -35,25 +35,25 @@ ONE_MORE_TO_PUBLISH = {
         berth.pending.berth.default.web-0  $KV.control.term.watcher  $KV.cluster.node.a
         $JS.API.STREAM.DELETE.PENDING  $JS.API.STREAM.PURGE.PENDING""",
     "watcher": """
-        berth.ranked.berth.default.web-0  berth.decision.berth.default.web-0
+        berth.announce.berth-binder.one  berth.ranked.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.bandwidth.q.a  $KV.facts.s.a  $KV.control.term.binder
         $JS.API.STREAM.DELETE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
     "scorer": """
-        berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
+        berth.announce.berth-watcher.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.control.term.binder  $KV.control.bus.id
         $JS.ACK.RANKED.binder-1.1.1.1.1.0
         $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.CONSUMER.CREATE.RANKED.binder-2""",
     "binder": """
-        berth.pending.berth.default.web-0  berth.ranked.berth.default.web-0
+        berth.announce.berth-scorer.one  berth.pending.berth.default.web-0  berth.ranked.berth.default.web-0
         $KV.cluster.node.a  $KV.control.term.watcher
         $JS.ACK.PENDING.scorer.1.1.1.1.0
         $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.DELETE.RANKED""",
     "collector": """
-        berth.decision.berth.default.web-0
+        berth.announce.berth-binder.one  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.facts.s.a  $KV.control.bus.id
         $JS.API.CONSUMER.CREATE.DECISIONS.mine  $JS.API.DIRECT.GET.PENDING""",
     "people": """
-        berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
+        berth.announce.berth-scorer.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.control.term.binder
         $JS.ACK.PENDING.scorer.1.1.1.1.0
         $JS.API.CONSUMER.DELETE.PENDING.scorer  $JS.API.STREAM.PURGE.dead""",

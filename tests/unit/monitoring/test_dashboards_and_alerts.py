@@ -31,6 +31,7 @@ ALERTS = {
     "BerthBandwidthStale",
     "BerthDeadLetters",
     "BerthConflictsHigh",
+    "BerthConfigurationMismatch",
     "BerthMirrorStale",
 }
 METRIC = re.compile(r"\b(?:berth|scheduler|rest_client|leader_election|process)_[a-z_]+\b")

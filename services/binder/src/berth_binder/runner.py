@@ -178,6 +178,7 @@ class BinderRunner:
         except DecodeError as error:
             self._start(self._publisher.reject_undecodable(delivery, str(error)))
         else:
+            self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._now())
             event = RankedDelivery(ranked=ranked, attempt=attempt, sequence=delivery.sequence, delivery=delivery)
             self._handle(event)
 

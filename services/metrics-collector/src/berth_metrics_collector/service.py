@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import TemporaryError
@@ -16,6 +15,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
+from berth.process.peers import present
 from berth.process.sessions import sessions
 from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
@@ -25,7 +25,6 @@ from berth_metrics_collector.settings import CollectorSettings
 
 log = get_logger()
 
-VERSION: Final = version("berth-metrics-collector")
 SETTLE_SECONDS: Final = 1.0
 """How long a poll for new nodes waits for further ones: in a new cluster many come at once."""
 CONCURRENT_WRITES: Final = 64
@@ -41,11 +40,9 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
     try:
         async for session in sessions(bus, name="metrics-collector", process=process):
             collector = Collector(session, queries, servers, process, settings)
-            await session.register(
-                "berth-metrics-collector", identity=process.identity, version=VERSION, stats=collector.stats
-            )
             try:
-                await run_until(collector.run(condition), process.stopping, session.lost)
+                async with present(session, process, stats=collector.stats):
+                    await run_until(collector.run(condition), process.stopping, session.lost)
             except* TemporaryError as lost:
                 log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
             condition.waiting("waiting for NATS")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
@@ -22,6 +21,7 @@ from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
+from berth.process.peers import present
 from berth.process.sessions import follow_live, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import Backlog, Outbox, PendingDelivery, TryCounter
@@ -29,8 +29,6 @@ from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 
 log = get_logger()
-
-VERSION: Final = version("berth-scorer")
 
 DECISIONS_READ: Final = timedelta(minutes=1)
 """How far back DECISIONS is read at the start: twice a proposal's lifetime, so that no decided proposal counts."""
@@ -55,9 +53,9 @@ async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
     async for session in sessions(bus, name="scorer", process=process):
         scorer = Scorer(session, ranker, process)
         try:
-            await session.register("berth-scorer", identity=process.identity, version=VERSION, stats=scorer.stats)
-            await run_until(scorer.run(condition), process.stopping, session.lost)
-            await scorer.finish()
+            async with present(session, process, stats=scorer.stats):
+                await run_until(scorer.run(condition), process.stopping, session.lost)
+                await scorer.finish()
         except* TemporaryError as lost:
             log.warning("starting again on another connection", reason=str(lost.exceptions[0]))
         condition.waiting("waiting for NATS")
@@ -70,6 +68,8 @@ class Scorer:
         self._session = session
         self._ranker = ranker
         self._metrics = process.metrics
+        self._peers = process.peers
+        self._now = process.clock.now
         self._tracing = process.tracing
         self._max_unacked = process.settings.numbers.scorer_hold
         self._view = View()
@@ -167,6 +167,7 @@ class Scorer:
             self._add(delivery, pending)
 
     def _add(self, delivery: Delivery, pending: Pending) -> None:
+        self._peers.read("watcher", pending.config, pending.profile, self._now())
         if pending.profile not in self._ranker.profiles:
             delivery.nak(UNKNOWN_DELAY)
             return

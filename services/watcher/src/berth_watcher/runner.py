@@ -224,11 +224,13 @@ class WatcherRunner:
 
     async def _read_decisions(self, reader: StreamReader) -> None:
         metrics, is_new = self._parts.process.metrics, reader.caught_up.is_set()
+        peers = self._parts.process.peers
         async for batch in reader.batches():
             for stored in batch:
                 decision = _decoded(stored)
                 if decision is not None:
                     self._inbox.put(DecisionReceived(decision=decision, sequence=stored.sequence, time=stored.time))
+                    peers.read("binder", decision.config, decision.profile, self._now())
                     if is_new:  # Decisions from before this term were counted by the former leader
                         count_decision(metrics, decision, stored)
             count_received(metrics, len(batch))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from berth.api.errors import BerthError, PermanentError, TemporaryError
 
@@ -22,6 +22,7 @@ MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
 """Called with subject, data and headers."""
 Stats = Callable[[], Mapping[str, object]]
 """The statistics of a service in ``nats micro stats``."""
+NO_METADATA: Final[Mapping[str, str]] = {}
 
 
 class BusLostError(TemporaryError):
@@ -305,6 +306,15 @@ class Session(Protocol):
         """
         ...
 
+    async def broadcast(self, subject: str, data: bytes) -> None:
+        """Send to whoever has subscribed. No stream stores it, and nothing tells whether anybody received it.
+
+        Raises:
+            BusLostError: the connection is lost.
+            TooLargeError: above the limit of the server.
+        """
+        ...
+
     async def apply(self) -> None:
         """Create or update every declared stream, bucket and shared consumer, and ``bus.id`` if it is missing.
 
@@ -337,8 +347,13 @@ class Session(Protocol):
         """Delete a consumer if it exists."""
         ...
 
-    async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
-        """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it."""
+    async def register(
+        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+    ) -> None:
+        """Register with NATS's service protocol, so that ``nats micro ls`` and ``nats micro stats`` show it.
+
+        ``nats micro info`` shows the metadata, beside the identity.
+        """
         ...
 
     async def state(self, stream: str) -> StreamState:

@@ -27,6 +27,7 @@ from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
 from berth.bus.consumer import NO_HEADERS, NatsDeliveries
 from berth.bus.interface import (
+    NO_METADATA,
     Bus,
     BusLostError,
     BusRefusedError,
@@ -143,6 +144,9 @@ class NatsSession(Session):
 
         await self._connection.subscribe(subject, on_message)
 
+    async def broadcast(self, subject: str, data: bytes) -> None:
+        await self._connection.publish(subject, data)
+
     async def apply(self) -> None:
         self._bus_id = await admin.apply(self._connection)
 
@@ -158,8 +162,11 @@ class NatsSession(Session):
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         await admin.delete_consumer(self._connection, stream, consumer)
 
-    async def register(self, service: str, *, identity: str, version: str, stats: Stats) -> None:
-        await _register(self._connection, service, identity=identity, version=version, stats=stats)
+    async def register(
+        self, service: str, *, identity: str, version: str, stats: Stats, metadata: Mapping[str, str] = NO_METADATA
+    ) -> None:
+        about = {**metadata, "identity": identity}
+        await _register(self._connection, service, about, version=version, stats=stats)
 
     async def state(self, stream: str) -> StreamState:
         return await admin.stream_state(self._connection, stream)
@@ -179,7 +186,9 @@ NEXT_ANSWER_SECONDS: Final = 0.2
 _STATS_SUBJECT: Final = "$SRV.STATS"
 
 
-async def _register(connection: Connection, service: str, *, identity: str, version: str, stats: Stats) -> None:
+async def _register(
+    connection: Connection, service: str, metadata: dict[str, str], *, version: str, stats: Stats
+) -> None:
     """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
 
     def for_listing(_: EndpointStats) -> Mapping[str, object]:
@@ -193,10 +202,10 @@ async def _register(connection: Connection, service: str, *, identity: str, vers
         name=service,
         version=version,
         description=f"berth: {service.removeprefix('berth-')}",
-        metadata={"identity": identity},
+        metadata=metadata,
         stats_handler=for_listing,
     )
-    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(identity)}"
+    subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(metadata['identity'])}"
     await registered.add_endpoint(name=ENDPOINT, subject=subject, handler=answer)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import Final
 
 from berth.api.errors import BerthError
@@ -13,6 +12,7 @@ from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.leader.term import Role
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
+from berth.process.peers import present
 from berth.process.sessions import sessions
 
 log = get_logger()
@@ -39,11 +39,12 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     ``stats`` are the service's statistics in NATS's service protocol. ``apply_when_missing``: create missing streams
     and buckets.
     """
-    name = f"berth-{role}"
     async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
         try:
-            await session.register(name, identity=process.identity, version=version(name), stats=stats)
-            async with lead(role=role, session=session, client=client, process=process) as leadership:
+            async with (
+                present(session, process, stats=stats),
+                lead(role=role, session=session, client=client, process=process) as leadership,
+            ):
                 await serve(session, leadership)
         except* NotLeadingError as errors:
             log.info("not leading", cause=_causes(errors))

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from berth.api.config.encode import ConfigurationDigests
 from berth.api.errors import BerthError
 from berth.kube.clock import Clock, SteadyClock
 from berth.process import logging as service_logging
@@ -29,6 +30,7 @@ from berth.process.exits import Exit, exit_for
 from berth.process.health import Health, health_server, write_when_working
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, PrometheusMeter
+from berth.process.peers import Peers
 from berth.process.settings import Settings
 from berth.process.shutdown import Deadline, StopThread, Watchdog, end_with_parent, seconds_left
 from berth.process.tracing import Tracing
@@ -73,6 +75,7 @@ class Process:
     metrics: Meter
     clock: Clock = field(default_factory=SteadyClock)
     tracing: Tracing = field(default_factory=lambda: Tracing(service="untraced"))
+    peers: Peers = field(default_factory=Peers)
 
     @property
     def identity(self) -> str:
@@ -97,8 +100,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return new_event_loop()
 
 
-def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
-    """Run a service until it returns, fails or is stopped; returns the exit code. Call it once, in the main thread."""
+def run(
+    service_main: ServiceMain, settings: Settings, *, name: str, digests: ConfigurationDigests | None = None
+) -> int:
+    """Run a service until it returns, fails or is stopped; returns the exit code. Call it once, in the main thread.
+
+    ``digests`` are those of the service's configuration, which it compares with those of other services.
+    """
     service_logging.configure(settings.log, service=name, identity=settings.identity)
     deadline = Deadline(settings.stop_deadline)
     stop_thread = StopThread(deadline)
@@ -106,17 +114,18 @@ def run(service_main: ServiceMain, settings: Settings, *, name: str) -> int:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return int(runner.run(_live(service_main, settings, name, stop_thread, deadline)))
+        peers = Peers(digests, service=name, identity=settings.identity)
+        return int(runner.run(_live(service_main, settings, name, peers, stop_thread, deadline)))
 
 
-async def _live(
-    service_main: ServiceMain, settings: Settings, name: str, stop_thread: StopThread, deadline: Deadline
+async def _live(  # noqa: PLR0913, PLR0917 - the parts of a process
+    service_main: ServiceMain, settings: Settings, name: str, peers: Peers, stop_thread: StopThread, deadline: Deadline
 ) -> Exit:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     stop_thread.start(loop, stopping.set)
     meter = PrometheusMeter()
     tracing = Tracing.from_environment(os.environ, service=name, identity=settings.identity)
-    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping)
+    process = Process(name=name, settings=settings, metrics=meter, tracing=tracing, stopping=stopping, peers=peers)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, tracing.close)

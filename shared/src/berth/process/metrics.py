@@ -58,6 +58,7 @@ GaugeName = Literal[
     "berth_bandwidth_nodes",
     "berth_bandwidth_age_seconds",
     "berth_bandwidth_maximum_age_seconds",
+    "berth_configuration_mismatch",
 ]
 
 
@@ -287,6 +288,11 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_bandwidth_maximum_age_seconds": Metric(
         kind="gauge", labels=("query",), meaning="Age beyond which no profile uses a sample."
+    ),
+    "berth_configuration_mismatch": Metric(
+        kind="gauge",
+        labels=("service", "profile"),
+        meaning="Processes of another service whose configuration differs in a profile; outside of profiles: empty.",
     ),
     "berth_main_loop_lag_seconds": Metric(
         kind="histogram", meaning="Delay of a timer of the main loop.", buckets=_ATTEMPT

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
 from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError, deprecation_warning
 from berth.plugins.v1_18.providers import GateError
@@ -39,7 +40,7 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
     if settings.parent_pid is None:  # otherwise the parent has printed it already
         for sentence in old_ways(settings, configuration):
             sys.stderr.write(f"berth-{name}: {sentence}\n")
-    return run(lambda process: serve(process, configuration), settings, name=name)
+    return run(lambda process: serve(process, configuration), settings, name=name, digests=digests(configuration))
 
 
 def old_ways(settings: Settings, configuration: KubeSchedulerConfiguration) -> list[str]:

@@ -6,7 +6,9 @@ everything (``"*"``) and enables what it runs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +43,35 @@ def as_document(configuration: KubeSchedulerConfiguration) -> dict[str, Any]:
         "podMaxBackoffSeconds": int(configuration.pod_max_backoff.total_seconds()),
         "profiles": [_profile(profile) for profile in configuration.profiles],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationDigests:
+    """Digests of a configuration and of its parts, by which services find out in which part two of them differ."""
+
+    config: str = ""
+    """The digest in every message: of the file as it is written."""
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    """By scheduler name, of the plugins and arguments with every default filled in."""
+    settings: str = ""
+    """Of the settings outside the profiles. ``clientConnection`` is left out: it may differ from machine to machine."""
+
+
+def digests(configuration: KubeSchedulerConfiguration) -> ConfigurationDigests:
+    """Configurations that mean the same have equal digests of their parts, however their files are written."""
+    document = as_document(configuration)
+    settings = {name: document[name] for name in ("leaderElection", "podInitialBackoffSeconds", "podMaxBackoffSeconds")}
+    return ConfigurationDigests(
+        config=configuration.digest,
+        profiles={
+            profile["schedulerName"]: _digest((configuration.release, profile)) for profile in document["profiles"]
+        },
+        settings=_digest(settings),
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:12]
 
 
 def go_duration(duration: timedelta) -> str:

@@ -1,0 +1,280 @@
+"""Other services and their configurations: what differs, in words, once, and until it is over."""
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from berth.api.config.encode import ConfigurationDigests
+from berth.api.errors import DecodeError
+from berth.api.messages import decode_versioned, encode
+from berth.process.health import Health
+from berth.process.lifecycle import Process
+from berth.process.peers import (
+    EVERY_SECONDS,
+    FORGOTTEN_SECONDS,
+    GONE_SECONDS,
+    GRACE_SECONDS,
+    MAX_PEERS,
+    MESSAGE_SECONDS,
+    Announcement,
+    PeerReporter,
+    Peers,
+    present,
+)
+from berth.process.settings import Settings
+from harness.fakes.memory_bus import MemoryBus
+from harness.fakes.recording_meter import RecordingMeter
+from harness.fakes.ticking_clock import TickingClock
+
+OWN = ConfigurationDigests(config="c1", profiles={"berth": "b1", "late": "l1"}, settings="s1")
+
+
+def peers():
+    return Peers(OWN, service="watcher", identity="w")
+
+
+def scorer(identity="s", *, config="c2", profiles=None, settings="s1", leaving=False):
+    return Announcement(
+        service="scorer",
+        identity=identity,
+        config=config,
+        profiles={"berth": "b1", "late": "l1"} if profiles is None else profiles,
+        settings=settings,
+        leaving=leaving,
+    )
+
+
+def sentences(known, now=0.0):
+    return [known.sentence(difference, who) for difference, who in known.differences(now).items()]
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        pytest.param(scorer(config="c1", profiles={}), [], id="the same file"),
+        pytest.param(scorer(), [], id="a file that is written otherwise and means the same"),
+        pytest.param(scorer(config="", profiles={}), [], id="no digest"),
+        pytest.param(
+            scorer(profiles={"berth": "b2", "late": "l1"}),
+            ["profile 'berth' has other plugins or arguments in scorer 's' than in this watcher"],
+            id="other arguments",
+        ),
+        pytest.param(
+            scorer(profiles={"berth": "b1"}),
+            ["profile 'late' of this watcher is not in the configuration of scorer 's'"],
+            id="a profile missing there",
+        ),
+        pytest.param(
+            scorer(profiles={"berth": "b1", "late": "l1", "new": "n1"}),
+            ["profile 'new' of scorer 's' is not in the configuration of this watcher"],
+            id="a profile missing here",
+        ),
+        pytest.param(
+            scorer(settings="s2"),
+            ["settings outside the profiles differ between scorer 's' and this watcher"],
+            id="other settings",
+        ),
+    ],
+)
+def test_a_difference_is_named_by_profile(other, expected):
+    known = peers()
+    known.hear(other, 0.0)
+    assert sentences(known) == expected
+
+
+def test_one_sentence_names_all_processes_with_the_same_difference_the_first_three_by_name():
+    known = peers()
+    for number in range(5):
+        known.hear(scorer(f"s{number}", profiles={"berth": "b1"}), 0.0)
+    assert sentences(known) == [
+        "profile 'late' of this watcher is not in the configuration of 5 scorers ('s0', 's1', 's2' and 2 more)"
+    ]
+
+
+def test_a_digest_in_messages_counts_only_if_its_writer_does_not_announce_itself():
+    known = peers()
+    known.read("binder", "c9", "berth", 0.0)
+    assert sentences(known, GRACE_SECONDS - 1) == []
+    (sentence,) = sentences(known, GRACE_SECONDS)
+    assert sentence.startswith("messages for profile 'berth' come from a binder with another configuration than that")
+    known.pass_time(MESSAGE_SECONDS)
+    assert sentences(known, MESSAGE_SECONDS) == []
+
+
+def test_messages_of_a_process_that_has_left_are_no_difference():
+    known = peers()
+    known.hear(scorer(profiles={}), 0.0)
+    known.hear(scorer(profiles={}, leaving=True), 1.0)
+    known.read("scorer", "c2", "berth", 1.0)
+    known.read("scorer", "c2", "berth", 2 * GRACE_SECONDS)
+    assert sentences(known, 2 * GRACE_SECONDS) == []
+
+
+def test_a_process_without_a_digest_compares_nothing():
+    known = Peers(service="watcher", identity="w")
+    known.hear(scorer(), 0.0)
+    known.read("binder", "c9", "berth", 0.0)
+    assert known.differences(100.0) == {}
+
+
+def pass_time(known, begin, end):
+    """Call as the reporter does; returns the processes that have gone."""
+    gone, now = [], begin
+    while now <= end:
+        gone += known.pass_time(now)
+        now += EVERY_SECONDS
+    return [one.identity for one in gone]
+
+
+def test_a_silent_process_has_gone_once_and_is_listed_for_ten_minutes():
+    known = peers()
+    known.hear(scorer(profiles={}), 0.0)
+    assert pass_time(known, 0.0, GONE_SECONDS + 60) == ["s"]
+    assert [(one.identity, seconds) for one, seconds in known.gone(70.0)] == [("s", 70.0)]
+    assert known.differences(70.0) == {}
+    pass_time(known, 80.0, FORGOTTEN_SECONDS)
+    assert known.gone(FORGOTTEN_SECONDS) == []
+
+
+def test_a_process_that_stops_is_not_missed():
+    known = peers()
+    known.hear(scorer(), 0.0)
+    known.hear(scorer(leaving=True), 1.0)
+    assert pass_time(known, 0.0, 100.0) == []
+
+
+def test_nobody_has_gone_while_this_process_did_not_listen():
+    known = peers()
+    known.pass_time(0.0)
+    known.hear(scorer(), 1.0)
+    assert known.pass_time(300.0) == []
+    assert pass_time(known, 305.0, 330.0) == ["s"]
+
+
+def test_no_more_processes_are_remembered_than_the_limit():
+    known = peers()
+    for number in range(MAX_PEERS + 100):
+        known.hear(scorer(f"s{number}", profiles={}), 0.0)
+    ((_, who), *_) = known.differences(0.0).items()
+    assert len(who) == MAX_PEERS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"identity": "i" * 257}, id="a long name"),
+        pytest.param({"identity": "i", "profiles": {str(number): "d" for number in range(257)}}, id="many profiles"),
+        pytest.param({"identity": "i", "profiles": {"p" * 257: "d"}}, id="a long profile"),
+    ],
+)
+def test_an_announcement_beyond_the_limits_is_refused(fields):
+    with pytest.raises(DecodeError):
+        decode_versioned(msgspec.json.encode({"schema": 1, "service": "scorer", **fields}), Announcement, "it")
+
+
+# Showing
+
+
+def reporter():
+    known, health, meter = peers(), Health(), RecordingMeter()
+    return known, health, meter, PeerReporter(known, health, meter)
+
+
+def test_a_difference_is_logged_once_shown_in_readyz_and_counted_until_it_is_over():
+    known, health, meter, reporting = reporter()
+    with capture_logs() as logs:
+        for number in range(3):
+            known.hear(scorer("s1", profiles={"berth": "b1"}), 5.0 * number)
+            known.hear(scorer("s2", profiles={"berth": "b1"}), 5.0 * number)
+            reporting.review(5.0 * number)
+        text = "profile 'late' of this watcher is not in the configuration of 2 scorers ('s1', 's2')"
+        assert [(line["event"], line["log_level"]) for line in logs] == [(text, "warning")]
+        assert meter.value("berth_configuration_mismatch", service="scorer", profile="late") == 2
+        assert f"[+]configuration differs: {text}" in health.verbose()
+        assert health.is_ready, "a warning, never a stop"
+        known.hear(scorer("s1"), 15.0)
+        known.hear(scorer("s2", leaving=True), 15.0)
+        reporting.review(15.0)
+    assert [line["event"] for line in logs[1:]] == [f"no longer: {text}"]
+    assert meter.value("berth_configuration_mismatch", service="scorer", profile="late") == 0
+    assert ("berth_configuration_mismatch", "scorer", "late") in meter.values, "0, since a scorer is there"
+    assert "[+]configuration the same as everywhere" in health.verbose()
+
+
+def test_a_service_that_has_gone_is_logged_once():
+    known, _, _, reporting = reporter()
+    known.hear(scorer(), 0.0)
+    with capture_logs() as logs:
+        for now in range(0, 60, 5):
+            reporting.review(float(now))
+    assert [line["event"] for line in logs] == ["scorer 's' has not been heard of for 16 s, and did not stop"]
+
+
+# On a bus
+
+
+def process(name, profiles, clock):
+    digests = ConfigurationDigests(config=str(sorted(profiles.items())), profiles=profiles, settings="s")
+    return Process(
+        name=name,
+        metrics=RecordingMeter(),
+        settings=Settings(identity=f"{name}-1"),
+        clock=clock,
+        peers=Peers(digests, service=name, identity=f"{name}-1"),
+    )
+
+
+@pytest.fixture
+async def bus():
+    made = MemoryBus()
+    made.apply()
+    return made
+
+
+async def test_two_services_on_one_bus_find_out_what_differs_and_that_it_is_over(bus):
+    clock = TickingClock()
+    watcher, ranker = process("watcher", {"a": "1", "b": "1"}, clock), process("scorer", {"a": "2"}, clock)
+    session = await bus.connect(name="watcher")
+    async with present(session, watcher, stats=lambda: {"queued": 3}):
+        other = await bus.connect(name="scorer")
+        async with present(other, ranker):
+            await clock.run(2 * EVERY_SECONDS)
+            (theirs, ours) = await session.services()
+            assert ours.stats["queued"] == 3
+            assert ours.stats["profiles"] == {"a": "1", "b": "1"}
+            assert ours.stats["differences"] == [
+                "profile 'a' has other plugins or arguments in scorer 'scorer-1' than in this watcher",
+                "profile 'b' of this watcher is not in the configuration of scorer 'scorer-1'",
+            ]
+            assert len(theirs.stats["differences"]) == 2
+            ranker.stopping.set()
+        await other.close()
+        await clock.run(2 * EVERY_SECONDS)
+        (ours,) = await session.services()
+        assert (ours.stats["differences"], ours.stats["gone"]) == ([], [])
+
+
+async def test_a_killed_service_is_listed_as_gone(bus):
+    clock = TickingClock()
+    watcher, ranker = process("watcher", {"a": "1"}, clock), process("scorer", {"a": "1"}, clock)
+    session = await bus.connect(name="watcher")
+    async with present(session, watcher):
+        killed = await bus.connect(name="scorer")
+        async with present(killed, ranker):
+            await clock.run(EVERY_SECONDS)
+            bus.cut(killed)
+        await clock.run(GONE_SECONDS + EVERY_SECONDS)
+        (ours,) = await session.services()
+        assert [one["identity"] for one in ours.stats["gone"]] == ["scorer-1"]
+
+
+async def test_an_announcement_for_another_process_is_ignored(bus):
+    clock = TickingClock()
+    watcher = process("watcher", {"a": "1"}, clock)
+    session = await bus.connect(name="watcher")
+    async with present(session, watcher):
+        forged = Announcement(service="binder", identity="b", config="x", profiles={})
+        await session.broadcast("berth.announce.berth-scorer.b", encode(forged))
+        await session.broadcast(forged.subject, b"{")
+        await clock.run(EVERY_SECONDS)
+        assert watcher.peers.differences(clock.now()) == {}
