@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from berth.bus.connection import message_size
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
@@ -80,6 +81,17 @@ async def test_a_message_above_the_limit_is_refused(on):
     session = await on.session()
     with pytest.raises(TooLargeError):
         await session.publish(pending("web-0"), bytes(TEST_TOPOLOGY.message_bytes + 1))
+
+
+@pytest.mark.parametrize("over", [1, 30])
+async def test_headers_count_for_the_limit_and_a_refusal_costs_no_session(over: int, on):
+    session = await on.session()
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    room = session.max_message_bytes - message_size(b"", {**headers, "Nats-Msg-Id": "u.1.1"})
+    with pytest.raises(TooLargeError, match=str(session.max_message_bytes)):
+        await session.publish(pending("web-0"), bytes(room + over), message_id="u.1.1", headers=headers)
+    await session.publish(pending("web-0"), bytes(room), message_id="u.1.1", headers=headers)
+    assert not session.lost.is_set()
 
 
 async def test_messages_arrive_in_stream_order(on):

@@ -147,6 +147,10 @@ class MemorySession(Session):
     def lost(self) -> asyncio.Event:
         return self._lost
 
+    @property
+    def max_message_bytes(self) -> int:
+        return self._store.settings.message_bytes
+
     async def close(self) -> None:
         await asyncio.sleep(0)
         self.lose("closed")

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from berth.api.errors import BerthError
+from berth.bus.connection import message_size
 from berth.bus.interface import (
     PubAck,
     StoredMessage,
@@ -97,8 +98,8 @@ class MemoryStream:
 
     def _refusal(self, subject: str, data: bytes, headers: Mapping[str, str]) -> BerthError | None:
         limit = self._settings.message_bytes
-        if len(data) > limit:
-            return TooLargeError(f"publishing {len(data)} bytes to {subject!r}: {self.name} takes {limit} at most")
+        if (size := message_size(data, headers)) > limit:
+            return TooLargeError(f"publishing {size} bytes to {subject!r}: {self.name} takes {limit} at most")
         last_sequence = max(self._by_subject.get(subject, {0: None}))
         expected = headers.get(EXPECTED_SEQUENCE)
         if expected is not None and int(expected) != last_sequence:

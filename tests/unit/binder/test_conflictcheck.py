@@ -3,6 +3,7 @@
 import pytest
 
 from berth.api.messages import Candidate, Outcome, Ranked, Reason
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Attempt
 from berth.framework.profile import Profile, WeightedScore
@@ -77,6 +78,17 @@ def test_condition_or_nomination_is_no_change(bench):
     fence = PodCondition(type="berth/fence", status="True", message="7")
     bench.show(make_pod("web", version=12, status={"conditions": [fence], "nominated_node_name": "n3"}))
     assert posts(bench.take(ranked(pod, "n1"))) == [("web", "n1", "12")]
+
+
+def test_error_about_a_pod_that_no_message_has_room_for_is_an_error_and_no_conflict(bench):
+    pod = bench.show(labelled(make_pod("web"), 12))
+    name_only = Pod(
+        metadata=ObjectMeta(name="web", namespace=pod.metadata.namespace, uid=pod.uid, resource_version="12")
+    )
+    bench.take(ranked(name_only, error="the pod takes 9 bytes as a message"))
+    assert [(each.outcome, each.message) for each in bench.decisions] == [
+        (Outcome.ERROR, "the pod takes 9 bytes as a message")
+    ]
 
 
 def test_scorers_error_is_an_error_with_its_message(bench):

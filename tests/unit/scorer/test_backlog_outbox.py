@@ -37,6 +37,8 @@ class FakeDelivery:
 class FakeSession:
     """A session that stores when the test allows it, or raises."""
 
+    max_message_bytes = 1024 * 1024
+
     def __init__(self, error=None):
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error
 

@@ -208,6 +208,27 @@ async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(
     assert "decoding a message" in letter.reason
 
 
+async def test_a_pod_that_no_message_has_room_for_is_passed_on_as_an_error(bus, session):
+    async with scorer(bus):
+        await publish_pending(session, msgspec.structs.replace(pending("huge"), error="the pod takes 9 bytes"))
+        [message] = await ranked(session)
+    assert (message.error, message.candidates) == ("the pod takes 9 bytes", [])
+
+
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+async def test_a_name_that_is_longer_than_a_subject_may_be_becomes_a_dead_letter(bus, session, field):
+    async with scorer(bus):
+        web = pending("web")
+        metadata = msgspec.structs.replace(web.pod.metadata, **{field: "x" * 5_000})
+        long = msgspec.structs.replace(
+            web, attempt=f"{metadata.uid}.1.1", pod=msgspec.structs.replace(web.pod, metadata=metadata)
+        )
+        await session.publish("berth.pending.berth.default.web", encode(long))
+        await until(lambda: stored_in(session, "dead", ">"))
+        (letter,) = await stored_in(session, "dead", ">")
+    assert "want names of 253 characters at most, got 5000" in decode(letter.data, DeadLetter).reason
+
+
 @pytest.mark.parametrize("attempt", ["junk", "other.1.1"])
 async def test_an_invalid_attempt_becomes_a_dead_letter_unranked(bus, session, attempt):
     await write_node(session, node("a"))

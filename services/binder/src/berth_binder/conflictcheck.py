@@ -82,6 +82,8 @@ class ConflictCheck:
             return bound(assumed.node)
         if pod.spec.node_name or is_gone_while_unbound(pod):
             return GONE  # also when the message itself has a node: then the watcher reads the pod again
+        if ranked.error:
+            return pod  # the message may have only the pod's name
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement:

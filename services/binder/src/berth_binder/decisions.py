@@ -10,7 +10,7 @@ import msgspec
 
 from berth.api.errors import TemporaryError
 from berth.api.messages import DeadLetter, Decision, Outcome
-from berth.bus.interface import BusLostError, Delivery, MissingError, Session, TooLargeError
+from berth.bus.interface import BusLostError, Delivery, MissingError, Session
 from berth.bus.stages import publish_dead_letter, publish_decision
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, result_of
@@ -59,10 +59,7 @@ class DecisionPublisher:
 
     async def _publish(self, decision: Decision, delivery: Delivery) -> None:
         timed = msgspec.structs.replace(decision, ranked_at=delivery.time)
-        try:
-            await publish_decision(self._session, timed, headers=delivery.headers)
-        except TooLargeError:
-            await publish_decision(self._session, _shortened(timed), headers=delivery.headers)
+        await publish_decision(self._session, timed, headers=delivery.headers)
 
 
 async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
@@ -76,11 +73,6 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
-
-
-def _shortened(decision: Decision) -> Decision:
-    """The Decision without its explanation, so that it can be published when the explanation is too long."""
-    return msgspec.structs.replace(decision, candidates=[], rejections=[], message=decision.message[:1024])
 
 
 def count_decision(metrics: Meter, decision: Decision) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.errors import TemporaryError
+from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.api.subjects import key
 from berth.bus.interface import Delivery, Session, WrongLastSequenceError
@@ -173,6 +173,8 @@ class Outbox:
         except TemporaryError:
             item.delivery.nak(RETRY_DELAY)
             raise
+        except PermanentError as error:
+            await self.reject(item.delivery, str(error))
         else:
             item.delivery.ack()
             self._metrics.count("berth_messages_published_total", stream=RANKED)

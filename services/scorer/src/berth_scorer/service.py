@@ -220,6 +220,8 @@ class Scorer:
 
     def _rank(self, item: PendingDelivery) -> Ranked:
         """After ``TRIES`` exceptions in a row the answer is an error, with a dead letter."""
+        if item.pending.error:
+            return self._ranker.give_up(item.pending, item.pending.error)
         reason = ""
         for _ in range(TRIES):
             timing, began = Timing(time.perf_counter), time.perf_counter()

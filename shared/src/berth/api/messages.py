@@ -141,12 +141,17 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pending(Message, frozen=True, kw_only=True):
-    """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first."""
+    """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first.
+
+    ``error``: the pod cannot be ranked, for this reason, and ``pod`` has only its name. The reason goes on in RANKED to
+    the binder, which tells the pod's owner.
+    """
 
     attempt: str
     profile: str
     pod: Pod
     after: Positions = Positions()
+    error: str = ""
 
 
 class AttemptReport(Message, frozen=True, kw_only=True):
@@ -259,15 +264,24 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
     return value
 
 
+NAME_CHARACTERS: Final = 253
+"""Of the names of an object and a namespace, and of a uid: what Kubernetes allows. They become tokens of subjects, and
+NATS closes the connection of a client that sends a longer subject than 4 KiB."""
+
+
 def attempt_of(message: Pending | Ranked) -> Attempt:
     """The attempt of a message.
 
     Raises:
-        DecodeError: it is not written as one, or it is one of another pod than the message's.
+        DecodeError: it is not written as one, or it is one of another pod than the message's, or a name is too long.
     """
-    attempt, uid = Attempt.parse(message.attempt), message.pod.uid
+    metadata = message.pod.metadata
+    attempt, uid = Attempt.parse(message.attempt), metadata.uid
     if not attempt.uid or attempt.uid != uid:
-        raise DecodeError(f"decoding a message: want an attempt of pod {uid!r}, got {message.attempt!r}")
+        raise DecodeError(f"decoding a message: want an attempt of pod {uid!r:.80}, got {message.attempt!r:.80}")
+    longest = max(len(name) for name in (uid, metadata.name, metadata.namespace, message.profile))
+    if longest > NAME_CHARACTERS:
+        raise DecodeError(f"decoding a message: want names of {NAME_CHARACTERS} characters at most, got {longest}")
     return attempt
 
 

@@ -40,6 +40,9 @@ CLOSE_SECONDS: Final = 0.4
 WRITE_ERRORS: Final = (nats.errors.Error, OSError, RuntimeError)
 """What a write to a lost connection raises; uvloop raises a RuntimeError when it has closed the socket already."""
 
+_HEADER_BLOCK_BYTES: Final = len("NATS/1.0\r\n\r\n")
+_HEADER_LINE_BYTES: Final = len(": \r\n")
+
 _FORBIDDEN: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
 
 
@@ -66,6 +69,14 @@ class Connection:
     def client(self) -> Client:
         """nats-py's client, for its service protocol."""
         return self._client
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The most that a message may take with its headers: of the server, and as the streams are declared.
+
+        The server closes the connection of a client that sends more.
+        """
+        return min(self._client.max_payload, self.settings.topology.message_bytes)
 
     async def open(self) -> None:
         """Connect, and start the background tasks.
@@ -134,7 +145,7 @@ class Connection:
             BusLostError: the connection is lost; unknown whether the request arrived.
             UnansweredError: no reply came in ``answer_timeout``; unknown whether the request arrived.
             MissingError: nobody listens on the subject.
-            TooLargeError: above the server's limit.
+            TooLargeError: above ``max_message_bytes``.
         """
         pending = self._requests.add(subject)
         try:
@@ -152,13 +163,11 @@ class Connection:
         """Send without waiting for a reply. Raises as :meth:`request`."""
         if self.lost.is_set():
             raise self.lost_error()
+        if (size := message_size(data, headers)) > self.max_message_bytes:
+            raise TooLargeError(f"publishing {size} bytes to {subject!r}: NATS takes {self.max_message_bytes} at most")
         try:
             # A copy, since nats-py may write into what it is given.
             await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
-        except nats.errors.MaxPayloadError as exc:
-            raise TooLargeError(
-                f"publishing {len(data)} bytes to {subject!r}: the server takes {self._client.max_payload} at most"
-            ) from exc
         except (nats.errors.BadSubjectError, nats.errors.BadHeaderError) as exc:
             raise BusRefusedError(f"publishing to {subject!r}: {exc}") from exc
         except WRITE_ERRORS as exc:
@@ -339,6 +348,14 @@ class PendingRequest:
     def fail(self, error: BerthError) -> None:
         if not self.reply.done():
             self.reply.set_exception(error)
+
+
+def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
+    """The bytes of a message that count for the server's limit: the payload, and the headers as they are sent."""
+    if not headers:
+        return len(data)
+    lines = (len(name.encode()) + len(text.encode()) + _HEADER_LINE_BYTES for name, text in headers.items())
+    return len(data) + _HEADER_BLOCK_BYTES + sum(lines)
 
 
 class PendingRequests:

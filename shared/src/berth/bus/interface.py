@@ -219,6 +219,11 @@ class Session(Protocol):
         """Set once the connection is lost for any reason, ``close`` included."""
         ...
 
+    @property
+    def max_message_bytes(self) -> int:
+        """The most that a message may take, its headers included: of the server, and as the streams are declared."""
+        ...
+
     async def close(self) -> None:
         """Flush what was sent, and disconnect. Never raises and takes at most a second."""
         ...
@@ -236,7 +241,7 @@ class Session(Protocol):
         Raises:
             BusLostError, UnansweredError: unknown whether it arrived. With a message id a repeat is harmless.
             MissingError: no stream has the subject.
-            TooLargeError: above the limit of the stream or the server.
+            TooLargeError: above ``max_message_bytes``. Nothing was sent.
             BusRefusedError: this client may not publish there.
             TemporaryError: the server is out of space or not ready.
         """

@@ -89,6 +89,10 @@ class NatsSession(Session):
     def lost(self) -> asyncio.Event:
         return self._connection.lost
 
+    @property
+    def max_message_bytes(self) -> int:
+        return self._connection.max_message_bytes
+
     async def close(self) -> None:
         await self._connection.close()
 

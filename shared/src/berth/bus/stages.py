@@ -1,53 +1,79 @@
 """Publishes the messages of the stages: PENDING, RANKED, Decisions and dead letters.
 
-Each goes to its pod's subject with the message id that makes a repeat harmless (docs/protocol.md, 1).
+Each goes to its pod's subject with the message id that makes a repeat harmless (docs/protocol.md, 1). One that is
+larger than NATS takes is cut here: first explanations, then candidates, then all but the pod's name and the reason.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Final
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.messages import DeadLetter, Decision, Pending, Ranked, encode
+from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSpec
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
-from berth.bus.interface import PubAck, Session
+from berth.bus.connection import message_size
+from berth.bus.interface import PubAck, Session, TooLargeError
+from berth.bus.jetstream import MESSAGE_ID
 from berth.bus.topology import DEAD
 
 OUTCOME: Final = "Berth-Outcome"
 TRACE: Final = ("traceparent", "tracestate")
 """W3C trace context: the only headers of the received message that are passed on."""
+TRACE_CHARACTERS: Final = 512
+"""W3C's limit for a tracestate; a traceparent has 55."""
 PAYLOAD_CHARACTERS: Final = 64 * 1024
 """How much of a payload a dead letter keeps: enough to read, far below the limit of a message."""
+REASON_CHARACTERS: Final = 1024
+"""How much is kept of a text that explains a message which is too large."""
+SHARE_OF_PENDING: Final = 15 / 16
+"""How much of a message's limit a PENDING may take: the rest is for what the scorer adds to the same pod in RANKED."""
+FEWER_CANDIDATES: Final = (8, 1)
+"""How many nodes a RANKED that is too large names, one try after the other."""
+
+log = logging.getLogger(__name__)
 
 Headers = Mapping[str, str]
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=AttemptReport)
 
 
 async def publish_pending(session: Session, message: Pending, *, headers: Headers | None = None) -> PubAck:
-    """Publish to PENDING. The same attempt is stored once. Raises as :meth:`Session.publish`."""
-    subject = _pod_subject("pending", message)
-    return await session.publish(subject, encode(message), message_id=message.attempt, headers=_trace(headers))
+    """Publish to PENDING. The same attempt is stored once. Raises as :meth:`Session.publish`.
+
+    Of a pod that is too large only the name is published, with the reason: scorer and binder pass it on as an error.
+    """
+    pod, all_headers = message.pod, _named(headers, message.attempt)
+    limit = int(session.max_message_bytes * SHARE_OF_PENDING)
+    data = encode(message)
+    if (size := message_size(data, all_headers)) > limit:
+        reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: make it smaller"
+        log.warning("pod %s is not scheduled: %s", pod.key, reason)
+        data = encode(msgspec.structs.replace(message, pod=_name_of(pod), error=reason))
+    return await _publish(session, _pod_subject("pending", message), data, all_headers)
 
 
 async def publish_ranked(session: Session, message: Ranked, *, headers: Headers | None = None) -> PubAck:
     """Publish to RANKED. A second ranking of the attempt is a duplicate. Raises as :meth:`Session.publish`."""
-    subject = _pod_subject("ranked", message)
-    return await session.publish(subject, encode(message), message_id=message.attempt, headers=_trace(headers))
+    all_headers = _named(headers, message.attempt)
+    data = _fitting(session, message, _smaller_rankings, all_headers)
+    return await _publish(session, _pod_subject("ranked", message), data, all_headers)
 
 
 async def publish_decision(session: Session, message: Decision, *, headers: Headers | None = None) -> PubAck:
     """Publish to DECISIONS, with the outcome in a header too. Raises as :meth:`Session.publish`."""
     subject = PodSubject(stage="decision", profile=message.profile, namespace=message.namespace, pod=message.pod)
     attempt, epoch = Attempt.parse(message.attempt), Epoch(message.epoch)
-    return await session.publish(
-        str(subject),
-        encode(message),
-        message_id=decision_id(attempt, epoch, message.outcome, message.repeat),
-        headers={**_trace(headers), OUTCOME: message.outcome.value},
-    )
+    message_id = decision_id(attempt, epoch, message.outcome, message.repeat)
+    all_headers = {**_named(headers, message_id), OUTCOME: message.outcome.value}
+    data = _fitting(session, message, _smaller_decisions, all_headers)
+    return await _publish(session, str(subject), data, all_headers)
 
 
 async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: Headers | None = None) -> None:
@@ -56,9 +82,11 @@ async def publish_dead_letter(session: Session, letter: DeadLetter, *, headers: 
     A dead letter about a pod's message goes to that pod's subject (``berth.dead.<profile>.<namespace>.<pod>``), so that
     a subscription to the pod receives it; any other goes to ``berth.dead.<service>``.
     """
-    data = encode(msgspec.structs.replace(letter, payload=letter.payload[:PAYLOAD_CHARACTERS]))
-    message_id = hashlib.blake2b(data, digest_size=16).hexdigest()
-    await session.publish(dead_subject(letter), data, message_id=message_id, headers=_trace(headers))
+    all_headers = _trace(headers)
+    all_headers[MESSAGE_ID] = "0" * 32
+    data = _fitting(session, _quoted(letter, PAYLOAD_CHARACTERS), _shorter_letters, all_headers)
+    all_headers[MESSAGE_ID] = hashlib.blake2b(data, digest_size=16).hexdigest()
+    await _publish(session, dead_subject(letter), data, all_headers)
 
 
 def dead_subject(letter: DeadLetter) -> str:
@@ -75,5 +103,105 @@ def _pod_subject(stage: str, message: Pending | Ranked) -> str:
     return str(PodSubject(stage=stage, profile=message.profile, namespace=metadata.namespace, pod=metadata.name))
 
 
+async def _publish(session: Session, subject: str, data: bytes, headers: Headers) -> PubAck:
+    others = {name: text for name, text in headers.items() if name != MESSAGE_ID}
+    return await session.publish(subject, data, message_id=headers[MESSAGE_ID], headers=others)
+
+
+def _named(headers: Headers | None, message_id: str) -> dict[str, str]:
+    return {**_trace(headers), MESSAGE_ID: message_id}
+
+
 def _trace(headers: Headers | None) -> dict[str, str]:
-    return {name: headers[name] for name in TRACE if name in headers} if headers else {}
+    """The trace context of the received message, unless it cannot be one: anybody may have written it."""
+    found = {name: headers[name] for name in TRACE if name in headers} if headers else {}
+    return {name: text for name, text in found.items() if text.isascii() and len(text) <= TRACE_CHARACTERS}
+
+
+# --- messages that are too large
+
+
+def _fitting(session: Session, message: M, smaller: Callable[[M], Iterable[M]], headers: Headers) -> bytes:
+    """The message as bytes, or the first of its smaller forms that fits.
+
+    Raises:
+        TooLargeError: none does.
+    """
+    data, limit = encode(message), session.max_message_bytes
+    size = message_size(data, headers)
+    if size <= limit:
+        return data
+    for form in smaller(message):
+        data = encode(form)
+        if message_size(data, headers) <= limit:
+            what = type(message).__name__
+            log.warning("%s of %s is cut from %d to %d bytes, to fit", what, headers[MESSAGE_ID], size, len(data))
+            return data
+    raise TooLargeError(f"publishing {size} bytes: NATS takes {limit} at most, and it cannot be cut any more")
+
+
+def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
+    """At last an error in place of the ranking, without the pod: only its name is needed for that."""
+    yield from _smaller_reports(message)
+    reason = message.error or "the ranking does not fit into a message beside the pod"
+    yield Ranked(
+        config=message.config,
+        attempt=message.attempt,
+        profile=message.profile,
+        pod=_name_of(message.pod),
+        scorer=message.scorer[:REASON_CHARACTERS],
+        asked_at=message.asked_at,
+        error=reason[:REASON_CHARACTERS],
+    )
+
+
+def _smaller_decisions(message: Decision) -> Iterator[Decision]:
+    yield from _smaller_reports(message)
+    yield msgspec.structs.replace(
+        _unexplained(message, 0),
+        rejections=[],
+        blockers=[],
+        preemption=None,
+        resource_versions={},
+        scorer=message.scorer[:REASON_CHARACTERS],
+        reason=message.reason[:REASON_CHARACTERS],
+    )
+
+
+def _smaller_reports(message: R) -> Iterator[R]:
+    """Without the scores of each plugin, then with fewer nodes, at last with the first node only."""
+    yield _unexplained(message, len(message.candidates))
+    for count in FEWER_CANDIDATES:
+        yield _unexplained(message, count)
+
+
+def _unexplained(message: R, count: int) -> R:
+    candidates = [msgspec.structs.replace(each, scores={}, details={}) for each in message.candidates[:count]]
+    rejections = [msgspec.structs.replace(each, examples=[]) for each in message.rejections]
+    text = message.message[:REASON_CHARACTERS]
+    return msgspec.structs.replace(message, candidates=candidates, rejections=rejections, message=text)
+
+
+def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:
+    for length in (PAYLOAD_CHARACTERS // 8, 0):
+        yield _quoted(letter, length)
+    yield msgspec.structs.replace(_quoted(letter, 0), subject=letter.subject[:REASON_CHARACTERS], attempt="")
+
+
+def _quoted(letter: DeadLetter, length: int) -> DeadLetter:
+    """The letter with so much of the message that it is about."""
+    return msgspec.structs.replace(
+        letter, payload=letter.payload[:length], reason=letter.reason[: 4 * REASON_CHARACTERS]
+    )
+
+
+def _name_of(pod: Pod) -> Pod:
+    """What an error about the pod needs of it."""
+    metadata = pod.metadata
+    named = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+    )
+    return Pod(metadata=named, spec=PodSpec(scheduler_name=pod.spec.scheduler_name))

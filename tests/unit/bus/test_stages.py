@@ -1,0 +1,125 @@
+"""Messages that are larger than NATS takes are cut, and what remains says so."""
+
+import msgspec
+import pytest
+
+from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, Rejection, decode
+from berth.api.meta import ObjectMeta
+from berth.api.pod import Pod, PodSpec
+from berth.bus.settings import TopologySettings
+from berth.bus.stages import publish_dead_letter, publish_decision, publish_pending, publish_ranked
+from berth.bus.topology import DEAD, DECISIONS, PENDING, RANKED
+from harness.fakes.memory_bus import MemoryBus, MemorySession
+
+LIMIT = 64 * 1024
+SUBJECT = "berth.{}.berth.default.web"
+
+
+@pytest.fixture
+async def session() -> MemorySession:
+    """A session on a bus that takes 64 KiB."""
+    bus = MemoryBus(TopologySettings(message_bytes=LIMIT))
+    bus.apply()
+    return await bus.connect(name="test")
+
+
+def a_pod(size: int) -> Pod:
+    annotations = {"note": "x" * size} if size else None
+    metadata = ObjectMeta(name="web", namespace="default", uid="u", resource_version="7", annotations=annotations)
+    return Pod(metadata=metadata, spec=PodSpec(scheduler_name="berth"))
+
+
+def candidates(count: int, details: int = 0) -> list[Candidate]:
+    return [
+        Candidate(node=f"node-{i}", total=100 - i, scores={"Fit": 1}, details={"Fit": "x" * details})
+        for i in range(count)
+    ]
+
+
+async def stored(session: MemorySession, stream: str, kind):
+    found = await session.last(
+        stream, SUBJECT.format({"PENDING": "pending", "RANKED": "ranked"}.get(stream, "decision"))
+    )
+    assert found is not None
+    return decode(found.data, kind)
+
+
+@pytest.mark.parametrize("size", [LIMIT * 15 // 16, LIMIT - 100, LIMIT, 30 * LIMIT])
+async def test_a_pod_that_is_too_large_is_published_as_an_error_with_size_and_limit(session, size):
+    await publish_pending(session, Pending(attempt="u.1.1", profile="berth", pod=a_pod(size)))
+    found = await stored(session, PENDING, Pending)
+    assert found.error.startswith("the pod takes ")
+    assert f"NATS takes {LIMIT * 15 // 16} at most" in found.error
+    assert found.pod == a_pod(0)
+    assert found.attempt == "u.1.1"
+
+
+async def test_a_pod_that_fits_has_room_for_its_ranking(session):
+    message = Pending(attempt="u.1.1", profile="berth", pod=a_pod(LIMIT * 15 // 16 - 300))
+    await publish_pending(session, message)
+    assert await stored(session, PENDING, Pending) == message
+    ranked = Ranked(attempt="u.1.1", profile="berth", pod=message.pod, candidates=candidates(32))
+    await publish_ranked(session, ranked)
+    assert await stored(session, RANKED, Ranked) == ranked
+
+
+@pytest.mark.parametrize(
+    ("pod", "count", "details", "left"),
+    [
+        pytest.param(0, 32, 4_000, 32, id="explanations are left out first"),
+        pytest.param(LIMIT - 900, 32, 0, 8, id="then candidates"),
+        pytest.param(LIMIT - 400, 32, 0, 1, id="all but the first"),
+    ],
+)
+async def test_a_ranking_that_is_too_large_loses_explanations_then_candidates(session, pod, count, details, left):
+    ranked = Ranked(attempt="u.1.1", profile="berth", pod=a_pod(pod), candidates=candidates(count, details))
+    await publish_ranked(session, ranked)
+    found = await stored(session, RANKED, Ranked)
+    assert [each.node for each in found.candidates] == [f"node-{i}" for i in range(left)]
+    assert found.pod == ranked.pod
+    assert not found.candidates[0].details
+
+
+async def test_a_ranking_that_fits_in_no_form_is_an_error(session):
+    await publish_ranked(session, Ranked(attempt="u.1.1", profile="berth", pod=a_pod(LIMIT), candidates=candidates(1)))
+    found = await stored(session, RANKED, Ranked)
+    assert found.error == "the ranking does not fit into a message beside the pod"
+    assert (found.candidates, found.pod) == ([], a_pod(0))
+
+
+async def test_an_error_of_any_length_is_published(session):
+    await publish_ranked(session, Ranked(attempt="u.1.1", profile="berth", pod=a_pod(0), error="x" * 10 * LIMIT))
+    assert (await stored(session, RANKED, Ranked)).error == "x" * 1024
+
+
+async def test_a_decision_that_is_too_large_keeps_its_outcome(session):
+    decision = Decision(
+        attempt="u.1.1",
+        epoch=7,
+        outcome=Outcome.UNSCHEDULABLE,
+        profile="berth",
+        namespace="default",
+        pod="web",
+        uid="u",
+        message="0/5 nodes are available",
+        rejections=[Rejection(plugin="P" * 900, reason=f"r{i}", nodes=1, examples=["n"] * 9) for i in range(100)],
+        blockers=["P" * 900],
+    )
+    await publish_decision(session, decision)
+    found = await stored(session, DECISIONS, Decision)
+    assert found == msgspec.structs.replace(decision, rejections=[], blockers=[])
+
+
+async def test_a_dead_letter_of_any_size_is_published(session):
+    letter = DeadLetter(subject="s", reason="\0" * LIMIT, service="scorer", payload="\0" * 10 * LIMIT)
+    await publish_dead_letter(session, letter)
+    found = await session.last(DEAD, "berth.dead.scorer")
+    assert decode(found.data, DeadLetter).subject == "s"
+
+
+@pytest.mark.parametrize("trace", ["x" * 5_000, "00-é", "\udcff"])
+async def test_a_strangers_header_that_is_no_trace_context_is_not_passed_on(session, trace):
+    message = Pending(attempt="u.1.1", profile="berth", pod=a_pod(0))
+    await publish_pending(session, message, headers={"traceparent": trace, "tracestate": "a=b"})
+    found = await session.last(PENDING, SUBJECT.format("pending"))
+    assert dict(found.headers) == {"Nats-Msg-Id": "u.1.1", "tracestate": "a=b"}
