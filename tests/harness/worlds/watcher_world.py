@@ -25,6 +25,7 @@ from berth_watcher.events import (
     Effect,
     Event,
     KeyLookedUp,
+    KeyTooLarge,
     KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
@@ -108,6 +109,7 @@ class WatcherUnderTest:
     profiles: Mapping[str, Profile] | None = None
     """None: those of the default configuration."""
     max_writes: int = 256
+    max_message_bytes: int = 1_000_000
 
     def __post_init__(self) -> None:
         self.store = ObjectStore(KINDS)
@@ -260,6 +262,8 @@ class WatcherUnderTest:
                 self.other_effects.append(effect)
 
     def _answer(self, effect: Effect) -> Event:
+        if isinstance(effect, WriteKey) and len(effect.data) > self.max_message_bytes:
+            return KeyTooLarge(key=effect.key, reason=f"{len(effect.data)} bytes")
         entry = self.bucket.get(effect.key)
         if isinstance(effect, LookUpKey):
             return KeyLookedUp(key=effect.key, entry=entry)

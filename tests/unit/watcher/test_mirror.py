@@ -18,9 +18,10 @@ from berth_watcher.events import (
     LookUpKey,
     PurgeKey,
     StepDown,
+    Warn,
     WriteKey,
 )
-from berth_watcher.mirror import trimmed
+from berth_watcher.mirror import NO_CHANGE, trimmed
 from harness.worlds.watcher_world import WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
 
@@ -308,3 +309,65 @@ def test_other_conditions_are_trimmed():
 
 def test_start_time_is_the_time_of_the_binding():
     assert trimmed(bound()).status.start_time == "2026-01-01T00:00:05Z"
+
+
+def annotated(thing: Pod | Node, size: int, version: int = 1) -> Pod | Node:
+    metadata = msgspec.structs.replace(
+        thing.metadata, annotations={"note": "x" * size} if size else None, resource_version=str(version)
+    )
+    return msgspec.structs.replace(thing, metadata=metadata)
+
+
+def said(watcher: WatcherUnderTest) -> list[str]:
+    return [each.message for each in watcher.of(Warn)]
+
+
+def test_bound_pod_that_is_too_large_is_mirrored_in_a_smaller_form_and_named_once():
+    watcher = WatcherUnderTest().lead(a_node("n1"), annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher.show(annotated(a_pod("web", node="n1"), 1_000_001, version=2))
+
+    mirrored = watcher.mirrored("pod.uid-web")
+    assert mirrored["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
+    assert "annotations" not in mirrored["metadata"]
+    [text] = said(watcher)
+    assert text.startswith("pod 'default/web' is too large for the mirror, scorers see it without its long annotations")
+    assert watcher.core.figures(watcher.now).reduced == {"pod": 1}
+
+
+def test_pod_whose_smaller_form_is_mirrored_is_not_written_again_when_the_same_comes():
+    watcher = WatcherUnderTest().lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    sequence = watcher.bucket["pod.uid-web"].sequence
+    watcher.show(annotated(a_pod("web", node="n1", phase="Running"), 1_000_000, version=2))
+    assert watcher.bucket["pod.uid-web"].sequence == sequence
+
+
+def test_pod_that_fits_again_is_mirrored_whole():
+    watcher = WatcherUnderTest().lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher.show(annotated(a_pod("web", node="n1"), 5, version=2))
+    assert watcher.mirrored("pod.uid-web")["metadata"]["annotations"] == {"note": "xxxxx"}
+    assert watcher.core.figures(watcher.now).reduced == {}
+
+
+def test_object_of_which_no_form_fits_is_left_out_and_the_mirror_goes_on():
+    labels = {str(i): "x" * 60 for i in range(20_000)}
+    watcher = WatcherUnderTest().lead(a_node("n1", labels=labels), a_node("n2"))
+    assert watcher.mirrored("node.n1") is None
+    assert watcher.mirrored("node.n2") is not None
+    assert said(watcher) == ["node 'n1' is too large for the mirror, scorers do not see it"]
+    assert watcher.core.figures(watcher.now).unsettled_keys == NO_CHANGE
+
+    watcher.show(a_node("n1", version=2))
+    assert watcher.mirrored("node.n1") is not None
+    watcher.show(a_node("n1", labels=labels, version=3))
+    assert watcher.mirrored("node.n1") is None
+    watcher.delete(a_node("n1", labels=labels, version=4))
+    assert watcher.core.figures(watcher.now).reduced == {}
+
+
+def test_change_during_the_refusal_of_a_large_pod_is_written():
+    watcher = WatcherUnderTest(hold_writes=True).lead(annotated(a_pod("web", node="n1"), 1_000_000))
+    watcher.show(annotated(a_pod("web", node="n1"), 5, version=2))
+    while watcher.held_writes:
+        watcher.answer_writes()
+    assert watcher.mirrored("pod.uid-web")["metadata"]["annotations"] == {"note": "xxxxx"}
+    assert said(watcher) == []

@@ -30,6 +30,7 @@ from berth_watcher.events import (
     Effect,
     Event,
     KeyLookedUp,
+    KeyTooLarge,
     KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
@@ -165,6 +166,7 @@ class WatcherCore:
             stalled=self._attempts.stalled.pods(),
             objects={kind: len(self._store.of(kind)) for kind in self._store.kinds},
             unsettled_keys=self._mirror.unsettled_keys,
+            reduced=self._mirror.reduced(),
         )
 
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
@@ -174,8 +176,9 @@ class WatcherCore:
             DecisionReceived: self._on_decision,
             BucketEntryRead: lambda event: mirror.on_read(event.entry),
             BucketComplete: self._on_bucket_complete,
-            KeyWritten: lambda event: mirror.on_written(event.key, event.sequence),
+            KeyWritten: lambda event: self._effects.extend(mirror.on_written(event.key, event.sequence)),
             KeyWriteFailed: lambda event: self._effects.extend(mirror.on_write_failed(event.key)),
+            KeyTooLarge: lambda event: self._effects.extend(mirror.on_too_large(event.key, event.reason)),
             KeyLookedUp: lambda event: mirror.on_looked_up(event.key, event.entry),
             PodRead: self._attempts.on_pod_read,
             AttemptLookedUp: self._attempts.on_looked_up,

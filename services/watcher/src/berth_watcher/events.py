@@ -59,6 +59,14 @@ class KeyWriteFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTooLarge:
+    """A write of a key is larger than the bus takes; nothing was sent."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookedUp:
     """A key after a failed write. ``entry`` is ``None`` when there is nothing, not even a delete marker."""
 
@@ -146,6 +154,7 @@ Event = (
     | BucketComplete
     | KeyWritten
     | KeyWriteFailed
+    | KeyTooLarge
     | KeyLookedUp
     | PodRead
     | AttemptLookedUp
@@ -167,7 +176,10 @@ class PublishPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteKey:
-    """Write a key of ``cluster`` whose last sequence is ``expected``. Answered by KeyWritten or KeyWriteFailed."""
+    """Write a key of ``cluster`` whose last sequence is ``expected``.
+
+    Answered by KeyWritten, KeyWriteFailed or KeyTooLarge.
+    """
 
     key: str
     data: bytes

@@ -22,6 +22,7 @@ GAUGES: Final[tuple[GaugeName, ...]] = (
     "scheduler_unschedulable_pods",
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
+    "berth_mirror_reduced_objects",
     "berth_in_flight_pods",
     "berth_window_pods",
     "berth_stalled_pods",
@@ -51,6 +52,8 @@ class Figures:
     """Objects known, by kind."""
     unsettled_keys: int
     """Keys of ``cluster`` whose latest change is not stored yet."""
+    reduced: Mapping[str, int]
+    """Objects that are too large for the bus and in ``cluster`` in a smaller form or not at all, by kind."""
 
 
 def stats_of(figures: Figures) -> dict[str, object]:
@@ -81,6 +84,7 @@ class Gauges:
             metrics.set("scheduler_pending_pods", pods, queue=queue)
         for kind, objects in figures.objects.items():
             metrics.set("berth_mirror_objects", objects, kind=kind)
+            metrics.set("berth_mirror_reduced_objects", figures.reduced.get(kind, 0), kind=kind)
         self._set_unschedulable(figures)
         self._count_incoming(figures)
         metrics.set("berth_mirror_unsettled_keys", figures.unsettled_keys)

@@ -3,15 +3,16 @@
 For each key there is a desired value and the value that the bucket is known to hold, and at most one write in flight.
 Changes that come while a key waits for its write are written together. Whatever is read back that differs from the
 desired value is overwritten: writes of a lower term, and own writes that timed out and were stored late
-(docs/protocol.md, 3). A value of a higher term ends this watcher's term.
+(docs/protocol.md, 3). A value of a higher term ends this watcher's term. An object that is larger than the bus takes is
+written in a smaller form, and reported once by its name.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -21,8 +22,9 @@ from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, 
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
 from berth.api.subjects import Term
+from berth.api.trimming import smaller_forms
 from berth.bus.interface import Entry
-from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, WriteKey
+from berth_watcher.events import Effect, LookUpKey, PurgeKey, StepDown, Warn, WriteKey
 from berth_watcher.store import nominated_node, without_version
 
 NO_CHANGE: Final = 0
@@ -34,7 +36,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class DesiredEntry:
     """The desired value of a key: a trimmed object, for a bound pod with the time of its binding; or a watermark."""
 
-    object: object = None
+    object: KubernetesObject | None = None
     bound_at: str | None = None
     watermark: str = ""
     """The resourceVersion, for a key that is a watermark."""
@@ -82,6 +84,21 @@ MAX_COMPARED: Final = 1000
 """Keys compared in one call: some milliseconds, of the tens of thousands that a takeover compares."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Reduced:
+    """An object that is larger than the bus takes."""
+
+    whole: DesiredEntry | None = None
+    """The object; ``None`` after a change, until that has been found too large as well."""
+    smaller: Iterator[tuple[str, KubernetesObject]] = field(default_factory=lambda: iter(()))
+    """The forms that were not tried yet."""
+    left_out: str = ""
+    """What the form lacks that is tried; empty when there is none."""
+    reason: str = ""
+    reported: str | None = None
+    """What was last reported to be left out."""
+
+
 class Mirror:
     """Changes are numbered from 1. ``settled`` is the change up to which all are stored."""
 
@@ -93,6 +110,7 @@ class Mirror:
         self._unsettled: list[tuple[int, str]] = []
         self._due: deque[_Key] = deque()
         self._busy_keys = 0
+        self._reduced: dict[str, _Reduced] = {}
         self._writes_enabled = False
         self.position = 0
         """The highest sequence of the bucket that is known."""
@@ -125,13 +143,19 @@ class Mirror:
         It is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
         """
         key = self._keys.get(name)
+        if desired is None:
+            self._reduced.pop(name, None)
+        if desired is None:
+            self._reduced.pop(name, None)
         if key is None:
-            if desired is None:
+            if desired is None or (name in self._reduced and self._reduced[name].whole == desired):
                 return NO_CHANGE
             key = self._keys[name] = _Key(key=name)
-        elif key.desired == desired and numbered:  # an equal watermark is written again: its time is what is new
+        elif self._whole(key) == desired and numbered:  # an equal watermark is written again: its time is what is new
             return NO_CHANGE
         key.desired = desired
+        if (reduced := self._reduced.get(name)) is not None:
+            reduced.whole = None
         if numbered:
             self._number(key)
         self._schedule(key)
@@ -161,20 +185,42 @@ class Mirror:
                 effects += self._compare(key)
         return effects
 
-    def on_written(self, name: str, sequence: int) -> None:
+    def on_written(self, name: str, sequence: int) -> list[Effect]:
         """The write in flight is stored."""
         key = self._answered(name)
-        if key is not None:
-            self.position = max(self.position, sequence)
-            key.sequence, key.stored_change, key.stored = sequence, key.sent_change, key.sent
-            if key.desired is not key.stored or key.read is not None:
-                self._schedule(key)
-            else:
-                key.stored_change = key.change
+        if key is None:
+            return []
+        self.position = max(self.position, sequence)
+        key.sequence, key.stored_change, key.stored = sequence, key.sent_change, key.sent
+        if key.desired is not key.stored or key.read is not None:
+            self._schedule(key)
+        else:
+            key.stored_change = key.change
+        return self._report_reduced(key)
 
     def on_write_failed(self, name: str) -> list[Effect]:
         """The write in flight failed: read the key, then write it again."""
         return [LookUpKey(key=name)] if name in self._keys else []
+
+    def on_too_large(self, name: str, reason: str) -> list[Effect]:
+        """The write in flight is larger than the bus takes: write a smaller form, or remove the key if none is left."""
+        key = self._answered(name)
+        if key is None:
+            return []
+        self._schedule(key)
+        sent = key.sent
+        if sent is None or sent.object is None or key.desired is not sent:
+            return []
+        reduced = self._reduced.setdefault(name, _Reduced())
+        if reduced.whole is None:
+            reduced.whole, reduced.smaller, reduced.reason = sent, smaller_forms(sent.object), reason
+        reduced.left_out, smaller = next(reduced.smaller, ("", None))
+        key.desired = replace(sent, object=smaller) if smaller is not None else None
+        return self._report_reduced(key) if smaller is None else []
+
+    def reduced(self) -> Mapping[str, int]:
+        """How many objects are too large for the bus and in the bucket in a smaller form or not at all, by kind."""
+        return Counter(name.partition(".")[0] for name, each in self._reduced.items() if each.whole is not None)
 
     def on_looked_up(self, name: str, entry: Entry | None) -> None:
         """A key as the bucket holds it after a failed write."""
@@ -208,6 +254,30 @@ class Mirror:
             key.busy = False
             self._busy_keys -= 1
         return key
+
+    def _whole(self, key: _Key) -> DesiredEntry | None:
+        """What the key was last asked to hold."""
+        reduced = self._reduced.get(key.key)
+        return key.desired if reduced is None or reduced.whole is None else reduced.whole
+
+    def _report_reduced(self, key: _Key) -> list[Effect]:
+        """Report what is left out, unless that was the last report about the object."""
+        reduced = self._reduced.get(key.key)
+        if reduced is None:
+            return []
+        whole = reduced.whole
+        if whole is None or whole.object is None:
+            if key.sent is key.desired:
+                del self._reduced[key.key]  # it fits again, or is gone
+            return []
+        if reduced.reported == reduced.left_out:
+            return []
+        reduced.reported = reduced.left_out
+        kind, metadata = key.key.partition(".")[0], whole.object.metadata
+        name = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+        seen = f"see it without {reduced.left_out}" if reduced.left_out else "do not see it"
+        message = f"{kind} {name!r} is too large for the mirror, scorers {seen}"
+        return [Warn(message=message, fields={"uid": metadata.uid, "reason": reduced.reason})]
 
     def _number(self, key: _Key) -> None:
         self._changes += 1

@@ -26,6 +26,7 @@ from berth.bus.interface import (
     Session,
     StoredMessage,
     StreamReader,
+    TooLargeError,
     UnansweredError,
     WrongLastSequenceError,
 )
@@ -49,6 +50,7 @@ from berth_watcher.events import (
     Effect,
     Event,
     KeyLookedUp,
+    KeyTooLarge,
     KeyWriteFailed,
     KeyWritten,
     LiveDataReceived,
@@ -353,6 +355,8 @@ class EffectRunner:
                 sequence = await self._session.purge(CLUSTER, effect.key, expected=effect.expected)
         except WrongLastSequenceError:
             self._inbox.put(KeyWriteFailed(key=effect.key))
+        except TooLargeError as error:
+            self._inbox.put(KeyTooLarge(key=effect.key, reason=str(error)))
         except UnansweredError as error:
             log.warning("writing the mirror", key=effect.key, error=str(error))
             self._inbox.put(KeyWriteFailed(key=effect.key))

@@ -50,6 +50,7 @@ GaugeName = Literal[
     "berth_stalled_pods",
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
+    "berth_mirror_reduced_objects",
     "berth_mirror_complete_timestamp_seconds",
     "berth_held_pods",
     "berth_proposals",
@@ -238,6 +239,11 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Pods in flight that have waited for a service (scorer, binder) for more than 10 s, by profile.",
     ),
     "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
+    "berth_mirror_reduced_objects": Metric(
+        kind="gauge",
+        labels=("kind",),
+        meaning="Objects too large for NATS: in the mirror in a smaller form, or left out. The log names them.",
+    ),
     "berth_mirror_unsettled_keys": Metric(
         kind="gauge", meaning="Keys of the mirror that do not have the API server's newest state yet."
     ),

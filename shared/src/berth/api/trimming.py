@@ -1,0 +1,153 @@
+"""Smaller forms of an object that is too large for the bus, the fullest first.
+
+Of a pod on a node plugins read what it takes there and what it asks of others: requests, host ports, labels, volumes,
+affinity, priority. The rest matters only while a pod waits. The last form of a pod always fits into 48 KiB, so that
+every pod on a node counts; any other object that does not fit without its long annotations is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from berth.api.meta import KubernetesObject, ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import Affinity, Container, ContainerPort, Pod, PodAffinity, PodSpec, ResourceRequirements
+from berth.api.resources import CPU, is_counted, is_scalar, pod_requests
+
+T = TypeVar("T")
+
+LONG: Final = 256
+"""Characters of an annotation that is left out first. Annotations that plugins read are shorter."""
+MOST_PORTS: Final = 256
+"""Host ports that the smallest form of a pod has. Each takes about 80 bytes."""
+MOST_RESOURCES: Final = 32
+"""Resources that it has. A name has up to 317 characters."""
+MOST_LABELS: Final = 24
+"""Labels that it has. Key and value have up to 380 characters."""
+
+
+def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObject]]:
+    """What is left out, and the object without it. None at all means that the object has to be left out."""
+    if isinstance(thing, Pod):
+        yield from _smaller_pods(thing)
+        return
+    if isinstance(thing, Node):
+        status = msgspec.structs.replace(thing.status, images=None)
+        yield (
+            "its images and long annotations",
+            _without_long_annotations(msgspec.structs.replace(thing, status=status)),
+        )
+    else:
+        yield "its long annotations", _without_long_annotations(thing)
+
+
+def _smaller_pods(pod: Pod) -> Iterator[tuple[str, Pod]]:
+    placed = _without_long_annotations(msgspec.structs.replace(pod, spec=_placed_spec(pod.spec)))
+    yield "its long annotations and what only a waiting pod needs", placed
+    counted = msgspec.structs.replace(
+        placed,
+        metadata=msgspec.structs.replace(placed.metadata, annotations=None),
+        spec=msgspec.structs.replace(placed.spec, affinity=_required_anti_affinity(pod.spec.affinity)),
+    )
+    counted = _with_summed_requests(counted)
+    yield "its annotations, containers, and all affinity but the required anti-affinity", counted
+    yield f"all but its requests, and at most {MOST_PORTS} ports and {MOST_LABELS} labels", _minimal(counted)
+
+
+def _without_long_annotations(thing: T) -> T:
+    metadata: ObjectMeta = thing.metadata  # type: ignore[attr-defined]  # every KubernetesObject has it
+    short = {name: text for name, text in (metadata.annotations or {}).items() if len(text) <= LONG}
+    metadata = msgspec.structs.replace(metadata, annotations=short or None)
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # and is a Struct
+
+
+def _placed_spec(spec: PodSpec) -> PodSpec:
+    affinity = spec.affinity
+    return msgspec.structs.replace(
+        spec,
+        containers=[_placed_container(each) for each in spec.containers or ()] or None,
+        init_containers=[_placed_container(each) for each in spec.init_containers or ()] or None,
+        node_selector=None,
+        affinity=msgspec.structs.replace(affinity, node_affinity=None) if affinity is not None else None,
+        tolerations=None,
+        topology_spread_constraints=None,
+        scheduling_gates=None,
+    )
+
+
+def _placed_container(container: Container) -> Container:
+    """What the container takes: requests, and ports of the node."""
+    requests = container.resources.requests if container.resources is not None else None
+    return Container(
+        resources=ResourceRequirements(requests=requests) if requests else None,
+        ports=_host_ports([container]) or None,
+        restart_policy=container.restart_policy,
+    )
+
+
+def _host_ports(containers: list[Container]) -> list[ContainerPort]:
+    """The ports of the node that the containers take, each once."""
+    ports = [port for container in containers for port in container.ports or () if port.host_port > 0]
+    found = {(port.protocol, port.host_port, port.host_ip): port for port in ports}
+    return [msgspec.structs.replace(port, container_port=0) for port in found.values()]
+
+
+def _required_anti_affinity(affinity: Affinity | None) -> Affinity | None:
+    anti = affinity.pod_anti_affinity if affinity is not None else None
+    required = anti.required_during_scheduling_ignored_during_execution if anti is not None else None
+    if not required:
+        return None
+    return Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=required))
+
+
+def _with_summed_requests(pod: Pod) -> Pod:
+    """One container that takes what all take together."""
+    spec = pod.spec
+    amounts = pod_requests(spec).amounts
+    names = sorted(amounts, key=lambda name: (not is_counted(name), is_scalar(name), name))
+    requests = {name: f"{amounts[name]}m" if name == CPU else amounts[name] for name in names}
+    sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    whole = Container(
+        resources=ResourceRequirements(requests=dict(requests)),
+        ports=_host_ports([*sidecars, *(spec.containers or ())]) or None,
+    )
+    summed = msgspec.structs.replace(spec, containers=[whole], init_containers=None, overhead=None, resources=None)
+    return msgspec.structs.replace(pod, spec=summed)
+
+
+def _minimal(pod: Pod) -> Pod:
+    """Of a pod with one container: what fits whatever the pod holds."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    [whole] = spec.containers or [Container()]
+    requests = whole.resources.requests if whole.resources is not None else None
+    return Pod(
+        metadata=ObjectMeta(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            creation_timestamp=metadata.creation_timestamp,
+            deletion_timestamp=metadata.deletion_timestamp,
+            labels=dict(islice((metadata.labels or {}).items(), MOST_LABELS)) or None,
+        ),
+        spec=PodSpec(
+            scheduler_name=spec.scheduler_name,
+            node_name=spec.node_name,
+            priority=spec.priority,
+            preemption_policy=spec.preemption_policy,
+            containers=[
+                Container(
+                    resources=ResourceRequirements(requests=dict(islice((requests or {}).items(), MOST_RESOURCES))),
+                    ports=(whole.ports or [])[:MOST_PORTS] or None,
+                )
+            ],
+        ),
+        status=msgspec.structs.replace(
+            status,
+            nominated_node_name=status.nominated_node_name[:LONG],
+            conditions=[msgspec.structs.replace(each, message="") for each in (status.conditions or ())[:1]] or None,
+        ),
+    )

@@ -1,0 +1,124 @@
+"""Smaller forms of objects that are too large for the bus."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.node import Node
+from berth.api.pod import (
+    Affinity,
+    Container,
+    ContainerPort,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    Toleration,
+)
+from berth.api.resources import pod_requests
+from berth.api.trimming import smaller_forms
+from berth.api.workloads import Service
+from berth.cluster.columns import host_ports
+from harness.builders.random_clusters import pods
+
+SMALL = 48 * 1024
+
+
+def size(thing) -> int:
+    return len(msgspec.json.encode(thing))
+
+
+def last_form(pod: Pod) -> Pod:
+    return list(smaller_forms(pod))[-1][1]
+
+
+def bound(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name="n1"))
+
+
+TERM = PodAffinityTerm(topology_key="zone", label_selector=LabelSelector(match_labels={"app": "web"}))
+REQUIRED = PodAffinity(required_during_scheduling_ignored_during_execution=[TERM])
+POD = Pod(
+    metadata=ObjectMeta(
+        name="web", namespace="a", uid="u", labels={"app": "web"}, annotations={"s": "1", "l": "x" * 999}
+    ),
+    spec=PodSpec(
+        node_name="n1",
+        priority=7,
+        containers=[
+            Container(
+                name=f"c{i}",
+                image="i" * 200,
+                resources=ResourceRequirements(requests={"cpu": "250m", "memory": "1Gi", "example.com/gpu": 1}),
+                ports=[ContainerPort(container_port=80), ContainerPort(container_port=81, host_port=9000 + i)],
+            )
+            for i in range(2)
+        ],
+        overhead={"cpu": "10m"},
+        tolerations=[Toleration(key="k")],
+        node_selector={"disk": "ssd"},
+        affinity=Affinity(pod_affinity=REQUIRED, pod_anti_affinity=REQUIRED),
+    ),
+    status=PodStatus(start_time="2026-01-01T00:00:00Z"),
+)
+
+
+def test_each_form_is_smaller_and_says_what_it_lacks():
+    forms = list(smaller_forms(POD))
+    sizes = [size(POD), *(size(form) for _, form in forms)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(left_out for left_out, _ in forms)
+
+
+def test_the_first_form_has_all_that_counts_on_a_node():
+    form = next(smaller_forms(POD))[1]
+    assert pod_requests(form.spec) == pod_requests(POD.spec)
+    assert host_ports(form.spec) == host_ports(POD.spec)
+    assert form.spec.affinity == POD.spec.affinity
+    assert form.metadata.annotations == {"s": "1"}
+    assert (form.spec.tolerations, form.spec.node_selector) == (None, None)
+
+
+@settings(max_examples=200)
+@given(pods, st.data())
+def test_requests_ports_and_labels_count_in_every_form(pod, data):
+    pod = bound(pod)
+    left_out, form = data.draw(st.sampled_from(list(smaller_forms(pod))))
+    assert pod_requests(form.spec).amounts == pod_requests(pod.spec).amounts, left_out
+    assert set(host_ports(form.spec)) == set(host_ports(pod.spec))
+    assert (form.metadata.labels or {}) == (pod.metadata.labels or {})
+    assert (form.uid, form.key, form.spec.node_name, form.spec.priority) == (pod.uid, pod.key, "n1", pod.spec.priority)
+
+
+def test_the_last_form_of_any_pod_fits():
+    long = "x" * 253 + "/" + "y" * 63
+    containers = [
+        Container(
+            resources=ResourceRequirements(requests={f"{long[:-6]}{i:06}": 2**60 for i in range(900)} | {"cpu": 1}),
+            ports=[ContainerPort(host_port=i, host_ip="2001:db8::" + "f" * 30) for i in range(1, 60_000)],
+        )
+    ]
+    metadata = ObjectMeta(
+        name="n" * 253,
+        namespace="s" * 63,
+        uid="u" * 36,
+        labels={f"{long[:-6]}{i:06}": "v" * 63 for i in range(4_000)},
+        annotations={str(i): "a" * 200 for i in range(2_000)},
+    )
+    anti = PodAffinity(required_during_scheduling_ignored_during_execution=[TERM] * 20_000)
+    spec = PodSpec(node_name="n" * 253, containers=containers, affinity=Affinity(pod_anti_affinity=anti))
+    status = PodStatus(conditions=[PodCondition(type="DisruptionTarget", status="True", message="m" * 300_000)])
+    form = last_form(Pod(metadata=metadata, spec=spec, status=status))
+    assert size(form) < SMALL
+    assert pod_requests(form.spec).amounts["cpu"] == 1000
+
+
+def test_a_node_loses_its_images_and_any_other_object_its_long_annotations():
+    metadata = ObjectMeta(name="n1", annotations={"short": "1", "long": "x" * 257})
+    for thing in (Node(metadata=metadata), Service(metadata=metadata)):
+        [(_, form)] = smaller_forms(thing)
+        assert form.metadata.annotations == {"short": "1"}
