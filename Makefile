@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-failover faults soak check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,15 @@ bench: setup  ## measure throughput on a real API server, and kube-scheduler's w
 
 bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod and number of nodes, and a scorer's memory
 	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)
+
+bench-failover: setup  ## measure how long no pod is bound when services and NATS stop, die or are replaced
+	PYTHONPATH=tests $(BIN)/python -m bench.failover $(ARGS)
+
+faults: setup  ## break real servers and processes at random instants; ARGS="--seed 7 --faults 100" repeats a run
+	PYTHONPATH=tests $(BIN)/python -m faults.run $(ARGS)
+
+soak: setup  ## let pods come and go among faults for half an hour, and look whether memory grows
+	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
 

@@ -56,6 +56,9 @@ class ControlPlane:
     ca_path: Path
     folder: Path
     token: str = ADMIN.token
+    processes: list[subprocess.Popen[bytes]]
+    """etcd, then kube-apiserver."""
+    api_command: Sequence[str]
 
     @property
     def kubeconfig_path(self) -> Path:
@@ -67,6 +70,17 @@ class ControlPlane:
         path = self.folder / f"{user}.kubeconfig"
         path.write_text(json.dumps(kubeconfig(self.url, self.ca_path, user, token), indent=2))
         return path
+
+    def kill_api_server(self) -> None:
+        """End kube-apiserver as `kill -9` does; etcd goes on."""
+        self.processes[-1].kill()
+        self.processes[-1].wait()
+
+    def start_api_server(self) -> None:
+        """Start kube-apiserver again on its port, and wait until it is ready."""
+        log = self.folder / f"kube-apiserver-{time.time_ns()}.log"
+        self.processes[-1] = spawn(list(self.api_command), log)
+        _wait_until_ready(self, self.processes, self.folder)
 
     def compact(self) -> None:
         """Make etcd forget every revision but the present one: older lists and watches end in 410."""
@@ -99,9 +113,12 @@ def assets_folder() -> Path | None:
 
 
 @contextmanager
-def control_plane(assets: Path, users: Sequence[User] = (ADMIN, NOBODY)) -> Iterator[ControlPlane]:
+def control_plane(
+    assets: Path, users: Sequence[User] = (ADMIN, NOBODY), api_flags: Sequence[str] = ()
+) -> Iterator[ControlPlane]:
     """Start etcd and kube-apiserver, yield them once /readyz says ok, stop them and remove their folder.
 
+    `api_flags` are further flags of kube-apiserver.
     When another process has taken a port meanwhile, it starts again with other ports, `START_TRIES` times.
 
     Raises:
@@ -110,7 +127,7 @@ def control_plane(assets: Path, users: Sequence[User] = (ADMIN, NOBODY)) -> Iter
     remove_folders_of_killed_runs()
     folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
     try:
-        with _started(assets, folder, users) as plane:
+        with _started(assets, folder, users, api_flags) as plane:
             yield plane
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -135,7 +152,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def _started(assets: Path, folder: Path, users: Sequence[User]) -> Iterator[ControlPlane]:
+def _started(assets: Path, folder: Path, users: Sequence[User], api_flags: Sequence[str]) -> Iterator[ControlPlane]:
     _write_credentials(folder, users)
     problem = ""
     for number in range(START_TRIES):
@@ -143,7 +160,7 @@ def _started(assets: Path, folder: Path, users: Sequence[User]) -> Iterator[Cont
         attempt = folder / str(number)
         attempt.mkdir()
         try:
-            plane = _start(assets, attempt, processes)
+            plane = _start(assets, attempt, processes, api_flags)
         except StartError as exc:
             problem = str(exc)
             stop(processes)
@@ -174,16 +191,21 @@ def _write_credentials(folder: Path, users: Sequence[User]) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def _start(assets: Path, folder: Path, processes: list[subprocess.Popen[bytes]]) -> ControlPlane:
+def _start(
+    assets: Path, folder: Path, processes: list[subprocess.Popen[bytes]], api_flags: Sequence[str]
+) -> ControlPlane:
     client_port, peer_port, api_port = free_ports(3)
     etcd_url = f"http://127.0.0.1:{client_port}"
     processes.append(spawn(_etcd_command(assets, folder, etcd_url, peer_port), folder / "etcd.log"))
-    processes.append(spawn(_api_server_command(assets, folder, etcd_url, api_port), folder / "kube-apiserver.log"))
+    command = [*_api_server_command(assets, folder, etcd_url, api_port), *api_flags]
+    processes.append(spawn(command, folder / "kube-apiserver.log"))
     plane = ControlPlane(
         url=f"https://127.0.0.1:{api_port}",
         etcd_url=etcd_url,
         ca_path=folder / "certs" / "apiserver.crt",
         folder=folder.parent,
+        processes=processes,
+        api_command=command,
     )
     _wait_until_ready(plane, processes, folder)
     return plane

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,15 +33,20 @@ STOP_SECONDS = 5.0
 class NatsServer:
     """One server with a port and a folder of its own; `extra` is more configuration, such as users."""
 
-    def __init__(self, folder: Path, port: int, extra: str = "") -> None:
+    def __init__(self, folder: Path, port: int, extra: str = "", **settings: object) -> None:
         self.folder = folder
-        self.settings = ServerSettings(store=folder / "store", port=port)
+        self.settings = ServerSettings(**{"store": folder / "store", "port": port, **settings})
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return server_address(self.settings)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start on the same port with the same store, and wait until it accepts clients."""
@@ -55,6 +61,15 @@ class NatsServer:
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one call into libc
             )
         self._wait_until_ready()
+
+    def is_healthy(self) -> bool:
+        """Whether JetStream works, as its health endpoint says."""
+        url = f"http://127.0.0.1:{self.settings.monitoring_port}/healthz"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
 
     def stop(self) -> None:
         """Stop it as an operator does."""
@@ -109,6 +124,43 @@ class NatsServer:
                 return client.recv(5) == b"INFO "
         except OSError:
             return False
+
+
+def nats_cluster(folders: Sequence[Path], **settings: object) -> list[NatsServer]:
+    """Servers that form one cluster, not started yet; a single one is no cluster. Each serves its health by HTTP."""
+    count = len(folders)
+    clients, routes, health = (free_ports(3 * count)[start::3] for start in range(3))
+    servers = []
+    for number, folder in enumerate(folders):
+        peers = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        cluster = (
+            f"cluster {{ name: berth, listen: 127.0.0.1:{routes[number]}, no_advertise: true, routes: [{peers}] }}\n"
+        )
+        servers.append(
+            NatsServer(
+                folder,
+                clients[number],
+                cluster if count > 1 else "",
+                name=f"nats-{number}",
+                monitoring_port=health[number],
+                **settings,
+            )
+        )
+    return servers
+
+
+def wait_for_jetstream(servers: Sequence[NatsServer]) -> None:
+    """Wait until JetStream works on each of these servers; a cluster elects leaders first.
+
+    Raises:
+        StartError: it does not work on one of them.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    for server in servers:
+        while not server.is_healthy():
+            if time.monotonic() > deadline:
+                raise StartError(f"JetStream on port {server.settings.port} is not healthy")
+            time.sleep(0.05)
 
 
 @contextmanager

@@ -37,19 +37,20 @@ _NATS = re.compile(r"NATS at (\S+), cluster of (\S+)$", re.MULTILINE)
 class BerthUp:
     """One run of `berth up`; its output and files stay in `folder`."""
 
-    def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
+    def __init__(self, arguments: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self.ready_file = folder / "ready"
         self.temporary = folder / "tmp"
         self._mark = uuid.uuid4().hex
         self._arguments = arguments
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it with empty standard input; its output goes into two files."""
         self.temporary.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)  # that of an earlier run stays until this run removes it
-        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.temporary)}
+        environment = {**os.environ, **self._environment, MARK: self._mark, "TMPDIR": str(self.temporary)}
         command = [sys.executable, "-m", "berth.cli", "up", "--ready-file", str(self.ready_file), *self._arguments]
         with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
             self._process = subprocess.Popen(
@@ -96,6 +97,10 @@ class BerthUp:
     def pids(self) -> Mapping[str, int]:
         """Process ids of the living children by name: watcher, binder, scorer-1, ..., nats-server, cluster."""
         return {name: pid for pid in self.living() if pid != self.pid and (name := _name(pid))}
+
+    def pid_of(self, identity: str) -> int | None:
+        """The process that has this identity, such as the holder of a Lease."""
+        return next((pid for pid in self.living() if identity in _command(pid)), None)
 
     def living(self) -> list[int]:
         """Every living process of this run, itself included, also those whose parent has ended."""
@@ -177,9 +182,9 @@ class BerthUp:
 
 
 @contextmanager
-def berth_up(*arguments: object, folder: Path) -> Iterator[BerthUp]:
-    """Start `berth up` with these arguments; it has ended when the block has."""
-    berth = BerthUp((*_port(arguments), *map(str, arguments)), folder)
+def berth_up(*arguments: object, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[BerthUp]:
+    """Start `berth up` with these arguments and additions to its environment; it has ended when the block has."""
+    berth = BerthUp((*_port(arguments), *map(str, arguments)), folder, environment or {})
     berth.start()
     try:
         yield berth
