@@ -211,6 +211,24 @@ async def test_no_more_than_the_limit_is_unsettled(on):
         await nothing_comes(on, consumption)
 
 
+async def test_message_set_aside_is_kept_and_does_not_count(on):
+    session = await on.session()
+    for number in range(20):
+        await session.publish(pending(f"web-{number}"), b"")
+    async with session.consume("PENDING", "scorer", max_unacked=8) as consumption:
+        held = await take(consumption, 8)
+        for delivery in held[:3]:
+            delivery.set_aside()
+            delivery.set_aside()
+        await take(consumption, 3)
+        await nothing_comes(on, consumption)
+        held[0].ack()
+        await nothing_comes(on, consumption)
+        held[7].ack()
+        await take(consumption, 1)
+    assert len([stored async for stored in session.scan("PENDING", "berth.pending.>")]) == 18
+
+
 async def test_every_message_is_delivered_with_a_small_limit(on):
     session = await on.session()
     for number in range(300):

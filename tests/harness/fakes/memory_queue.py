@@ -185,13 +185,14 @@ class _Request:
 class MemoryDelivery:
     """A message of a work queue. Once it is settled, further calls do nothing."""
 
-    __slots__ = ("_consumer", "_deliveries", "_stored", "delivered")
+    __slots__ = ("_consumer", "_deliveries", "_is_counted", "_stored", "delivered")
 
     def __init__(self, stored: StoredMessage, delivered: int, consumer: MemoryConsumer) -> None:
         self.delivered: Final = delivered
         self._stored = stored
         self._consumer = consumer
         self._deliveries: MemoryDeliveries | None = None
+        self._is_counted = True
 
     @property
     def subject(self) -> str:
@@ -227,6 +228,12 @@ class MemoryDelivery:
         if self._deliveries is not None and self._deliveries.failure is None:
             self._consumer.prolong(self.sequence)
 
+    def set_aside(self) -> None:
+        if self._deliveries is not None and self._is_counted:
+            self._is_counted = False
+            self._deliveries.credit.held -= 1
+            self._deliveries.ask()
+
     def assign_to(self, deliveries: MemoryDeliveries) -> None:
         """Count the delivery for these deliveries until it is settled."""
         self._deliveries = deliveries
@@ -236,7 +243,7 @@ class MemoryDelivery:
         deliveries, self._deliveries = self._deliveries, None
         if deliveries is None:
             return None
-        deliveries.credit.held -= 1
+        deliveries.credit.held -= self._is_counted
         return deliveries if deliveries.failure is None else None
 
 

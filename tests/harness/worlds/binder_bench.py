@@ -149,6 +149,10 @@ class Bench:
         self.observe(Upserted(kind=PODS, object=pod))
         return pod
 
+    def show_node(self, name: str, cpu: str = "4") -> None:
+        """The watch shows a new node."""
+        self.observe(Upserted(kind=NODES, object=make_node(name, cpu=cpu)))
+
     def remove_node(self, name: str) -> None:
         """The watch shows that the node is deleted."""
         self.observe(Deleted(kind=NODES, object=make_node(name, version=99)))

@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.messages import Candidate, Decision, Ranked, decode
+from berth.api.messages import Candidate, Decision, Outcome, Ranked, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, Uid
 from berth.bus.interface import Bus, Session
 from berth.bus.stages import publish_ranked
+from berth.kube.client import KubeClient
 from berth.kube.clock import Backoff
 from berth.kube.writes import get_pod
 from berth.leader.onecluster import claim_cluster, read_cluster_id
@@ -26,6 +27,7 @@ from harness.fakes.recording_meter import RecordingMeter
 from harness.plugins.fixtures_kube import Cluster
 
 SECONDS = 20.0
+SELECTED = "volume.kubernetes.io/selected-node"
 QUICK = BinderSettings(
     core=CoreSettings(backoff=Backoff(initial=timedelta(milliseconds=50), maximum=timedelta(milliseconds=200))),
     keep_alive=timedelta(milliseconds=200),
@@ -62,6 +64,8 @@ class BinderWorld:
     lease: str = field(default_factory=lambda: f"binder-test-{uuid.uuid4().hex[:8]}")
     configuration: KubeSchedulerConfiguration = field(default_factory=lambda: read_configuration(None))
     binders: list[RunningBinder] = field(default_factory=list)
+    client: KubeClient | None = None
+    """The binders' client, when it is not the cluster's."""
 
     async def start_binder(self, settings: BinderSettings = QUICK, **election: timedelta) -> RunningBinder:
         """Start one more binder."""
@@ -69,7 +73,7 @@ class BinderWorld:
         process = Process(
             name="binder", metrics=RecordingMeter(), settings=Settings(leader_election=replace(chosen, **election))
         )
-        clients = Clients(bus=self.bus, api=self.cluster.client, events=self.cluster.client)
+        clients = Clients(bus=self.bus, api=self.client or self.cluster.client, events=self.cluster.client)
         work = serve_on(clients, process, self.configuration, settings)
         binder = RunningBinder(process=process, task=asyncio.create_task(work))
         self.binders.append(binder)
@@ -84,19 +88,22 @@ class BinderWorld:
     async def _has_consumer(self) -> bool:
         return bool(await self.session.consumers("RANKED"))
 
-    async def add_node(self, cpu: str = "4") -> str:
+    async def add_node(self, cpu: str = "4", labels: dict[str, str] | None = None) -> str:
         """A ready node with a new name."""
         name = f"node-{uuid.uuid4().hex[:10]}"
         resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
-        node = {"metadata": {"name": name}, "status": {"allocatable": resources, "capacity": resources}}
+        node = {
+            "metadata": {"name": name, "labels": labels or {}},
+            "status": {"allocatable": resources, "capacity": resources},
+        }
         assert (await self.cluster.api.post("/api/v1/nodes", node)).code == 201
         assert (await self.cluster.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})).code == 200
         return name
 
-    async def add_pod(self, name: str, cpu: str = "1") -> Pod:
+    async def add_pod(self, name: str, cpu: str = "1", **spec: object) -> Pod:
         """A pending pod."""
         container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
-        answer = await self.cluster.api.add_pod(name, containers=[container])
+        answer = await self.cluster.api.add_pod(name, containers=[container], **spec)
         assert answer.code == 201, answer.body
         return await self.pod(name)
 
@@ -151,6 +158,67 @@ class BinderWorld:
         async with self.session.read_stream("DECISIONS") as following:
             async for batch in following.batches():
                 self.decisions += [decode(stored.data, Decision) for stored in batch]
+
+
+class VolumeWorld(BinderWorld):
+    """With a StorageClass of its own."""
+
+    @property
+    def claims(self) -> str:
+        return f"/api/v1/namespaces/{self.cluster.api.namespace}/persistentvolumeclaims"
+
+    @property
+    def storage_class(self) -> str:
+        return f"slow-{self.cluster.api.namespace}"
+
+    async def made(self, path: str, body: dict) -> dict:
+        answer = await self.cluster.api.post(path, body)
+        assert answer.code == 201, answer.body
+        return answer.body
+
+    async def add_class(self, provisioner: str) -> None:
+        mode = {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+        await self.made("/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": self.storage_class}, **mode})
+
+    async def add_claim(self, name: str = "data") -> dict:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": self.storage_class}}
+        return await self.made(self.claims, body)
+
+    async def add_volume(self, name: str, **spec: object) -> dict:
+        """A volume that no claim is bound to."""
+        whole = {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+        body = {"metadata": {"name": name}, "spec": {**whole, "storageClassName": self.storage_class, **spec}}
+        await self.made("/api/v1/persistentvolumes", body)
+        await self.patched(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
+        return await self.seen(f"/api/v1/persistentvolumes/{name}")
+
+    async def using(self, name: str, claim: str = "data"):
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+        answer = await self.cluster.api.add_pod(name, containers=[container], volumes=[volume])
+        assert answer.code == 201, answer.body
+        return await self.pod(name)
+
+    async def seen(self, path: str) -> dict:
+        return (await self.cluster.api.get(path)).body
+
+    async def patched(self, path: str, body: dict) -> None:
+        answer = await self.cluster.api.patch(path, body)
+        assert answer.code == 200, answer.body
+
+    async def bind_claim(self, claim: str, volume: str) -> None:
+        """Bind the claim to the volume as the volume controller does."""
+        annotations = {"pv.kubernetes.io/bind-completed": "yes"}
+        body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
+        await self.patched(f"{self.claims}/{claim}", body)
+
+    async def selected_node(self, claim: str) -> str:
+        found = await self.seen(f"{self.claims}/{claim}")
+        return found["metadata"].get("annotations", {}).get(SELECTED, "")
+
+    def is_waiting(self, pod) -> bool:
+        return any(decision.outcome is Outcome.WAITING and decision.uid == pod.uid for decision in self.decisions)
 
 
 W = TypeVar("W", bound=BinderWorld)

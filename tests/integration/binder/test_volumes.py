@@ -8,70 +8,7 @@ import pytest
 from berth.api.messages import Outcome
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
-from harness.worlds.binder_world import BinderWorld, binder_world
-
-SELECTED = "volume.kubernetes.io/selected-node"
-
-
-class VolumeWorld(BinderWorld):
-    """With a StorageClass of its own."""
-
-    @property
-    def claims(self) -> str:
-        return f"/api/v1/namespaces/{self.cluster.api.namespace}/persistentvolumeclaims"
-
-    @property
-    def storage_class(self) -> str:
-        return f"slow-{self.cluster.api.namespace}"
-
-    async def made(self, path: str, body: dict) -> dict:
-        answer = await self.cluster.api.post(path, body)
-        assert answer.code == 201, answer.body
-        return answer.body
-
-    async def add_class(self, provisioner: str) -> None:
-        mode = {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
-        await self.made("/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": self.storage_class}, **mode})
-
-    async def add_claim(self, name: str = "data") -> dict:
-        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-        body = {"metadata": {"name": name}, "spec": {**spec, "storageClassName": self.storage_class}}
-        return await self.made(self.claims, body)
-
-    async def add_volume(self, name: str, **spec: object) -> dict:
-        """A volume that no claim is bound to."""
-        whole = {"capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
-        body = {"metadata": {"name": name}, "spec": {**whole, "storageClassName": self.storage_class, **spec}}
-        await self.made("/api/v1/persistentvolumes", body)
-        await self.patched(f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Available"}})
-        return await self.seen(f"/api/v1/persistentvolumes/{name}")
-
-    async def using(self, name: str, claim: str = "data"):
-        volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
-        container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
-        answer = await self.cluster.api.add_pod(name, containers=[container], volumes=[volume])
-        assert answer.code == 201, answer.body
-        return await self.pod(name)
-
-    async def seen(self, path: str) -> dict:
-        return (await self.cluster.api.get(path)).body
-
-    async def patched(self, path: str, body: dict) -> None:
-        answer = await self.cluster.api.patch(path, body)
-        assert answer.code == 200, answer.body
-
-    async def bind_claim(self, claim: str, volume: str) -> None:
-        """Bind the claim to the volume as the volume controller does."""
-        annotations = {"pv.kubernetes.io/bind-completed": "yes"}
-        body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
-        await self.patched(f"{self.claims}/{claim}", body)
-
-    async def selected_node(self, claim: str) -> str:
-        found = await self.seen(f"{self.claims}/{claim}")
-        return found["metadata"].get("annotations", {}).get(SELECTED, "")
-
-    def is_waiting(self, pod) -> bool:
-        return any(decision.outcome is Outcome.WAITING and decision.uid == pod.uid for decision in self.decisions)
+from harness.worlds.binder_world import SELECTED, VolumeWorld, binder_world
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Reject
 from berth.kube.watch import Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
-from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent
+from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent, SetAside
 from berth_binder.settings import API_BACKOFF, CoreSettings
 from harness.worlds.binder_bench import (
     BACKOFF,
@@ -250,7 +250,7 @@ def test_missing_right_is_logged_too(bench):
 def test_open_binding_is_read_and_retried_on_the_same_node(bench, status):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n2", "n1"))
-    assert bench.answer(pod, status) == []
+    assert [type(each) for each in bench.answer(pod, status)] == [SetAside]
     assert bench.decisions == []
     assert bench.cache.assumed_pod(pod.uid).node == "n2"
     assert reads(bench.wait(1)) == ["web"]
@@ -346,21 +346,22 @@ def test_pods_behind_one_in_back_off_are_bound():
     assert posts(bench.take(ranked(other, "n2"))) == [("other", "n2", "10")]
 
 
-def test_silent_api_stops_new_messages_until_it_answers():
-    bench = Bench(nodes=8, settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
-    pods = [bench.show(make_pod(f"p{number}")) for number in range(4)]
-    for number, pod in enumerate(pods[:2]):
+def test_silent_api_has_messages_examined_one_at_a_time_after_a_back_off():
+    bench = Bench(nodes=8, settings=CoreSettings(max_in_flight=3, best=3, backoff=BACKOFF))
+    pods = [bench.show(make_pod(f"p{number}")) for number in range(6)]
+    for number, pod in enumerate(pods[:3]):
         bench.take(ranked(pod, f"n{number + 1}"))
-    bench.no_answer(pods[0])
-    bench.no_answer(pods[1])
+    for pod in pods[:3]:
+        bench.no_answer(pod)
     assert bench.core.is_api_silent
-    assert posts(bench.take(ranked(pods[2], "n3"))) == []
-    bench.wait(1)
+    assert [posts(bench.take(ranked(pod, "n4"))) for pod in pods[3:]] == [[], [], []]
+    assert bench.core.due() == bench.now + 1
+    effects = bench.wait(1)
+    assert (reads(effects), [name for name, _, _ in posts(effects)]) == (["p0", "p1"], ["p3"])
     effects = bench.reading(pods[0], pods[0])
     assert not bench.core.is_api_silent
     assert [name for name, _, _ in posts(effects)] == ["p0"]
-    effects = bench.reading(pods[1], None)
-    assert [name for name, _, _ in posts(effects)] == ["p2"]
+    assert [name for name, _, _ in posts(bench.reading(pods[1], None))] == ["p4"]
 
 
 # Later attempts of the same uid.

@@ -8,6 +8,7 @@ import pytest
 
 from berth.bus.interface import WrongLastSequenceError
 from berth.kube.client import KubeClient
+from berth.leader import session as leader_session
 from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
@@ -236,6 +237,13 @@ async def test_a_reported_number_ends_leading_only_if_it_is_higher(stage):
     assert binder.leadership.reason == "binder 2 was seen in a fence, this is 1"
     assert binder.leadership.expired()
     assert binder_needs.leads
+
+
+async def test_a_watch_that_breaks_ends_leading(stage, monkeypatch):
+    watcher = await stage.leader("a")
+    monkeypatch.setattr(leader_session, "number_on_lease", lambda _lease: int("9" * 5000))
+    await stage.clock.run_until(lambda: not watcher.leads)
+    assert "watching the leadership failed: ValueError" in watcher.leadership.reason
 
 
 async def test_another_bus_id_under_a_living_connection_ends_leading(stage):

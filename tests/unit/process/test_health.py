@@ -1,12 +1,21 @@
 """Readiness: named conditions with sentences, over HTTP, and the ready file."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from berth.process.exits import Exit, exit_for
-from berth.process.health import ONCE, Health, HealthPortError, WaitReporter, health_server, write_when_working
+from berth.process.health import (
+    ONCE,
+    Health,
+    HealthPortError,
+    Progress,
+    WaitReporter,
+    health_server,
+    write_when_working,
+)
 from berth.process.metrics import PrometheusMeter
 from berth.process.settings import HealthSettings
 from harness.fakes.ticking_clock import TickingClock
@@ -98,3 +107,49 @@ def test_same_wait_is_logged_every_ten_seconds_and_a_new_one_at_once(monkeypatch
     clock.jump(1000)
     waiting.waiting("refused", every=ONCE)
     assert said[2:] == ["refused"]
+
+
+# Progress.
+
+
+@pytest.fixture
+def health():
+    return Health()
+
+
+@pytest.fixture
+def progress(health):
+    clock = TickingClock()
+    made = Progress(health, clock, limit=timedelta(seconds=30))
+    return made, clock
+
+
+def test_leader_that_begins_nothing_for_too_long_is_not_ready_and_gives_up(health, progress):
+    made, clock = progress
+    health.condition("leadership").ready("leading as binder 7")
+    since = clock.now()
+    assert made.check(since, lambda: "3 messages wait", begun=True) is None
+    assert health.is_ready
+    clock.jump(30)
+    assert made.check(since, lambda: "3 messages wait", begun=True) == "3 messages wait: none was begun for 30 s"
+    assert health.summary() == "not ready: 3 messages wait: none was begun for 30 s"
+
+
+def test_leader_is_ready_again_once_it_has_begun_something(health, progress):
+    made, clock = progress
+    health.condition("leadership").ready("leading as binder 8")
+    made.check(clock.now() - 30, lambda: "3 messages wait", begun=False)
+    made.check(clock.now(), lambda: "3 messages wait", begun=False)
+    assert not health.is_ready
+    made.check(clock.now(), lambda: "3 messages wait", begun=True)
+    assert health.is_ready
+
+
+def test_standby_is_ready_whatever_its_last_leadership_was(health, progress):
+    made, clock = progress
+    health.condition("leadership").ready("leading as binder 7")
+    made.check(clock.now() - 30, lambda: "3 messages wait", begun=False)
+    health.condition("leadership").waiting("leads no longer")
+    assert not health.is_ready
+    health.condition("leadership").standby("standing by")
+    assert health.is_ready

@@ -149,8 +149,8 @@ class BindingAttempt:
     """Exceptions in the binder."""
     due: float = 0.0
     """When the pause ends, on the caller's clock."""
-    next_waiting: float | None = None
-    """When to publish ``waiting``; ``None`` as long as the attempt was never paused."""
+    has_paused: bool = False
+    """Whether it was ever paused: its messages do not count among those that may be held."""
     is_waiting: bool = False
     """Whether ``waiting`` was published."""
     waits_for: str = ""

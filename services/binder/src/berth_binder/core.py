@@ -6,7 +6,8 @@ and 6).
 
 Messages are examined in stream order, each when one more request may be in flight, so that the check sees the newest
 state. A pod whose Binding was left open stays assumed on its node and pauses without counting as in flight; pods behind
-it go on. When the API server answers nothing at all, no new message is examined.
+it go on, and take turns with pauses that are over. When the API server answers nothing at all, messages are examined
+one at a time, with pauses between them.
 """
 
 from __future__ import annotations
@@ -58,15 +59,20 @@ from berth_binder.events import (
     RankedDelivery,
     RecordEvent,
     RequestAnswer,
+    RequestFailed,
+    SetAside,
     TimerFired,
     VolumesAnswer,
     WriteVolumes,
 )
 from berth_binder.pluginsteps import PluginSteps
+from berth_binder.progress import ApiSilence, Deadlines, Examinations, PausedAttempts
 from berth_binder.settings import CoreSettings
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
 UNANSWERED: Final = "the API server has not answered yet"
+LONG_AGO: Final = 0.0
+"""As a time at which something is due: now."""
 AFTER_EXCEPTION: Final = "trying again after an exception"
 
 A = TypeVar("A", bound=RequestAnswer)
@@ -95,13 +101,14 @@ class BinderCore:
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
         """Uids of the pods with a request to the API server under way. A pod has one at most."""
-        self._paused: dict[str, BindingAttempt] = {}
-        """Attempts that are paused and not resumed yet, by uid."""
-        self._waiting: dict[str, BindingAttempt] = {}
-        """Attempts that have ever paused: ``waiting`` is published for them until they are decided."""
+        self._paused = PausedAttempts()
+        self._waiting = Deadlines()
+        """When ``waiting`` is published next, for each attempt that has ever paused, until it is decided."""
         self._decided = DecidedAttempts()
-        self._unanswered = 0
-        """Requests in a row that were left open."""
+        self._silence = ApiSilence(self._settings.max_in_flight, self._settings.backoff)
+        self._has_resumed_last = False
+        """Whether the last turn was that of a pause; then a message has the next one."""
+        self.examinations = Examinations()
         self._is_closed = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -109,6 +116,7 @@ class BinderCore:
         effects = self._apply(event, now)
         if not self._is_closed:
             effects += self._start(now)
+        self.examinations.note(now, waiting=len(self._queue))
         return effects
 
     def close(self) -> None:
@@ -119,10 +127,11 @@ class BinderCore:
         """When to send ``TimerFired``; ``None``: not before the next event."""
         if self._is_closed:
             return None
-        times = [it.next_waiting for it in self._waiting.values() if it.next_waiting is not None]
+        times = [self._waiting.first()]
         if self._may_start:
-            times += [it.due for it in self._paused.values()]
-        return min(times, default=None)
+            times.append(LONG_AGO if self._paused.any_over else self._paused.first())
+            times.append(self._silence.may_examine_from if self._queue else None)
+        return min((time for time in times if time is not None), default=None)
 
     def held(self) -> Iterator[RankedDelivery]:
         """Every message that is not settled; each needs ``in_progress``."""
@@ -142,8 +151,8 @@ class BinderCore:
 
     @property
     def is_api_silent(self) -> bool:
-        """Whether as many requests in a row as may be in flight were left open: then no new message is examined."""
-        return self._unanswered >= self._settings.max_in_flight
+        """Whether as many requests in a row as may be in flight were left open."""
+        return self._silence.is_silent
 
     @property
     def _may_start(self) -> bool:
@@ -161,23 +170,44 @@ class BinderCore:
                 return self._on_answer(event, self._after_evicting, now)
             case VolumesAnswer():
                 return self._on_answer(event, self._after_writing, now)
+            case RequestFailed():
+                return self._on_failure(event, now)
             case DecisionStored():
                 return self._settle(event.decision)
             case TimerFired():
                 return []
 
     def _start(self, now: float) -> list[Effect]:
-        """Publish ``waiting`` where it is due, resume pauses that are over, then examine messages in stream order."""
-        due = [it for it in self._waiting.values() if it.next_waiting is not None and it.next_waiting <= now]
-        effects: list[Effect] = [self._publish_waiting(attempt, now) for attempt in due]
-        while self._may_start:
-            resumed = self._next_resumed(now)
-            if resumed is not None:
-                effects += self._resume(resumed, now)
-            elif self._queue and not self.is_api_silent:
-                effects += self._begin(self._queue.pop(), now)
+        """Publish ``waiting`` where it is due; then resume pauses that are over and examine messages, in turns.
+
+        One call starts a limited number, so that the loop is soon free for the Lease; ``due`` asks for the next.
+        """
+        effects: list[Effect] = []
+        for _ in range(self._settings.steps_at_once):
+            attempt = self._waiting.pop(now)
+            if attempt is None:
+                break
+            effects.append(self._publish_waiting(attempt, now))
+        self._paused.end_pauses(now)
+        for _ in range(self._settings.steps_at_once):
+            if not self._may_start:
+                break
+            may_examine = bool(self._queue) and now >= self._silence.may_examine_from
+            if self._paused.any_over and not (may_examine and self._has_resumed_last):
+                effects += self._resume(self._paused.pop(), now)
+            elif may_examine:
+                effects += self._examine_next(now)
             else:
                 break
+        return effects
+
+    def _examine_next(self, now: float) -> list[Effect]:
+        before = len(self._in_flight)
+        self._has_resumed_last = False
+        self.examinations.count += 1
+        effects = self._begin(self._queue.pop(), now)
+        if self._silence.is_silent and len(self._in_flight) > before:
+            self._silence.probed(now)
         return effects
 
     # Messages.
@@ -200,9 +230,10 @@ class BinderCore:
         """A later attempt takes over; where the former was waiting, ``waiting`` is published for it at once."""
         was_waiting = attempt.is_waiting
         is_later = attempt.join(delivery)
+        aside: list[Effect] = [SetAside(held=delivery)] if attempt.has_paused else []
         if not (is_later and was_waiting) or attempt.phase is AttemptPhase.DECIDING:
-            return []
-        return [self._publish_waiting(attempt, now)]
+            return aside
+        return [*aside, self._publish_waiting(attempt, now)]
 
     def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if self._decided.covers(delivery.attempt) or delivery.attempt.uid in self._attempts:
@@ -282,9 +313,17 @@ class BinderCore:
         if attempt is None or answer.uid not in self._in_flight:
             return []
         self._in_flight.discard(answer.uid)
-        self._unanswered = self._unanswered + 1 if answer.is_open else 0
+        self._silence.answered(now, is_open=answer.is_open)
         effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
         return [LogError(text=answer.missing_right), *effects] if answer.missing_right else effects
+
+    def _on_failure(self, failure: RequestFailed, now: float) -> list[Effect]:
+        """It may have been carried out all the same: the attempt goes on as after an answer that was lost."""
+        attempt = self._attempts.get(failure.uid)
+        if attempt is None or failure.uid not in self._in_flight:
+            return []
+        self._in_flight.discard(failure.uid)
+        return self._count_exception(attempt, failure.error, now)
 
     def _after_posting(self, attempt: BindingAttempt, answer: BindingAnswer, now: float) -> list[Effect]:
         if answer.succeeded:
@@ -353,33 +392,32 @@ class BinderCore:
         """Pause after an answer that decides nothing, or (``None``) after an exception."""
         attempt.failures += 1
         pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
-        self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
-        if attempt.next_waiting is None:
-            attempt.next_waiting = now + self._settings.waiting_interval.total_seconds()
-        return []
+        if attempt.uid not in self._waiting:
+            self._waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
+        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """A plugin answered WAIT: the pod stays assumed, and another may be in flight in its place."""
-        due = min(now + self._settings.plugin_interval.total_seconds(), steps.waits_until)
-        self._pause(attempt, due, f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}")
-        return [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self._paused))
+        due = min(now + interval.total_seconds(), steps.waits_until)
+        aside = self._pause(
+            attempt, due, f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
+        )
+        return aside if attempt.is_waiting else [*aside, self._publish_waiting(attempt, now)]
 
-    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> None:
+    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> list[Effect]:
+        """Pause until then. From the first pause on, its messages do not count among those that may be held."""
         attempt.phase = AttemptPhase.PAUSED
         attempt.due, attempt.waits_for = due, waits_for
-        self._paused[attempt.uid] = attempt
-        self._waiting[attempt.uid] = attempt
-
-    def _next_resumed(self, now: float) -> BindingAttempt | None:
-        """Of the attempts whose pause is over, the first in the stream. Few pause, so a search is cheap enough."""
-        over = [it for it in self._paused.values() if it.due <= now]
-        first = min(over, key=lambda it: it.sequence, default=None)
-        if first is not None:
-            del self._paused[first.uid]
-        return first
+        self._paused.add(attempt)
+        if attempt.has_paused:
+            return []
+        attempt.has_paused = True
+        return [SetAside(held=delivery) for delivery in attempt.deliveries]
 
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
+        self._has_resumed_last = True
         if attempt.is_posted:
             return self._read(attempt)
         return self._guard(attempt, lambda: self._resume_unposted(attempt, now), now)
@@ -401,7 +439,7 @@ class BinderCore:
         decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
         attempt.repeats += 1
         attempt.is_waiting = True
-        attempt.next_waiting = now + self._settings.waiting_interval.total_seconds()
+        self._waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
         return PublishDecision(decision=decision, held=attempt.latest)
 
     # Ends.
@@ -411,12 +449,15 @@ class BinderCore:
         try:
             return step()
         except Exception as exc:  # noqa: BLE001 - whatever a plugin raises must not stop the queue
-            attempt.exceptions += 1
-            if attempt.exceptions < self._settings.max_exceptions:
-                return self._back_off(attempt, None, now)
-            failure = f"failed {attempt.exceptions} times: {type(exc).__name__}: {exc}"
-            verdict = failed(f"committing {attempt.pod.key!r}: {failure}", reason="exception")
-            return self._decide(attempt, verdict, dead_letter=True)
+            return self._count_exception(attempt, f"{type(exc).__name__}: {exc}", now)
+
+    def _count_exception(self, attempt: BindingAttempt, error: str, now: float) -> list[Effect]:
+        attempt.exceptions += 1
+        if attempt.exceptions < self._settings.max_exceptions:
+            return self._back_off(attempt, None, now)
+        failure = f"failed {attempt.exceptions} times: {error}"
+        verdict = failed(f"committing {attempt.pod.key!r}: {failure}", reason="exception")
+        return self._decide(attempt, verdict, dead_letter=True)
 
     def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
         """Publish the final Decision; unless the pod is bound, free the node and what plugins have reserved."""
@@ -428,8 +469,7 @@ class BinderCore:
             self._cache.forget(attempt.uid)
             self._cache.withdraw_nomination(attempt.uid)
             self._unreserve(attempt)
-        self._paused.pop(attempt.uid, None)
-        self._waiting.pop(attempt.uid, None)
+        self._waiting.remove(attempt.uid)
         attempt.phase = AttemptPhase.DECIDING
         attempt.decision = self._decision(attempt, verdict)
         attempt.decided = attempt.latest.attempt

@@ -93,6 +93,14 @@ class VolumesAnswer(RequestAnswer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    """A request for the pod of this uid ended in an exception: a bug, or an answer that cannot be read."""
+
+    uid: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionStored:
     """The stream has acknowledged the Decision (PubAck)."""
 
@@ -104,7 +112,16 @@ class TimerFired:
     """The time that ``due`` returned has come."""
 
 
-Event = RankedDelivery | BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer | DecisionStored | TimerFired
+Event = (
+    RankedDelivery
+    | BindingAnswer
+    | PodAnswer
+    | EvictionAnswer
+    | VolumesAnswer
+    | RequestFailed
+    | DecisionStored
+    | TimerFired
+)
 
 
 # Effects.
@@ -175,6 +192,13 @@ class Nak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Keep the message without counting it among those that may be held: its pod waits (docs/protocol.md, 5)."""
+
+    held: RankedDelivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordEvent:
     """Record the Decision on the pod: Event and condition, as their budget allows."""
 
@@ -189,7 +213,7 @@ class LogError:
     text: str
 
 
-Request = PostBinding | GetPod | EvictPods | ClearNomination | WriteVolumes | PublishDecision
-"""The effects that take time."""
+ApiRequest = PostBinding | GetPod | EvictPods | ClearNomination | WriteVolumes
+"""The requests to the API server."""
 
-Effect = Request | Ack | Nak | RecordEvent | LogError
+Effect = ApiRequest | PublishDecision | Ack | Nak | SetAside | RecordEvent | LogError

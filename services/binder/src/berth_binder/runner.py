@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth.api.errors import DecodeError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import Epoch
@@ -19,6 +19,7 @@ from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession
+from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import GaugeName, Meter
@@ -30,6 +31,7 @@ from berth_binder.decisions import DecisionPublisher
 from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
+    ApiRequest,
     BindingAnswer,
     ClearNomination,
     DecisionStored,
@@ -43,7 +45,8 @@ from berth_binder.events import (
     PublishDecision,
     RankedDelivery,
     RecordEvent,
-    Request,
+    RequestFailed,
+    SetAside,
     TimerFired,
     WriteVolumes,
 )
@@ -54,6 +57,8 @@ log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
+PROGRESS_SECONDS: Final = 1.0
+"""Between two checks whether messages are examined."""
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
 """Set by the leader only."""
 
@@ -67,6 +72,7 @@ class BinderParts:
     cache: Cache
     informers: Informers
     recorder: EventRecorder
+    progress: Progress
     profiles: dict[str, Profile]
     config: str
     """Digest of the configuration."""
@@ -129,6 +135,7 @@ class BinderRunner:
                     ("keep alive", self._keep_alive()),
                     ("clock", self._follow_clock()),
                     ("gauges", self._set_gauges()),
+                    ("progress", self._check_progress()),
                 )
             ]
             await self._parts.process.stopping.wait()
@@ -207,6 +214,21 @@ class BinderRunner:
         finally:
             clear_gauges(self._metrics)
 
+    async def _check_progress(self) -> None:
+        """Give up the Lease when messages wait and none is examined: whatever keeps this binder, another may go on."""
+        progress = self._parts.progress
+        while True:
+            await self._parts.process.clock.sleep(PROGRESS_SECONDS)
+            examinations = self._core.examinations
+            reason = progress.check(examinations.missing_since, self._describe_stall, begun=examinations.count > 0)
+            if reason is not None:
+                self._metrics.count("berth_stalls_total", role="binder")
+                self._leadership.end(reason)
+
+    def _describe_stall(self) -> str:
+        core = self._core
+        return f"{core.backlog} messages of RANKED wait, with {core.in_flight} requests to the API server under way"
+
     # Effects.
 
     def _carry_out(self, effect: Effect) -> None:
@@ -215,14 +237,28 @@ class BinderRunner:
                 effect.held.delivery.ack()
             case Nak():
                 effect.held.delivery.nak(effect.delay)
+            case SetAside():
+                effect.held.delivery.set_aside()
             case RecordEvent():
                 self._parts.recorder.record(effect.decision, self._parts.cache.pod(effect.pod.uid) or effect.pod)
             case LogError():
                 self._log_once(effect.text)
+            case PublishDecision():
+                self._start(self._publish(effect))
             case _:
-                self._start(self._request(effect))
+                self._start(self._send(effect))
 
-    def _request(self, effect: Request) -> Coroutine[Any, Any, None]:
+    async def _send(self, effect: ApiRequest) -> None:
+        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
+        try:
+            await self._request(effect)
+        except BerthError:
+            raise  # the leadership is over
+        except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
+            log.exception("a request failed", pod=effect.pod.key, uid=effect.pod.uid)
+            self._handle(RequestFailed(uid=effect.pod.uid, error=f"{type(exc).__name__}: {exc}"))
+
+    def _request(self, effect: ApiRequest) -> Coroutine[Any, Any, None]:
         match effect:
             case PostBinding():
                 return self._post_binding(effect)
@@ -234,8 +270,6 @@ class BinderRunner:
                 return self._clear_nomination(effect)
             case WriteVolumes():
                 return self._write_volumes(effect)
-            case PublishDecision():
-                return self._publish(effect)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._running += 1

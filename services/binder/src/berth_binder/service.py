@@ -14,6 +14,7 @@ from berth.kube.watch import ReflectorEvent, Undecodable
 from berth.leader.loop import lead_until_stopped
 from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
+from berth.process.health import Progress
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth_binder.cache import Cache
@@ -60,6 +61,7 @@ async def serve_on(
         cache=cache,
         informers=cluster_informers(client, partial(observe, cache), process),
         recorder=EventRecorder(clients.events, process, EventBudget(settings.events)),
+        progress=Progress(process.health, process.clock, limit=settings.stalled),
         profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
         config=configuration.digest,
         settings=settings,

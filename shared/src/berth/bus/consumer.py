@@ -46,7 +46,7 @@ async def consume(
 
 
 class NatsDeliveries:
-    """The deliveries of a pull, at most ``max_unacked`` of them unsettled."""
+    """The deliveries of a pull, at most ``max_unacked`` of them unsettled and not set aside."""
 
     def __init__(self, pull: Pull, connection: Connection) -> None:
         self._pull = pull
@@ -132,6 +132,11 @@ class NatsDelivery:
     def in_progress(self) -> None:
         if self._on_settled is not None:
             self._connection.enqueue(self._msg.reply, _IN_PROGRESS)
+
+    def set_aside(self) -> None:
+        if self._on_settled is not None:
+            on_settled, self._on_settled = self._on_settled, _ignore
+            on_settled()
 
     def _settle(self, payload: bytes) -> None:
         if self._on_settled is None:

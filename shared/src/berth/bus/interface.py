@@ -169,6 +169,10 @@ class Delivery(Protocol):
         """Still working on it: the ack_wait starts again."""
         ...
 
+    def set_aside(self) -> None:
+        """Keep it without counting it in ``max_unacked`` any more: others are delivered in its place."""
+        ...
+
 
 class Deliveries(Protocol):
     """A continuous pull from a work queue, with at most ``max_unacked`` deliveries that are not settled."""

@@ -134,7 +134,9 @@ class LeaderSession:
         watches = (self._watch_connection(), self._watch_lease(), self._watch_number_on_lease(), self._watch_control())
         tasks = [asyncio.create_task(watch) for watch in watches]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for error in filter(None, [task.exception() for task in done]):
+                self.end(f"watching the leadership failed: {type(error).__name__}: {error}")
         finally:
             for task in tasks:
                 task.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -154,6 +155,40 @@ class WaitReporter:
             return
         self._logged, self._logged_at = sentence, now
         log.info(sentence, condition=self._condition.name)
+
+
+class Progress:
+    """Whether a leader begins the work that waits. One that begins none for too long is not ready and must give up.
+
+    It is ready again once it leads and begins something, or stands by for another leader.
+    """
+
+    def __init__(self, health: Health, clock: Clock, *, limit: timedelta) -> None:
+        self._health = health
+        self._clock = clock
+        self._limit = limit.total_seconds()
+        self._condition = health.condition("progress")
+        self._condition.ready()
+        health.on_change(self._look)
+
+    def check(self, missing_since: float | None, describe: Callable[[], str], *, begun: bool) -> str | None:
+        """Call it every second or so; returns why the leader must give up, ``None`` while it may go on.
+
+        ``missing_since``: the time since which work waits and none was begun. ``describe``: what waits, as text.
+        ``begun``: whether this leader has begun any work.
+        """
+        if missing_since is not None and self._clock.now() - missing_since >= self._limit:
+            reason = f"{describe()}: none was begun for {self._limit:g} s"
+            log.error("stalled, giving up the lead", reason=reason)
+            self._condition.waiting(reason)
+            return reason
+        if not self._condition.is_ready and (begun or missing_since is None):
+            self._condition.ready()
+        return None
+
+    def _look(self) -> None:
+        if not self._condition.is_ready and self._health.condition("leadership").is_standby:
+            self._condition.ready()
 
 
 SHUTDOWN_SECONDS = 0.5

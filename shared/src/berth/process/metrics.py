@@ -26,6 +26,7 @@ CounterName = Literal[
     "berth_bus_waits_total",
     "berth_leaderships_total",
     "berth_leaderships_ended_total",
+    "berth_stalls_total",
     "berth_messages_received_total",
     "berth_messages_published_total",
     "berth_dead_letters_total",
@@ -193,6 +194,9 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that began."),
     "berth_leaderships_ended_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that ended."),
+    "berth_stalls_total": Metric(
+        kind="counter", labels=("role",), meaning="Leaderships given up because work waited and none was begun."
+    ),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(
         kind="counter",
