@@ -4,6 +4,7 @@ pytest_plugins = [
     "pytester",
     "harness.plugins.left_out",
     "harness.plugins.leftover_processes",
+    "harness.plugins.plain_tracebacks",
     "harness.plugins.fixtures_bus",
     "harness.plugins.fixtures_cluster",
     "harness.plugins.fixtures_hypothesis",

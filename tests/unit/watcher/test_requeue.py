@@ -210,7 +210,7 @@ def test_events_of_no_interest_cost_the_same_however_many_pods_wait():
     for n in range(1000):
         watcher.show(a_pod(f"other{n}", node="n1", version=2 + n))
 
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 5  # half a second; ten million calls take ten
 
 
 def test_decision_older_than_the_log_counts_as_having_missed_events():
