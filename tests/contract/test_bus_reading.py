@@ -263,3 +263,25 @@ async def test_keys_with_dots_and_escapes_come_back_as_written(on):
     async with session.read_bucket("facts") as following:
         found = [entry.key for entry in await read_to_the_end(following)]
     assert found == ["node.a.example.org", "pod.0-1_2", "facts/x=2F.node", "node.=C3=A4"]
+
+
+async def test_the_last_message_of_each_subject_is_found_and_others_are_left_out(on):
+    session = await on.session()
+    for number in range(1200):
+        await session.publish(decision(f"web-{number}"), b"first")
+    await session.publish(decision("web-7"), b"second")
+    wanted = [decision(f"web-{number}") for number in range(0, 1200, 2)] + [decision("web-7"), decision("never")]
+
+    found = {stored.subject: stored.data async for stored in session.last_of_each("DECISIONS", wanted)}
+
+    assert found.pop(decision("web-7")) == b"second"
+    assert found == {decision(f"web-{number}"): b"first" for number in range(0, 1200, 2)}
+
+
+async def test_the_last_messages_of_no_subjects_and_of_an_empty_stream_are_none(on):
+    session = await on.session()
+
+    assert [stored async for stored in session.last_of_each("DECISIONS", [])] == []
+    assert [stored async for stored in session.last_of_each("DECISIONS", [decision("web")])] == []
+    with pytest.raises(MissingError):
+        await anext(session.last_of_each("nowhere", [decision("web")]))

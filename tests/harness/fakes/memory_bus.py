@@ -7,7 +7,7 @@ on a deterministic event loop all of it is deterministic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -252,6 +252,13 @@ class MemorySession(Session):
     def _page(self, stream: str, test: Callable[[str], bool], after: int) -> list[StoredMessage]:
         found = (one for one in self._store.stream(stream).all_after(after) if test(one.subject))
         return [one for one, _ in zip(found, range(PAGE), strict=False)]
+
+    async def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
+        source = await self._answer(lambda: self._store.stream(stream))
+        for subject in subjects:
+            stored = source.last(subject)
+            if stored is not None:
+                yield stored
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         return await self._answer(lambda: self._store.stream(stream).last(subject))

@@ -53,7 +53,7 @@ async def test_messages_of_all_stages_are_found_and_the_highest_attempt_counts(s
     await publish_decision(session, decision("c", 1))
     await publish_decision(session, decision("d", 3))
 
-    found = await read_streams(session, subjects("a", "b", "c", "d", "e"), max_look_ups=4)
+    found = await read_streams(session, subjects("a", "b", "c", "d", "e"))
 
     assert {uid: str(each.attempt) for uid, each in found.in_flight.items()} == {
         "uid-a": "uid-a.6.1",
@@ -80,12 +80,12 @@ class MovingOn:
         else:
             await publish_decision(self._session, decision("decided", 1))
 
-    async def last(self, stream, subject):
-        return await self._session.last(stream, subject)
+    def last_of_each(self, stream, subjects):
+        return self._session.last_of_each(stream, subjects)
 
 
 async def test_message_that_moves_on_is_found_at_the_next_stage(session):
-    found = await read_streams(MovingOn(session), subjects("moves", "decided"), max_look_ups=4)
+    found = await read_streams(MovingOn(session), subjects("moves", "decided"))
 
     assert list(found.in_flight) == ["uid-moves"]
     assert list(found.decisions) == ["uid-decided"]
@@ -96,7 +96,7 @@ async def test_unknown_pods_and_undecodable_messages_are_ignored(session):
     await session.publish("berth.pending.berth.default.odd", b"garbage")
     await session.publish("berth.ranked.berth.default.odd", b"{}")
 
-    found = await read_streams(session, subjects("odd"), max_look_ups=4)
+    found = await read_streams(session, subjects("odd"))
 
     assert found.in_flight == {}
     assert found.decisions == {}

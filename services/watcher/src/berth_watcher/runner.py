@@ -182,7 +182,7 @@ class WatcherRunner:
         self._condition.waiting("taking over: reading the bus")
         await cluster.caught_up.wait()
         subjects = {str(queued.uid): queued.subject("decision") for queued in core.recovering_pods()}
-        streams = await read_streams(self._session, subjects, max_look_ups=self._parts.settings.max_look_ups)
+        streams = await read_streams(self._session, subjects)
         self._condition.waiting("taking over: writing the mirror")
         self._inbox.put(streams)
         log.info("read the bus", term=self._leadership.number, pending=len(subjects), in_flight=len(streams.in_flight))

@@ -52,8 +52,6 @@ class WatcherSettings:
     max_writes: int = 256
     """Writes of the mirror in flight, 1 or more: enough to fill a round trip, few enough that a takeover of a large
     cluster does not hold up everything else in the connection's buffer."""
-    max_look_ups: int = 64
-    """Direct Gets in flight during a takeover, 1 or more."""
     batch_size: int = 512
     """Events handled before other tasks run, 1 or more: some milliseconds of work."""
     gauge_interval: timedelta = timedelta(seconds=1)

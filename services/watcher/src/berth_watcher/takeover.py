@@ -6,8 +6,7 @@ a later stage and not missed. The caller must follow DECISIONS before it begins.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,7 +19,7 @@ from berth.bus.topology import DECISIONS, PENDING, RANKED
 from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
 
 
-async def read_streams(session: Session, subjects: Mapping[str, PodSubject], *, max_look_ups: int) -> StreamsRead:
+async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> StreamsRead:
     """Find the messages of these pods. ``subjects`` are those of their Decisions, by uid.
 
     Raises:
@@ -31,19 +30,15 @@ async def read_streams(session: Session, subjects: Mapping[str, PodSubject], *, 
         _keep_newest(in_flight, _decoded(stored))
     async for stored in session.scan(RANKED, all_of("ranked")):
         _keep_newest(in_flight, _decoded(stored))
-    decisions = await _last_decisions(session, subjects, max_look_ups)
+    decisions = await _last_decisions(session, subjects)
     return StreamsRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)
 
 
 async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision, StoredMessage] | None:
     """The last Decision of a subject, decoded and as stored; ``None`` if there is none or it cannot be decoded."""
     stored = await session.last(DECISIONS, str(subject))
-    if stored is None:
-        return None
-    try:
-        return decode(stored.data, Decision), stored
-    except DecodeError:
-        return None
+    decision = _decision(stored) if stored is not None else None
+    return (decision, stored) if stored is not None and decision is not None else None
 
 
 async def holds(session: Session, stream: str, subject: PodSubject, attempt: Attempt) -> bool:
@@ -108,24 +103,21 @@ def _keep_newest(newest: dict[str, FoundInFlight], found: FoundInFlight | None) 
         newest[found.attempt.uid] = found
 
 
-async def _last_decisions(
-    session: Session, subjects: Mapping[str, PodSubject], max_look_ups: int
-) -> dict[str, FoundDecision]:
-    """One Direct Get per pod, since the stream holds the Decisions of all pods of the last hour."""
+async def _last_decisions(session: Session, subjects: Mapping[str, PodSubject]) -> dict[str, FoundDecision]:
+    """By uid. Not all of DECISIONS is read: the stream holds the Decisions of all pods of the last hour."""
     decisions: dict[str, FoundDecision] = {}
-    remaining = iter(subjects.items())
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(max_look_ups):
-            tasks.create_task(_read_decisions(session, remaining, decisions))
+    uids = {str(subject): uid for uid, subject in subjects.items()}
+    async for stored in session.last_of_each(DECISIONS, list(uids)):
+        decision = _decision(stored)
+        if decision is not None:
+            age = (datetime.now(UTC) - stored.time).total_seconds()
+            found = FoundDecision(decision=decision, time=stored.time, age_seconds=max(0.0, age))
+            decisions[uids[stored.subject]] = found
     return decisions
 
 
-async def _read_decisions(
-    session: Session, remaining: Iterable[tuple[str, PodSubject]], decisions: dict[str, FoundDecision]
-) -> None:
-    for uid, subject in remaining:
-        last = await last_decision(session, subject)
-        if last is not None:
-            decision, stored = last
-            age = (datetime.now(UTC) - stored.time).total_seconds()
-            decisions[uid] = FoundDecision(decision=decision, time=stored.time, age_seconds=max(0.0, age))
+def _decision(stored: StoredMessage) -> Decision | None:
+    try:
+        return decode(stored.data, Decision)
+    except DecodeError:
+        return None

@@ -23,6 +23,9 @@ _TOKEN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 
 _DOTTED = _TOKEN | frozenset(b".")
 
+_PLAIN = re.compile("[a-zA-Z0-9/_-]*")
+"""Names that both forms leave as they are."""
+
 _ESCAPED = re.compile("=([0-9A-F]{2})")
 
 _STRAY = re.compile("=(?![0-9A-F]{2})")
@@ -65,6 +68,8 @@ def unescape(text: str) -> str:
 
 
 def _escape(name: str, allowed: frozenset[int]) -> str:
+    if _PLAIN.fullmatch(name):  # the names of Kubernetes: a fifth of the time
+        return name
     return "".join(chr(byte) if byte in allowed else f"={byte:02X}" for byte in name.encode("utf-8", "surrogatepass"))
 
 

@@ -10,7 +10,7 @@ A :class:`Session` is one client on one connection and never reconnects: when th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -281,6 +281,13 @@ class Session(Protocol):
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         """Every message in the stream under the filter, in order, unacknowledged ones too."""
+        ...
+
+    def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
+        """The last message of each subject that has one, in any order; the subjects have no wildcards.
+
+        The cost grows with the messages that are found, and not with those that the stream holds.
+        """
         ...
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:

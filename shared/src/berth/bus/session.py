@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Final
@@ -126,6 +126,9 @@ class NatsSession(Session):
 
     def scan(self, stream: str, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         return jetstream.scan(self._connection, stream, subject, after)
+
+    def last_of_each(self, stream: str, subjects: Sequence[str]) -> AsyncIterator[StoredMessage]:
+        return jetstream.last_of_each(self._connection, stream, subjects)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         return await jetstream.last_message(self._connection, stream, subject)
