@@ -117,6 +117,12 @@ def test_unschedulable_because_of_proposals_is_a_conflict(bench):
     assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.PROPOSALS)
 
 
+def test_rejection_on_a_view_older_than_asked_is_a_conflict(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, message="0/33 nodes are available", behind=True))
+    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.BEHIND)
+
+
 # The nodes.
 
 

@@ -191,6 +191,12 @@ def test_unschedulable_because_of_proposals_evicts_no_pod(bench):
     assert [decision.reason for decision in bench.decisions] == [Reason.PROPOSALS]
 
 
+def test_rejection_on_a_view_older_than_asked_evicts_no_pod(bench):
+    pod = bench.show(important())
+    assert evictions(bench.take(proposing(pod, "n1", "low-n1", behind=True))) == []
+    assert [decision.reason for decision in bench.decisions] == [Reason.BEHIND]
+
+
 def test_bound_or_gone_pod_evicts_no_pod(bench):
     pod = important()
     bench.show(on_node(pod, "n2"))

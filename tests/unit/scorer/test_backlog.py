@@ -54,6 +54,36 @@ def test_after_the_wait_it_is_ranked_on_an_older_view():
     assert backlog.due_in(6.0) is None
 
 
+def at(cluster, decisions=10):
+    return Positions(cluster=cluster, decisions=decisions)
+
+
+def test_a_view_that_is_being_read_is_waited_for_to_its_end():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=5000), at(33))
+    for second in range(8):
+        assert popped(backlog, at(500 * second), now=second * 0.9) == []
+    assert popped(backlog, at(5000), now=8.0) == ["later"]
+
+
+def test_a_view_that_is_not_read_any_more_is_waited_for_a_second():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=5000), at(33))
+    assert popped(backlog, at(33), now=0.5) == []
+    assert popped(backlog, at(900), now=0.9) == []
+    assert backlog.due_in(1.5) == 0.3999999999999999
+    assert popped(backlog, at(900), now=1.8) == []
+    assert popped(backlog, at(900), now=1.9) == ["later"]
+
+
+def test_another_source_that_moves_on_lengthens_no_wait():
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=5000), at(33))
+    for tenth in range(1, 10):
+        assert popped(backlog, at(33, decisions=10 + tenth), now=tenth / 10) == []
+    assert popped(backlog, at(33, decisions=20), now=1.0) == ["later"]
+
+
 def test_a_message_is_suspect_from_its_fourth_delivery_on():
     assert [item("a", delivered=n).suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
 

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -41,11 +42,11 @@ def node(name, cpu="4"):
     )
 
 
-def pod(name, cpu="100m"):
+def pod(name, cpu="100m", **spec):
     requests = ResourceRequirements(requests={"cpu": cpu})
     return Pod(
         metadata=ObjectMeta(name=name, namespace="default", uid=name, resource_version="1"),
-        spec=PodSpec(scheduler_name="berth", containers=[Container(name="c", resources=requests)]),
+        spec=PodSpec(scheduler_name="berth", containers=[Container(name="c", resources=requests)], **spec),
     )
 
 
@@ -56,6 +57,12 @@ def pending(name, *, profile="berth", cpu="100m", after=NOWHERE):
 async def write_node(session, one):
     entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
     return await session.put("cluster", key("node", one.metadata.name), encode_entry(entry))
+
+
+async def write_placed_pod(session, name, on, *, cpu, priority):
+    one = pod(name, cpu, node_name=on, priority=priority)
+    entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
+    return await session.put("cluster", key("pod", name), encode_entry(entry))
 
 
 @pytest.fixture
@@ -78,10 +85,9 @@ def make_ranker(identity="s1", **other):
 
 
 @asynccontextmanager
-async def scorer(bus, ranker=None, *, max_unacked=64):
-    process = Process(
-        name="scorer", metrics=RecordingMeter(), settings=Settings(numbers=Numbers(scorer_hold=max_unacked))
-    )
+async def scorer(bus, ranker=None, *, max_unacked=64, **numbers):
+    settings = Settings(numbers=Numbers(scorer_hold=max_unacked, **numbers))
+    process = Process(name="scorer", metrics=RecordingMeter(), settings=settings)
     task = asyncio.create_task(serve(process, bus, ranker or make_ranker()))
     try:
         await until(lambda: asyncio.sleep(0, process.health.is_ready))
@@ -193,6 +199,28 @@ async def test_a_pod_waits_for_the_position_in_its_message(bus, session):
         [message] = await ranked(session)
     assert message.evaluated == 2
     assert message.positions.cluster >= position + 1
+
+
+async def test_a_rejection_on_an_older_view_than_asked_is_marked_and_proposes_no_preemption(bus, session):
+    await write_node(session, node("small", cpu="1"))
+    await write_placed_pod(session, "victim", "small", cpu="1", priority=0)
+    async with scorer(bus, position_wait=timedelta(milliseconds=50)):
+        important = msgspec.structs.replace(
+            pending("web", after=Positions(cluster=99)), pod=pod("web", cpu="1", priority=1000)
+        )
+        await publish_pending(session, important)
+        [message] = await ranked(session)
+    assert (message.candidates, message.behind, message.preemption) == ([], True, None)
+    assert message.blockers == ["NodeResourcesFit"]
+
+
+async def test_a_node_found_on_an_older_view_than_asked_is_an_answer(bus, session):
+    await write_node(session, node("small", cpu="1"))
+    async with scorer(bus, position_wait=timedelta(milliseconds=50)):
+        await publish_pending(session, pending("web", after=Positions(cluster=99)))
+        [message] = await ranked(session)
+    assert [candidate.node for candidate in message.candidates] == ["small"]
+    assert not message.behind
 
 
 async def test_an_undecodable_message_becomes_a_dead_letter_and_blocks_no_other(bus, session):

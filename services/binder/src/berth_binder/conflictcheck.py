@@ -121,6 +121,8 @@ def _scorers_verdict(ranked: Ranked) -> Verdict | None:
         return failed(ranked.error)
     if ranked.candidates:
         return None
+    if ranked.behind:
+        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.BEHIND, message=ranked.message)
     if ranked.proposals_counted:
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.PROPOSALS, message=ranked.message)
     return Verdict(outcome=Outcome.UNSCHEDULABLE, message=ranked.message)

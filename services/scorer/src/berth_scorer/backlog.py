@@ -43,22 +43,30 @@ class PendingDelivery:
 
 
 class Backlog:
-    """Orders messages: first those whose positions the view has reached, by arrival; none waits longer than the limit.
+    """Orders messages: first those whose positions the view has reached, by arrival.
 
-    ``now`` is in monotonic seconds.
+    A message waits for its positions as long as the view moves towards them, and ``position_wait`` longer: a large
+    mirror is read to its end first, and a source that stands still holds no pod up. ``now`` is in monotonic seconds.
     """
 
     def __init__(self, *, position_wait: timedelta) -> None:
         self._position_wait = position_wait.total_seconds()
         self._ready: deque[PendingDelivery] = deque()
         self._waiting: deque[PendingDelivery] = deque()
+        self._positions = Positions()
+        self._advanced_at: dict[str, float] = {}
+        """When the view was last seen to have read more of each source."""
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._waiting)
 
     def add(self, item: PendingDelivery, positions: Positions) -> None:
         """Add a message, with the view at these positions."""
-        (self._ready if positions.covers(item.pending.after) else self._waiting).append(item)
+        if positions.covers(item.pending.after):
+            self._ready.append(item)
+        else:
+            self._follow(positions, item.taken_at)
+            self._waiting.append(item)
 
     def pop(self, positions: Positions, now: float) -> PendingDelivery | None:
         """Remove and return the next message to rank; ``None`` when none is due."""
@@ -67,7 +75,7 @@ class Backlog:
 
     def due_in(self, now: float) -> float | None:
         """Seconds until the first waiting message is ranked on an older view; ``None`` when none waits."""
-        return max(0.0, self._waiting[0].taken_at + self._position_wait - now) if self._waiting else None
+        return min((max(0.0, self._due(item) - now) for item in self._waiting), default=None)
 
     def clear(self) -> list[PendingDelivery]:
         everything = [*self._ready, *self._waiting]
@@ -76,13 +84,29 @@ class Backlog:
         return everything
 
     def _promote(self, positions: Positions, now: float) -> None:
-        still_waiting = [item for item in self._waiting if not self._is_due(item, positions, now)]
-        if len(still_waiting) < len(self._waiting):
-            self._ready.extend(item for item in self._waiting if self._is_due(item, positions, now))
-            self._waiting = deque(still_waiting)
+        if not self._waiting:
+            return
+        self._follow(positions, now)
+        waiting, self._waiting = self._waiting, deque()
+        for item in waiting:
+            due = positions.covers(item.pending.after) or self._due(item) <= now
+            (self._ready if due else self._waiting).append(item)
 
-    def _is_due(self, item: PendingDelivery, positions: Positions, now: float) -> bool:
-        return positions.covers(item.pending.after) or now - item.taken_at >= self._position_wait
+    def _follow(self, positions: Positions, now: float) -> None:
+        for source in Positions.__struct_fields__:
+            if getattr(positions, source) > getattr(self._positions, source):
+                self._advanced_at[source] = now
+        self._positions = positions
+
+    def _due(self, item: PendingDelivery) -> float:
+        """When it is ranked on a view that has not reached its positions."""
+        wanted = item.pending.after
+        lacking = (
+            self._advanced_at.get(source, item.taken_at)
+            for source in Positions.__struct_fields__
+            if getattr(wanted, source) > getattr(self._positions, source)
+        )
+        return max((item.taken_at, *lacking)) + self._position_wait
 
 
 class TryCounter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from berth.api.livedata import LiveSource
@@ -46,9 +46,13 @@ class Ranker:
         attempt = Attempt.parse(pending.attempt)
         view.proposals.withdraw(attempt.uid)
         ranking = self._rank(pending, attempt, view, timing)
-        message = self._message(
-            pending, ranking, view, proposals_counted=self._hangs_on_proposals(pending, attempt, ranking, view)
-        )
+        if _is_rejected(ranking) and not view.positions.covers(pending.after):
+            message = self._message(
+                pending, replace(ranking, nomination=None, clears_nomination=False), view, behind=True
+            )
+        else:
+            counted = self._hangs_on_proposals(pending, attempt, ranking, view)
+            message = self._message(pending, ranking, view, proposals_counted=counted)
         view.proposals.ranked(message, now)
         return message
 
@@ -75,8 +79,7 @@ class Ranker:
 
     def _hangs_on_proposals(self, pending: Pending, attempt: Attempt, ranking: Ranking, view: View) -> bool:
         """Whether a pod that fits nowhere would fit without proposals: then it is a conflict, not unschedulable."""
-        unschedulable = not ranking.candidates and not ranking.error
-        if not unschedulable or not any(rejection.resolvable for rejection in ranking.rejections):
+        if not _is_rejected(ranking) or not any(rejection.resolvable for rejection in ranking.rejections):
             return False
         nominations = len(view.proposals.nominations)
         if next(view.proposals.unbound(), None) is None and not nominations:
@@ -87,7 +90,9 @@ class Ranker:
             without = rank(pending.pod, view.snapshot, profile, attempt=attempt, may_preempt=may_preempt)
         return bool(without.candidates) or without.nomination is not None
 
-    def _message(self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool) -> Ranked:
+    def _message(
+        self, pending: Pending, ranking: Ranking, view: View, *, proposals_counted: bool = False, behind: bool = False
+    ) -> Ranked:
         return Ranked(
             config=self.config,
             attempt=pending.attempt,
@@ -103,11 +108,16 @@ class Ranker:
             rejections=list(ranking.rejections),
             blockers=list(ranking.unschedulable_plugins),
             proposals_counted=proposals_counted,
+            behind=behind,
             preemption=_preemption(ranking.nomination, view.snapshot),
             clears_nomination=ranking.clears_nomination,
             message=ranking.message,
             error=ranking.error,
         )
+
+
+def _is_rejected(ranking: Ranking) -> bool:
+    return not ranking.candidates and not ranking.error
 
 
 def _preemption(nomination: Nomination | None, snapshot: Snapshot) -> Preemption | None:

@@ -68,6 +68,8 @@ class Reason(StrEnum):
     """The pod was changed after the ranking."""
     PROPOSALS = "proposals"
     """The pod was unschedulable only because of proposals that are not bound yet."""
+    BEHIND = "behind"
+    """The pod was rejected on a view that had not read everything that PENDING asked for."""
     VICTIMS = "victims"
     """The binder found other victims than the scorer, or none."""
     VOLUMES = "volumes"
@@ -184,12 +186,13 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
     ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that
     the pod's nomination does not help it. ``untouched_first``: more pods make a node a worse choice, so the binder may
     request another ranking when a node has changed since. ``proposals_counted``: the rejections may be due to a
-    proposal that is not bound yet.
+    proposal that is not bound yet. ``behind``: they are those of a view that had not read what PENDING asked for.
     """
 
     pod: Pod
     untouched_first: bool = True
     proposals_counted: bool = False
+    behind: bool = False
     clears_nomination: bool = False
     error: str = ""
 

@@ -41,6 +41,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.NO_CANDIDATE: "none of the best nodes was feasible any more at binding",
     Reason.CHANGED: "it was changed or gated after the ranking",
     Reason.PROPOSALS: "proposals for pods that are not bound yet use the same resources",
+    Reason.BEHIND: "the scorer had not read the newest state of the cluster",
     Reason.VICTIMS: "the pods on that node changed after the ranking, and so did the victims",
     Reason.VOLUMES: "a volume or a claim of the pod changed after the ranking",
 }

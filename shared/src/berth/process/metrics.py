@@ -222,7 +222,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_conflicts_total": Metric(
         kind="counter",
         labels=("reason",),
-        meaning="Conflicts, after which a pod is ranked again: stale, no-candidate, changed, proposals, victims.",
+        meaning="Conflicts (a pod is ranked again): stale, no-candidate, changed, proposals, behind, victims.",
         values=tuple(Reason),
     ),
     "berth_stage_duration_seconds": Metric(
