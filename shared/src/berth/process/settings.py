@@ -179,7 +179,7 @@ class Numbers:
     """How long a proposal counts after its last message, 5 s to 1 h; longer than a Lease, so that a change of leaders
     does not free the resources of pods that are about to be bound."""
     position_wait: Annotated[timedelta, readers.duration(0, 60)] = timedelta(seconds=1)
-    """How long a scorer waits for the positions that a message requires, 0-60 s, before it ranks on an older view."""
+    """How long a scorer waits for a position towards which it reads nothing more, 0-60 s, before it ranks."""
     duplicate_window: Annotated[timedelta, readers.duration(10, 3600)] = timedelta(seconds=120)
     """How long NATS remembers message ids, 10 s to 1 h; longer than any message is published again."""
     plugin_deadline: Annotated[timedelta, readers.duration(0.01, 60)] = PLUGIN_DEADLINE
