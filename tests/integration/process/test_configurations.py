@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from berth.bus.interface import Session
 from berth.bus.session import NatsBus
+from berth.cli.services import attention, seen
 from berth.sim.cluster import SimulatedCluster
 from harness.servers.bus_users import Services, bus_of_users, services, settings_of
-from harness.worlds.cluster_user import eventually
+from harness.worlds.cluster_user import cluster_user, eventually
 
 pytestmark = [pytest.mark.requires("nats-server"), pytest.mark.timeout(180)]
 
@@ -45,8 +47,13 @@ async def said(running: Services, user: str, *words: str) -> list[str]:
     return await eventually(found, f"{words} in the log of {user}", SECONDS)
 
 
+async def needs_attention(session: Session, beginning: str) -> list[str]:
+    """The sentences of `berth top` that begin so."""
+    return [each for each in attention(seen(await session.services())) if each.startswith(beginning)]
+
+
 async def test_another_configuration_is_named_by_both_sides_once_and_again_when_it_is_over(
-    running: Services, tmp_path: Path
+    running: Services, cluster: SimulatedCluster, tmp_path: Path
 ):
     other = tmp_path / "other.yaml"
     other.write_text(HEAD + OTHER_WEIGHT)
@@ -58,6 +65,13 @@ async def test_another_configuration_is_named_by_both_sides_once_and_again_when_
     assert await said(running, "scorer", "profile 'late' of watcher", "not in the configuration of this scorer")
 
     session = await NatsBus(settings_of(running.server, "people")).connect(name="people")
+    async with cluster_user(cluster.kubeconfig_path) as pods:
+        await pods.add_nodes(1)
+        await pods.create([pods.pod("waits", scheduler="late")])
+        waiting = "1 pod of profile 'late' waits for a scorer: "
+        reason = "none of the 1 that answer has this profile in its configuration"
+        found = await eventually(lambda: needs_attention(session, waiting), "the reason", SECONDS)
+        assert found == [waiting + reason]
     shown = {one.service: one.stats for one in await session.services()}
     assert any("profile 'late'" in sentence for sentence in shown["berth-watcher"]["differences"])
     assert shown["berth-watcher"]["profiles"].keys() == {"berth", "late"}

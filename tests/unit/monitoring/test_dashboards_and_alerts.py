@@ -32,6 +32,8 @@ ALERTS = {
     "BerthDeadLetters",
     "BerthConflictsHigh",
     "BerthConfigurationMismatch",
+    "BerthPodsStalled",
+    "BerthBinderStuck",
     "BerthMirrorStale",
 }
 METRIC = re.compile(r"\b(?:berth|scheduler|rest_client|leader_election|process)_[a-z_]+\b")

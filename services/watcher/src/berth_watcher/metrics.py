@@ -58,14 +58,15 @@ class Figures:
 
 def stats_of(figures: Figures) -> dict[str, object]:
     """What ``nats micro stats`` and ``berth top`` show of the leader: its queues, and who waits for whom."""
-    stalled: dict[str, list[str]] = {"scorer": [], "binder": []}
-    for (profile, service), pods in figures.stalled.items():
-        if pods:
-            stalled[service].append(f"{profile} {pods}")
     return {
-        "pending": sum(figures.pending.values()),
-        "in_flight": sum(figures.in_flight.values()),
-        **{f"waits_for_{service}": ", ".join(pods) for service, pods in stalled.items() if pods},
+        "queues": dict(figures.pending),
+        "in_flight": dict(figures.in_flight),
+        "window": dict(figures.window_size),
+        "stalled": [
+            {"profile": profile, "waits_for": service, "pods": pods}
+            for (profile, service), pods in figures.stalled.items()
+            if pods
+        ],
     }
 
 

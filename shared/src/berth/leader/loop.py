@@ -39,13 +39,21 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     ``stats`` are the service's statistics in NATS's service protocol. ``apply_when_missing``: create missing streams
     and buckets.
     """
+    current: LeaderSession | None = None
+
+    def all_stats() -> dict[str, object]:
+        if current is None or current.expired():
+            return stats()
+        seconds = round(process.clock.now() - current.since, 1)
+        return {"leading": {"number": current.number, "seconds": seconds}, **stats()}
+
     async for session in sessions(bus, name=role, process=process, apply_when_missing=apply_when_missing):
         try:
             async with (
-                present(session, process, stats=stats),
-                lead(role=role, session=session, client=client, process=process) as leadership,
+                present(session, process, stats=all_stats),
+                lead(role=role, session=session, client=client, process=process) as current,
             ):
-                await serve(session, leadership)
+                await serve(session, current)
         except* NotLeadingError as errors:
             log.info("not leading", cause=_causes(errors))
         except* BerthError as errors:

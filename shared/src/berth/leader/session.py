@@ -95,6 +95,8 @@ class LeaderSession:
     def __init__(self, *, role: Role, number: int, lease: HeldLease, session: Session, process: Process) -> None:
         self.role: Role = role
         self.number = number
+        self.since = process.clock.now()
+        """When it began, in monotonic seconds."""
         self.lost = asyncio.Event()
         """Set once leading is over, for any reason."""
         self.reason = ""

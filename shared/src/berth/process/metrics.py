@@ -195,7 +195,10 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_leaderships_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that began."),
     "berth_leaderships_ended_total": Metric(kind="counter", labels=("role",), meaning="Leaderships that ended."),
     "berth_stalls_total": Metric(
-        kind="counter", labels=("role",), meaning="Leaderships given up because work waited and none was begun."
+        kind="counter",
+        labels=("role",),
+        meaning="Leaderships given up because work waited and none was begun.",
+        values=("binder",),
     ),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(

@@ -289,6 +289,8 @@ async def present(session: Session, process: Process, *, stats: Stats = dict) ->
             **stats(),
             "configuration": own.config,
             "profiles": own.profiles,
+            "settings": own.settings,
+            "readiness": process.health.summary(),
             "differences": reporter.sentences,
             "gone": gone,
         }

@@ -36,6 +36,7 @@ from berth.cli.rendering import (
     print_rich,
     short_identity,
 )
+from berth.cli.services import OWN_FIGURES, activity, attention, gone, queue_lines, seen
 from berth.cluster.nodes import node_info
 from berth.process.exits import Exit
 
@@ -64,7 +65,7 @@ Interval = Annotated[float, typer.Option("--interval", help="Seconds between two
 def top(
     *, watch: Watch = None, interval: Interval = 2.0, output: Output = OutputFormat.TABLE, nats: NatsUrl = None
 ) -> None:
-    """Print queues, lag, services, nodes with their pods and bandwidth, and dead letters."""
+    """Print queues, lag, leaders, services, what needs attention, and nodes with their pods and bandwidth."""
     watches = open_console().is_terminal and output is OutputFormat.TABLE if watch is None else watch
     work = _watch(nats, output, timedelta(seconds=interval)) if watches else _once(nats, output)
     run_command(work, interrupted=Exit.DONE)
@@ -218,9 +219,15 @@ def overview_lines(overview: Overview, *, rows: int | None) -> Iterator[Renderab
     """As text; ``rows`` is the number of nodes that fit on the screen, ``None``: all."""
     yield queues(overview)
     yield _flow(overview)
+    processes = seen(overview.services)
+    yield from map(plain, queue_lines(processes))
     yield ""
     yield services(overview)
     yield ""
+    sentences = attention(processes)
+    yield from (plain(sentence, "yellow") for sentence in sentences)
+    if sentences:
+        yield ""
     yield from _nodes(overview, rows)
 
 
@@ -264,11 +271,19 @@ def _flow(overview: Overview) -> Text:
 
 
 def services(overview: Overview) -> Table:
-    """A line a process that answers, with its statistics."""
-    table = new_table("SERVICE", "WHO", "VERSION", "SAYS")
-    for one in overview.services:
-        stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in one.stats.items())
-        table.add_row(*map(plain, (one.service, short_identity(one.identity), one.version, stats)))
+    """A line a process that answers, with its own figures; then those that have gone."""
+    table = new_table("SERVICE", "WHO", "VERSION", "CONFIG", "STATE", "SAYS")
+    processes = seen(overview.services)
+    for one, instance in zip(processes, overview.services, strict=True):
+        figures = {name: value for name, value in instance.stats.items() if name not in OWN_FIGURES}
+        stats = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in figures.items())
+        cells = (instance.service, one.name, instance.version, one.said.configuration, activity(one), stats)
+        table.add_row(*map(plain, cells))
+    for each in gone(processes):
+        silent = f"gone: silent for {duration(each.seconds)}"
+        table.add_row(
+            plain(f"berth-{each.service}"), plain(short_identity(each.identity)), "", "", plain(silent, "yellow")
+        )
     if not overview.services:
         table.add_row(plain("no service answers", "yellow"))
     return table
@@ -314,6 +329,7 @@ def as_json(overview: Overview) -> dict[str, object]:
         "decisions": {"window_seconds": overview.window.total_seconds(), "outcomes": overview.outcomes},
         "mirror_age_seconds": overview.age(min(overview.watermarks.values(), default=None)),
         "services": overview.services,
+        "attention": attention(seen(overview.services)),
         "nodes": [_node_json(overview, node) for node in sorted(overview.nodes, key=lambda node: natural(node.name))],
     }
 
