@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    MissingError,
+    StoredMessage,
+    TooLargeError,
+    UnansweredError,
+)
+from berth.bus.ordered import NatsReader
 from berth.bus.session import NatsBus, NatsSession
 from berth.bus.settings import BusSettings, NatsCredentials, TopologySettings
 from harness.plugins.fixtures_bus import TEST_TOPOLOGY
@@ -273,41 +281,50 @@ async def publish_raw(server: NatsServer, subject: str, head: bytes, data: bytes
         await writer.wait_closed()
 
 
-async def test_a_reader_whose_consumer_is_deleted_continues(session):
+async def test_a_reader_reads_lost_copies_again(session):
+    """A lost copy leaves a gap in the sequences."""
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
-        batches = following.batches()
-        for number in range(1, 6):
-            await session.publish("berth.decision.berth.default.web", b"%d" % number)
-            assert [stored.sequence for stored in await anext(batches)] == [number]
-            (consumer,) = await session.consumers("DECISIONS")
-            await session.delete_consumer("DECISIONS", consumer)
-
-
-async def test_a_reader_reads_missed_messages_again(session):
-    """Messages that were lost on the way leave a gap in the consumer's numbers."""
-    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
-        batches = following.batches()
         for number in range(1, 4):
             await session.publish("berth.decision.berth.default.web", b"%d" % number)
-        await session.last("DECISIONS", "berth.decision.berth.default.web")
-        while len(following._pull.buffer) < 3:
-            await following._pull.changed.wait()
-            following._pull.changed.clear()
-        del following._pull.buffer[1]
-        found = [stored.sequence for stored in await anext(batches)]
-        while len(found) < 3:
-            found += [stored.sequence for stored in await anext(batches)]
+        await arrived(following, 3)
+        del following._copies[1]
+        found: list[int] = []
+        async for batch in following.batches():
+            found += [stored.sequence for stored in batch]
+            if len(found) >= 3:
+                break
     assert found == [1, 2, 3]
 
 
-async def test_a_reader_notices_that_its_last_message_was_lost(session):
+async def test_a_reader_notices_that_the_last_copy_was_lost(own_nats_server):
+    settings = settings_for(own_nats_server, reader_check=timedelta(seconds=0.2))
+    session = await NatsBus(settings).connect(name="test")
+    await session.apply()
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         await session.publish("berth.decision.berth.default.web", b"1")
-        while not following._pull.buffer:
-            await following._pull.changed.wait()
-            following._pull.changed.clear()
-        following._pull.buffer.clear()
+        await arrived(following, 1)
+        following._copies.clear()
         assert [stored.sequence for stored in await anext(following.batches())] == [1]
+    await session.close()
+
+
+async def test_a_reader_that_is_far_behind_drops_copies_and_reads_them_again(session, monkeypatch):
+    monkeypatch.setattr("berth.bus.ordered.MOST_BUFFERED", 10)
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
+        await asyncio.gather(*(session.publish(f"berth.decision.berth.default.web-{n}", b"") for n in range(25)))
+        found: list[int] = []
+        async for batch in following.batches():
+            found += [stored.sequence for stored in batch]
+            if len(found) >= 25:
+                break
+    assert found == list(range(1, 26))
+
+
+async def arrived(following: NatsReader[StoredMessage], count: int) -> None:
+    """Wait until so many copies are in the reader's buffer."""
+    while len(following._copies) < count:
+        await following._changed.wait()
+        following._changed.clear()
 
 
 async def test_a_recreated_stream_ends_its_readers_session(session):
@@ -358,7 +375,8 @@ PASSWORD = "secret-of-a-test"  # noqa: S105 - of a throw-away server
 USERS = """
 authorization { users: [
   { user: scorer, password: secret-of-a-test, permissions: {
-      publish: ["$JS.API.>", "$KV.>", "berth.ranked.>", "_INBOX.>"], subscribe: ["_INBOX.>", "berth.ranked.>"] } }
+      publish: ["$JS.API.>", "$KV.>", "berth.ranked.>", "_INBOX.>"]
+      subscribe: ["_INBOX.>", "stored.berth.ranked.>"] } }
 ] }
 """
 

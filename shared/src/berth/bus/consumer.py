@@ -189,8 +189,6 @@ class Pull:
         self.credit: Final = Credit(limit=limit)
         self.failure: BerthError | None = None
         self.changed: Final = asyncio.Event()
-        self.idle_at: tuple[int, int] | None = None
-        """Consumer and stream sequence of the last heartbeat; ``None`` once a message has arrived after it."""
         self._connection = connection
         self._name = f"{stream} {consumer}"
         self._next = f"{API}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
@@ -264,7 +262,6 @@ class Pull:
         self._last_received = self._loop.time()
         if msg.reply:
             self.credit.arrive()
-            self.idle_at = None
             self.buffer.append(msg)
             self.changed.set()
         elif msg.headers and msg.subject == f"{self._inbox}.{self._number}":
@@ -273,7 +270,6 @@ class Pull:
     def _on_status(self, headers: dict[str, str]) -> None:
         status, text = headers.get(STATUS, ""), headers.get(DESCRIPTION, "")
         if status == _HEARTBEAT:
-            self.idle_at = (int(headers.get("Nats-Last-Consumer", 0)), int(headers.get("Nats-Last-Stream", 0)))
             self.changed.set()
         elif status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
             self._fail(MissingError(f"consuming {self._name}: the consumer is not there ({text or 'no responders'})"))

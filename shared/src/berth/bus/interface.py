@@ -316,7 +316,7 @@ class Session(Protocol):
         ...
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
-        """Plain subscription: call the listener with every message from now on, without delivery guarantees.
+        """Call the listener with what streams store under the subject from now on, without delivery guarantees.
 
         The listener must not block.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -30,7 +30,7 @@ from berth.bus.interface import (
     WrongLastSequenceError,
 )
 from berth.bus.settings import TopologySettings
-from berth.bus.topology import UNLIMITED, ConsumerSpec, StreamSpec, bucket_prefix, bucket_stream
+from berth.bus.topology import STORED_PREFIX, UNLIMITED, ConsumerSpec, StreamSpec, bucket_prefix, bucket_stream
 
 API: Final = "$JS.API"
 
@@ -99,6 +99,18 @@ class ConsumerNames(ApiResponse, frozen=True, kw_only=True):
     total: int = 0
 
 
+class StoredSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored message without its content."""
+
+    seq: int = 0
+
+
+class StoredResponse(ApiResponse, frozen=True, kw_only=True):
+    """A message that a stream's leader has."""
+
+    message: StoredSequence = StoredSequence()
+
+
 R = TypeVar("R", bound=ApiResponse)
 
 _NOT_ENABLED: Final = frozenset({10039, 10076})
@@ -106,6 +118,7 @@ _TAKEN: Final = frozenset({10099, 10100})
 _BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
     {
         10014: MissingError,  # consumer not found
+        10037: MissingError,  # no message found
         10059: MissingError,  # stream not found
         10149: MissingError,  # consumer does not exist
         10071: WrongLastSequenceError,
@@ -166,6 +179,7 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
         "allow_rollup_hdrs": stream.key_value,
         "allow_msg_ttl": stream.key_value,
         "deny_delete": stream.key_value,
+        "republish": {"src": stream.subjects[0], "dest": STORED_PREFIX + stream.subjects[0]},
     }
 
 
@@ -265,12 +279,20 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     raise _error_of(f"reading {subject!r} of {stream}", headers)
 
 
+async def last_sequence(connection: Connection, stream: str, subject: str) -> int:
+    """The last sequence under a filter as the stream's leader has it, 0 when there is none."""
+    try:
+        found = await api_request(connection, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, StoredResponse)
+    except MissingError:
+        return 0
+    return found.message.seq
+
+
 async def scan(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
     """Every message under the filter, in order, a page at a time."""
     more = True
     while more:
-        request = {"seq": after + 1, "batch": PAGE, "next_by_subj": subject}
-        page, more = await _get_page(connection, stream, request, f"scanning {subject!r} of {stream}")
+        page, more = await get_page(connection, stream, subject, after)
         for message in page:
             yield message
         after = page[-1].sequence if page else after
@@ -284,15 +306,23 @@ async def last_of_each(connection: Connection, stream: str, subjects: Sequence[s
     """
     for start in range(0, len(subjects), SUBJECTS):
         request = {"multi_last": subjects[start : start + SUBJECTS], "batch": SUBJECTS}
-        page, _ = await _get_page(connection, stream, request, f"reading subjects of {stream}")
+        page, _ = await _request_page(connection, stream, request, f"reading subjects of {stream}")
         for message in page:
             yield message
 
 
-async def _get_page(
+async def get_page(
+    connection: Connection, stream: str, subject: str, after: int, since: timedelta | None = None
+) -> tuple[list[StoredMessage], bool]:
+    """The messages under the filter after a sequence, or from a time ago: one page, and whether there are more."""
+    start = {"seq": after + 1} if since is None else {"start_time": (datetime.now(UTC) - since).isoformat()}
+    request = {**start, "batch": PAGE, "next_by_subj": subject}
+    return await _request_page(connection, stream, request, f"scanning {subject!r} of {stream}")
+
+
+async def _request_page(
     connection: Connection, stream: str, request: Mapping[str, object], doing: str
 ) -> tuple[list[StoredMessage], bool]:
-    """One page, and whether there are more."""
     responses: asyncio.Queue[Msg | None] = asyncio.Queue()
     inbox = connection.new_inbox()
     remove_listener = connection.on_lost(lambda: responses.put_nowait(None))
@@ -331,6 +361,12 @@ async def _next_response(connection: Connection, responses: asyncio.Queue[Msg | 
     if msg is None:
         raise connection.lost_error()
     return msg
+
+
+def stored_copy(msg: Msg) -> StoredMessage | None:
+    """A message that its stream republished, ``None`` for one that does not come from a stream."""
+    headers = msg.headers or {}
+    return _stored(msg, headers) if _SEQUENCE in headers else None
 
 
 def _stored(msg: Msg, headers: Mapping[str, str]) -> StoredMessage:

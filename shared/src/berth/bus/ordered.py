@@ -1,240 +1,234 @@
-"""Ordered reading of a stream or bucket with an ephemeral consumer that is recreated when a message is missing.
+"""Ordered reading of a stream or bucket: Direct Get for what is stored, and the stream's copies for what follows.
 
-The consumer is pulled without acknowledgements, so that a slow reader asks for less instead of being disconnected. Its
-messages are numbered. On a gap in the numbers, a heartbeat with a higher number, or silence, the reader creates a new
-consumer that starts after the last message read.
+Every stream republishes what it has stored under ``stored.`` (``topology``), with the sequence in a header. A reader
+subscribes to these copies, reads what is there by Direct Get, and goes on with the copies. Copies can be lost: a
+stream's new leader does not send those of its predecessor. So on a gap in the sequences, and when the stream has more
+than has arrived, the reader reads from its position again.
+
+A reader needs no consumer. So a service needs no right to create one, with which it could have the server publish
+anything anywhere (docs/adr/0012-accounts-are-the-boundary.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from nats.aio.msg import Msg
 
 from berth.bus.connection import Connection
-from berth.bus.consumer import NO_HEADERS, MessageMetadata, Pull, metadata_of
-from berth.bus.interface import BusRefusedError, Entry, MissingError, StoredMessage
-from berth.bus.jetstream import API, ConsumerInfo, api_request, entry_of, last_message, nanoseconds, stream_info
-from berth.bus.topology import bucket_prefix, bucket_stream
+from berth.bus.interface import BusRefusedError, Entry, StoredMessage
+from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stream_info
+from berth.bus.jetstream import scan as scan_messages
+from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
 
 T = TypeVar("T")
-Convert = Callable[[Msg, MessageMetadata], T]
+Convert = Callable[[StoredMessage], T]
 
-INACTIVE_THRESHOLD: Final = timedelta(seconds=60)
-"""How long the server keeps the consumer of a reader that does not pull: longer than a reader is busy with a batch."""
 ALL: Final = (">",)
+MOST_BUFFERED: Final = 65_536
+"""Copies that may wait for a reader. With more, they are dropped and read again by Direct Get, so memory is bounded."""
+RETRY_SECONDS: Final = 0.1
+RETRIES: Final = 10
+"""How often a replica that may be behind the leader is asked again."""
 
 
 def read_stream(
     connection: Connection, stream: str, filters: tuple[str, ...], since: timedelta | None, after: int | None
 ) -> NatsReader[StoredMessage]:
     """A reader of a stream from after a sequence, from a time ago, or from its beginning."""
-    policy: dict[str, object] = {"deliver_policy": "all"}
-    if after is not None:
-        policy = _after(after)
-    elif since is not None:
-        policy = {"deliver_policy": "by_start_time", "opt_start_time": (datetime.now(UTC) - since).isoformat()}
-    reader = NatsReader(connection, Start(stream=stream, filters=filters, policy=policy), _stored)
-    reader.position = after or 0
-    return reader
+    subjects = stream_subjects(connection.settings.topology, stream) if filters == ALL else filters
+    start = Start(stream=stream, subjects=subjects, is_whole=filters == ALL, since=since, after=after or 0)
+    return NatsReader(connection, start, lambda stored: stored)
 
 
 def read_bucket(connection: Connection, bucket: str, filters: tuple[str, ...]) -> NatsReader[Entry]:
     """A reader of a bucket: the last entry of every key, then every change."""
-    prefix = bucket_prefix(bucket)
-    start = Start(
-        stream=bucket_stream(bucket),
-        filters=tuple(prefix + one for one in filters),
-        policy={"deliver_policy": "last_per_subject"},
-    )
-
-    def convert(msg: Msg, metadata: MessageMetadata) -> Entry:
-        return entry_of(bucket, _stored(msg, metadata))
-
-    return NatsReader(connection, start, convert)
+    subjects = tuple(bucket_prefix(bucket) + one for one in filters)
+    start = Start(stream=bucket_stream(bucket), subjects=subjects, is_whole=filters == ALL)
+    return NatsReader(connection, start, lambda stored: entry_of(bucket, stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to read, and the deliver policy of the first consumer."""
+    """What to read, and from where."""
 
     stream: str
-    filters: tuple[str, ...]
-    policy: dict[str, object]
+    subjects: tuple[str, ...]
+    is_whole: bool
+    """All subjects of the stream, so that a gap in the sequences is a lost copy."""
+    since: timedelta | None = None
+    after: int = 0
 
 
 class NatsReader(Generic[T]):
     """One ordered reader. ``position`` and ``caught_up`` change just before the batch that changes them is yielded."""
 
     def __init__(self, connection: Connection, start: Start, convert: Convert[T]) -> None:
-        self.position = 0
+        self.position = start.after
         self.caught_up = asyncio.Event()
         self._connection = connection
         self._start = start
         self._convert = convert
-        self._numbers = itertools.count(1)
-        self._prefix = f"follow-{uuid.uuid4().hex[:12]}"
-        self._pull: Pull | None = None
-        self._consumer = AsyncExitStack()
-        self._consumer_sequence = 0
-        self._is_first = True
+        self._copies: deque[Msg] = deque()
+        self._changed = asyncio.Event()
+        self._scan: Scan | None = None
         self._stream_end = 0
         """The stream's last sequence when the reader started."""
-        self._filtered_end = 0
-        """The last sequence under the filters when the reader started."""
+        self._is_replicated = False
+        self._loop = asyncio.get_running_loop()
+        self._next_check = 0.0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[NatsReader[T]]:
-        """Create the consumer; delete it at the end."""
+        """Subscribe to the copies, and find out where the stream ends."""
+        subscriptions = [
+            await self._connection.subscribe(STORED_PREFIX + subject, self._on_copy) for subject in self._start.subjects
+        ]
+        remove_listener = self._connection.on_lost(self._changed.set)
         try:
-            await self._start_consumer()
+            await self._begin()
             yield self
         finally:
-            await self._consumer.aclose()
+            remove_listener()
+            for subscription in subscriptions:
+                await self._connection.unsubscribe(subscription)
 
     async def batches(self) -> AsyncIterator[list[T]]:
         """What has arrived, in order, without end."""
         while True:
-            pull = self._pull
-            if pull is None:
-                await self._start_consumer()
-            elif pull.buffer:
-                batch = self._drain(pull)
-                pull.request_soon()
-                if batch:
+            self._changed.clear()
+            if self._scan is not None:
+                batch = await self._read_page(self._scan)
+                caught_up = self._scan is None and self._catch_up()
+                if batch or caught_up:
                     yield batch
-            elif pull.failure or self._is_behind(pull) or not await pull.wait():
-                await self._drop_consumer(pull)
-            elif self._catches_up_idle(pull):
-                yield []
+            elif self._copies:
+                if batch := self._drain():
+                    yield batch
+            elif self._connection.lost.is_set():
+                raise self._connection.lost_error()
+            elif self._loop.time() >= self._next_check:
+                await self._check()
+            else:
+                await self._wait()
 
-    # --- consumers
-
-    async def _start_consumer(self) -> None:
+    async def _begin(self) -> None:
         stream = self._start.stream
-        last_sequence = (await stream_info(self._connection, stream)).state.last_seq
-        if last_sequence < self.position:
-            self._refuse_another_stream(last_sequence)
-        if self._is_first:
-            self._stream_end, self._filtered_end = last_sequence, await self._find_filtered_end()
-        name = f"{self._prefix}-{next(self._numbers)}"
-        created = await self._create_consumer(name)
-        self._is_first = False
-        self._consumer_sequence = 0
-        window = self._connection.settings.read_ahead
-        self._pull = await self._consumer.enter_async_context(Pull(self._connection, stream, name, window).open())
-        self._consumer.callback(self._connection.enqueue, f"{API}.CONSUMER.DELETE.{stream}.{name}")
-        if created.num_pending == 0 or self._filtered_end <= self.position:
-            self._catch_up(max(last_sequence, self.position))
-
-    def _refuse_another_stream(self, last_sequence: int) -> None:
-        """The stream was deleted and created again: the position in the former one is invalid."""
-        cause = f"stream {self._start.stream} was recreated: last sequence {last_sequence}, ours {self.position}"
-        if self._is_first:
+        info = await stream_info(self._connection, stream)
+        self._stream_end = info.state.last_seq
+        self._is_replicated = info.config.get("num_replicas") != 1
+        if self._stream_end < self.position:
+            cause = f"stream {stream} was recreated: last sequence {self._stream_end}, ours {self.position}"
             raise BusRefusedError(f"following from a sequence: {cause}: read it from its beginning")
-        self._connection.lose(cause)
-        raise self._connection.lost_error()
+        end = await self._last_stored()
+        self._next_check = self._loop.time() + self._check_seconds
+        if end <= self.position:
+            self._catch_up()
+        else:
+            self._scan = Scan(end=end, since=self._start.since)
 
-    async def _find_filtered_end(self) -> int:
-        """The last sequence under the filters.
+    @property
+    def _check_seconds(self) -> float:
+        return self._connection.settings.reader_check.total_seconds()
 
-        The reader has caught up at this sequence. The count of pending messages that comes with each message is not
-        exact enough while others publish.
-        """
-        found = [await last_message(self._connection, self._start.stream, one) for one in self._start.filters]
-        return max((stored.sequence for stored in found if stored), default=0)
+    async def _last_stored(self) -> int:
+        """The last sequence under the subjects, asked of the stream's leader: other replicas may be behind."""
+        found = [await last_sequence(self._connection, self._start.stream, one) for one in self._start.subjects]
+        return max(found, default=0)
 
-    async def _create_consumer(self, name: str) -> ConsumerInfo:
-        start = self._start
-        config = {
-            "name": name,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": nanoseconds(INACTIVE_THRESHOLD),
-            "filter_subjects": list(start.filters),
-            **(start.policy if self._is_first else _after(self.position)),
-        }
-        request = {"stream_name": start.stream, "config": config, "action": "create"}
-        return await api_request(self._connection, f"CONSUMER.CREATE.{start.stream}.{name}", request, ConsumerInfo)
+    # --- what is stored
 
-    async def _drop_consumer(self, pull: Pull) -> None:
-        """Delete the consumer; the next one starts after the last message that was read."""
-        if pull.failure and not isinstance(pull.failure, MissingError):
-            raise pull.failure
-        self._pull = None
-        await self._consumer.aclose()
-        self._consumer = AsyncExitStack()
+    async def _read_page(self, scan: Scan) -> list[T]:
+        """The next page; after the last one the scan has ended."""
+        stored, more = await self._next_page(scan)
+        fresh = [one for one in stored if one.sequence > self.position]
+        if fresh:
+            self.position = fresh[-1].sequence
+        if not more:
+            await self._end_scan(scan)
+        return [self._convert(one) for one in fresh]
 
-    # --- messages
+    async def _next_page(self, scan: Scan) -> tuple[list[StoredMessage], bool]:
+        get = self._connection, self._start.stream
+        if len(self._start.subjects) == 1:
+            since, scan.since = scan.since, None
+            return await get_page(*get, self._start.subjects[0], self.position, since)
+        found = [one for subject in self._start.subjects async for one in scan_messages(*get, subject, self.position)]
+        return sorted(found, key=lambda one: one.sequence), False
 
-    def _drain(self, pull: Pull) -> list[T]:
-        """All messages in the buffer up to a gap; those after a gap are dropped and read again."""
+    async def _end_scan(self, scan: Scan) -> None:
+        """Direct Get may be answered by a replica that is behind the leader: then read again, for a second at most."""
+        if self.position < scan.end and self._is_replicated and scan.tries_left:
+            scan.tries_left -= 1
+            await asyncio.sleep(RETRY_SECONDS)
+            return
+        self.position = max(self.position, scan.end)
+        self._scan = None
+
+    def _catch_up(self) -> bool:
+        """Every message from before the start is read. Returns whether that is new."""
+        if self.caught_up.is_set():
+            return False
+        self.position = max(self.position, self._stream_end)
+        self.caught_up.set()
+        return True
+
+    # --- copies
+
+    async def _on_copy(self, msg: Msg) -> None:
+        if len(self._copies) >= MOST_BUFFERED:
+            self._copies.clear()
+            if self._scan is None:
+                self._scan = Scan(end=self.position)
+        self._copies.append(msg)
+        self._changed.set()
+
+    def _drain(self) -> list[T]:
+        """The copies in the buffer up to a gap."""
         batch: list[T] = []
-        reached = 0
-        while pull.buffer:
-            msg = pull.buffer.popleft()
-            pull.credit.held -= 1
-            metadata = metadata_of(msg.reply)
-            if metadata.consumer_sequence != self._consumer_sequence + 1:
-                self._drop_after_gap(pull)
+        while self._copies:
+            stored = stored_copy(self._copies[0])
+            if stored is None or stored.sequence <= self.position:
+                self._copies.popleft()
+                continue
+            if self._start.is_whole and stored.sequence != self.position + 1:
+                self._scan = Scan(end=stored.sequence - 1)
                 break
-            self._consumer_sequence = metadata.consumer_sequence
-            batch.append(self._convert(msg, metadata))
-            reached = metadata.stream_sequence
-        if reached:
-            self._advance(reached)
+            self._copies.popleft()
+            self.position = stored.sequence
+            batch.append(self._convert(stored))
         return batch
 
-    def _drop_after_gap(self, pull: Pull) -> None:
-        pull.credit.held -= len(pull.buffer)
-        pull.buffer.clear()
-        pull.failure = pull.failure or MissingError(f"reading {self._start.stream}: messages are missing")
+    async def _wait(self) -> None:
+        """Until a copy arrives, the connection is lost, or the next check is due."""
+        try:
+            async with asyncio.timeout_at(self._next_check):
+                await self._changed.wait()
+        except TimeoutError:
+            return
 
-    def _is_behind(self, pull: Pull) -> bool:
-        """Whether a heartbeat has a higher number than the last message."""
-        return pull.idle_at is not None and pull.idle_at[0] > self._consumer_sequence
-
-    def _catches_up_idle(self, pull: Pull) -> bool:
-        """A heartbeat without new messages moves the position to its sequence.
-
-        Returns whether the reader has caught up by it: the messages that it waited for were removed.
-        """
-        if pull.idle_at is None or pull.buffer or pull.idle_at[0] != self._consumer_sequence:
-            return False
-        was_caught_up = self.caught_up.is_set()
-        self._catch_up(max(self.position, pull.idle_at[1]))
-        return not was_caught_up
-
-    def _advance(self, sequence: int) -> None:
-        if sequence >= self._filtered_end:
-            self._catch_up(sequence)
-        else:
-            self.position = sequence
-
-    def _catch_up(self, sequence: int) -> None:
-        """Whether every message from before the start is read: the position reached the stream's end at the start."""
-        self.position = max(sequence, self._stream_end)
-        self.caught_up.set()
+    async def _check(self) -> None:
+        """Whether the stream has more than has arrived."""
+        self._next_check = self._loop.time() + self._check_seconds
+        last = (await stream_info(self._connection, self._start.stream)).state.last_seq
+        if last < self.position:
+            self._connection.lose(
+                f"stream {self._start.stream} was recreated: last sequence {last}, ours {self.position}"
+            )
+        elif last > self.position and not self._copies:
+            self._scan = Scan(end=last)
 
 
-def _after(sequence: int) -> dict[str, object]:
-    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence + 1}
+@dataclass(slots=True, kw_only=True)
+class Scan:
+    """Reading by Direct Get from the reader's position to at least ``end``."""
 
-
-def _stored(msg: Msg, metadata: MessageMetadata) -> StoredMessage:
-    return StoredMessage(
-        subject=msg.subject,
-        sequence=metadata.stream_sequence,
-        data=msg.data,
-        headers=msg.headers or NO_HEADERS,
-        time=metadata.time,
-    )
+    end: int
+    since: timedelta | None = None
+    tries_left: int = RETRIES

@@ -25,7 +25,7 @@ from berth.api.subjects import PREFIX, escape_token
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
-from berth.bus.consumer import NO_HEADERS, NatsDeliveries
+from berth.bus.consumer import NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
     Bus,
@@ -43,6 +43,7 @@ from berth.bus.interface import (
 )
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
+from berth.bus.topology import STORED_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -144,12 +145,14 @@ class NatsSession(Session):
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         async def on_message(msg: Msg) -> None:
+            if (stored := jetstream.stored_copy(msg)) is None:
+                return
             try:
-                listener(msg.subject, msg.data, msg.headers or NO_HEADERS)
+                listener(stored.subject, stored.data, stored.headers)
             except Exception:  # an exception of the listener costs one message, not the subscription
                 log.exception("a listener failed on a message of %r", msg.subject)
 
-        await self._connection.subscribe(subject, on_message)
+        await self._connection.subscribe(STORED_PREFIX + subject, on_message)
 
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._connection.publish(subject, data)

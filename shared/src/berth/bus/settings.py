@@ -180,9 +180,9 @@ class BusSettings:
     """Time between the server's heartbeats for an idle pull. From 0.1 s, at most half of ``pull_expires``; after three
     missing ones the client sends a new pull request."""
 
-    read_ahead: int = 2048
-    """Messages that an ordered reader requests ahead. From 16; with messages of a few KiB well below the 64 MiB at
-    which the server drops a slow client."""
+    reader_check: timedelta = timedelta(seconds=5)
+    """How often an ordered reader compares its position with the stream's end. From 0.1 s; a copy that was lost on the
+    way, with nothing after it, is read after this time."""
 
     def problems(self) -> list[str]:
         """All errors, in the form of :meth:`TopologySettings.problems`."""
@@ -192,12 +192,13 @@ class BusSettings:
             found.append("servers: want at least one address, got none")
         if self.pull_heartbeat * 2 > self.pull_expires:
             found.append(f"pull_heartbeat: want at most half of pull_expires, got {self.pull_heartbeat}")
-        if self.read_ahead < 16:  # noqa: PLR2004 - the range that the field states
-            found.append(f"read_ahead: want at least 16, got {self.read_ahead}")
         return found
 
     def _waits(self) -> list[tuple[str, timedelta]]:
-        names = ("connect_timeout", "answer_timeout", "ping_interval", "ping_timeout", "pull_expires", "pull_heartbeat")
+        names = (
+            *("connect_timeout", "answer_timeout", "ping_interval", "ping_timeout"),
+            *("pull_expires", "pull_heartbeat", "reader_check"),
+        )
         return [(name, getattr(self, name)) for name in names]
 
 

@@ -31,6 +31,9 @@ BINDER_PREFIX: Final = "binder-"
 BUS_ID_KEY: Final = "bus.id"
 """Key of ``control``: identifies the store, so that every client notices a new one."""
 
+STORED_PREFIX: Final = "stored."
+"""A stream republishes what it has stored under this prefix: ``stored.berth.ranked...``, ``stored.$KV.cluster...``."""
+
 UNLIMITED: Final = -1
 
 
@@ -90,6 +93,11 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
         ),
         *(_bucket(name) for name in BUCKETS),
     )
+
+
+def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
+    """The subjects of a declared stream; for any other name one that no stream has."""
+    return next((one.subjects for one in declared_streams(settings) if one.name == name), (name,))
 
 
 def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
