@@ -70,7 +70,7 @@ async def test_closing_sends_what_was_acknowledged(on):
 async def test_a_plain_subscription_receives_new_messages(on):
     session, other = await on.session("one"), await on.session("two")
     received: asyncio.Queue = asyncio.Queue()
-    await session.subscribe("berth.ranked.>", lambda *message: received.put_nowait(message))
+    await session.subscribe_stored("berth.ranked.>", lambda *message: received.put_nowait(message))
     await other.publish("berth.pending.berth.default.web", b"not this")
     await other.publish("berth.ranked.berth.default.web", b"this", message_id="u.1.1")
     async with asyncio.timeout(10):

@@ -32,6 +32,7 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     BUS_ID_KEY,
     CONTROL,
+    STORED_PREFIX,
     bucket_prefix,
     bucket_stream,
     declared_consumer,
@@ -278,6 +279,11 @@ class MemorySession(Session):
     async def subscribe(self, subject: str, listener: Listener) -> None:
         await self._answer(lambda: self._stop_listening.append(self._store.listen(subject, listener)))
 
+    async def subscribe_stored(self, subject: str, listener: Listener) -> None:
+        await self.subscribe(
+            STORED_PREFIX + subject, lambda copy, *rest: listener(copy.removeprefix(STORED_PREFIX), *rest)
+        )
+
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._answer(lambda: self._store.tell_listeners(subject, data, {}))
 
@@ -401,7 +407,10 @@ class MemoryStore:
         self.tell_listeners(subject, data, headers)
         if stream is None:
             raise MissingError(f"publishing to {subject!r}: no stream has the subject")
-        return stream.store(subject, data, headers)
+        ack = stream.store(subject, data, headers)
+        if not ack.duplicate:
+            self.tell_listeners(STORED_PREFIX + subject, data, headers)
+        return ack
 
     def tell_listeners(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         """Pass a message to the plain subscriptions, a turn of the loop later."""

@@ -18,7 +18,7 @@ from berth.bus.interface import (
     TooLargeError,
     WrongLastSequenceError,
 )
-from berth.bus.jetstream import EXPECTED_SEQUENCE, MESSAGE_ID, ROLLUP, TTL
+from berth.bus.jetstream import EXPECTED_SEQUENCE, MESSAGE_ID, TTL
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     StreamSpec,
@@ -109,10 +109,7 @@ class MemoryStream:
     def _make_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         there = list(self._by_subject.get(subject, ()))
         allowed = self.declared.max_msgs_per_subject
-        gone = (
-            there if headers.get(ROLLUP) == "sub" else there[: max(0, len(there) + 1 - allowed)] if allowed > 0 else []
-        )
-        for sequence in gone:
+        for sequence in there[: max(0, len(there) + 1 - allowed)] if allowed > 0 else ():
             self.remove(sequence)
         while self._messages and 0 < self.declared.max_bytes < self._bytes + len(data):
             self.remove(next(iter(self._messages)))

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
+from berth.bus.accounts import DOMAIN, nats_conf
 from berth.bus.settings import BusSettings, NatsCredentials
 from harness.servers.child_processes import spawn, stop
 from harness.servers.nats_server import NatsServer, nats_server
 
-CONFIGURATION: Final = Path(__file__).parents[3] / "deploy" / "compose" / "nats" / "nats.conf"
 USERS: Final = ("apply", "watcher", "scorer", "binder", "collector", "people")
 SERVICES: Final[Mapping[str, str]] = {
     "watcher": "berth_watcher",
@@ -38,14 +38,18 @@ def password_of(user: str) -> str:
 
 def bus_of_users() -> AbstractContextManager[NatsServer]:
     """A server with the file's users and permissions, on a port and a store of its own."""
-    text = CONFIGURATION.read_text(encoding="utf-8")
     passwords = "".join(f'{user}_PASSWORD: "{password_of(user)}"\n' for user in USERS)
-    return nats_server(passwords + text[text.index("authorization {") :])
+    return nats_server(passwords + nats_conf())
 
 
 def inbox_of(user: str) -> str:
     """The prefix of a user's inboxes; the user `people` has NATS's default prefix."""
     return "_INBOX" if user == "people" else f"_INBOX_{user}"
+
+
+def domain_of(user: str) -> str:
+    """The JetStream domain under which the user reaches the streams."""
+    return "" if user in {"apply", "watcher", "binder"} else DOMAIN
 
 
 def settings_of(server: NatsServer, user: str) -> BusSettings:
@@ -54,6 +58,7 @@ def settings_of(server: NatsServer, user: str) -> BusSettings:
         servers=(server.address,),
         credentials=NatsCredentials(user=user, password=password_of(user)),
         inbox_prefix=inbox_of(user),
+        domain=domain_of(user),
     )
 
 
@@ -80,6 +85,7 @@ class Services:
             "BERTH_NATS_USER": user,
             "BERTH_NATS_PASSWORD": password_of(user),
             "BERTH_NATS_INBOX_PREFIX": inbox_of(user),
+            "BERTH_NATS_DOMAIN": domain_of(user),
         }
         self._processes[user] = spawn(command, self._folder / f"{user}.log", {**os.environ, **told})
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from berth.bus.accounts import nats_conf
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError
 from berth.bus.server import find_nats_server
 from berth.bus.session import NatsBus, NatsSession
 from berth.sim.cluster import SimulatedCluster
-from harness.servers.bus_users import CONFIGURATION, SERVICES, USERS, Services, bus_of_users, services, settings_of
+from harness.servers.bus_users import SERVICES, USERS, Services, bus_of_users, services, settings_of
 from harness.servers.nats_server import NatsServer
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
 
@@ -68,6 +69,9 @@ ONE_MORE_TO_HEAR = {
 }
 
 
+CONFIGURATION = Path(__file__).parents[3] / "deploy/compose/nats"
+
+
 def each(table: dict[str, str]) -> list[object]:
     return [pytest.param(user, one, id=f"{user} {one}") for user, many in table.items() for one in many.split()]
 
@@ -91,8 +95,16 @@ async def applied(server: NatsServer) -> NatsServer:
     return server
 
 
+def test_the_committed_file_is_the_one_that_berth_prints():
+    committed = (CONFIGURATION / "accounts.conf").read_text(encoding="utf-8")
+    _, _, accounts = committed.partition("include credentials/nats.conf\n\n")
+    assert accounts == nats_conf(), (
+        "run: berth bus permissions, and replace the accounts in deploy/compose/nats/accounts.conf"
+    )
+
+
 def test_the_file_is_one_that_a_server_takes(tmp_path: Path):
-    shutil.copy(CONFIGURATION, tmp_path / "nats.conf")
+    shutil.copytree(CONFIGURATION, tmp_path, dirs_exist_ok=True)
     (tmp_path / "credentials").mkdir()
     (tmp_path / "credentials" / "nats.conf").write_text("".join(f'{user}_PASSWORD: "x"\n' for user in USERS))
     command = [str(find_nats_server()), "-t", "-c", str(tmp_path / "nats.conf")]
@@ -162,6 +174,7 @@ def refusals(running: Services) -> list[str]:
 async def bandwidths(running: Services) -> int:
     """How many nodes the collector has written of."""
     session = await session_of(running.server, "people")
+    found: list[object] = []
     async with session.read_bucket("bandwidth") as following:
         while not following.caught_up.is_set():
             found = await anext(following.batches())

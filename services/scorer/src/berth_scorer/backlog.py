@@ -1,6 +1,6 @@
 """PENDING messages that the scorer holds: first in the order in which they may be ranked, then until RANKED is stored.
 
-Also counts, in KV ``control``, how often scorers have begun to rank a pod without finishing (docs/protocol.md, 6): a
+Also counts, in KV ``tries``, how often scorers have begun to rank a pod without finishing (docs/protocol.md, 6): a
 crash or a hang in C ends the process and leaves the count, and the fourth one is the pod's failure.
 """
 
@@ -20,7 +20,7 @@ from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.api.subjects import key
 from berth.bus.interface import Delivery, Session, WrongLastSequenceError
 from berth.bus.stages import publish_dead_letter, publish_ranked
-from berth.bus.topology import RANKED
+from berth.bus.topology import RANKED, TRIES
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
 
@@ -110,7 +110,7 @@ class Backlog:
 
 
 class TryCounter:
-    """Counts, under ``try.<attempt>`` in KV ``control``, the rankings that were begun and not finished.
+    """Counts, by attempt in KV ``tries``, the rankings that were begun and not finished.
 
     Waiting, naks and a NATS server that does not answer are not counted.
     """
@@ -123,13 +123,13 @@ class TryCounter:
 
     async def count(self, attempt: str) -> bool:
         """Count one more; true when the limit is reached."""
-        name = key("try", attempt)
+        name = key("attempt", attempt)
         while True:
-            entry = await self._session.get("control", name)
+            entry = await self._session.get(TRIES, name)
             tries = 1 + (int(entry.data) if entry is not None and entry.data else 0)
             try:
                 await self._session.put(
-                    "control", name, str(tries).encode(), expected=entry.sequence if entry is not None else 0
+                    TRIES, name, str(tries).encode(), expected=entry.sequence if entry is not None else 0
                 )
             except WrongLastSequenceError:
                 continue
@@ -137,7 +137,7 @@ class TryCounter:
 
     async def clear(self, attempt: str) -> None:
         """Remove the count: the ranking is finished and RANKED is stored."""
-        await self._session.purge("control", key("try", attempt))
+        await self._session.purge(TRIES, key("attempt", attempt))
 
 
 log = get_logger()

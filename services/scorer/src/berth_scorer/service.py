@@ -111,7 +111,7 @@ class Scorer:
 
         The subscription to RANKED begins before the scan of it, so that no message is missed in between.
         """
-        await self._session.subscribe(all_of("ranked"), self._on_ranked)
+        await self._session.subscribe_stored(all_of("ranked"), self._on_ranked)
         cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
         tasks.create_task(self._read_cluster(cluster), name="cluster")
         await cluster.caught_up.wait()
@@ -201,7 +201,7 @@ class Scorer:
             return
 
     async def _rank_alone(self, item: PendingDelivery) -> None:
-        """Rank a suspect once everything else is published; the try is counted in KV ``control``."""
+        """Rank a suspect once everything else is published; the try is counted in KV ``tries``."""
         await self._outbox.wait_empty()
         if await self._tries.count(item.pending.attempt):
             reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"

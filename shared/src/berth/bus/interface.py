@@ -316,6 +316,13 @@ class Session(Protocol):
         ...
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
+        """Call the listener with every message that is broadcast from now on, without delivery guarantees.
+
+        The listener must not block.
+        """
+        ...
+
+    async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
         """Call the listener with what streams store under the subject from now on, without delivery guarantees.
 
         The listener must not block.

@@ -32,8 +32,6 @@ from berth.bus.interface import (
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import STORED_PREFIX, UNLIMITED, ConsumerSpec, StreamSpec, bucket_prefix, bucket_stream
 
-API: Final = "$JS.API"
-
 
 class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
     """An error of the server. ``err_code`` is stable across versions, the text is not."""
@@ -99,26 +97,30 @@ class ConsumerNames(ApiResponse, frozen=True, kw_only=True):
     total: int = 0
 
 
-class StoredSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored message without its content."""
+class LeadersMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as a stream's leader returns it."""
 
+    subject: str = ""
     seq: int = 0
+    data: bytes = b""
+    hdrs: bytes = b""
+    time: datetime = datetime.fromtimestamp(0, UTC)
 
 
-class StoredResponse(ApiResponse, frozen=True, kw_only=True):
-    """A message that a stream's leader has."""
+class LeadersMessageResponse(ApiResponse, frozen=True, kw_only=True):
+    """The answer to a request for one message."""
 
-    message: StoredSequence = StoredSequence()
+    message: LeadersMessage = LeadersMessage()
 
 
 R = TypeVar("R", bound=ApiResponse)
 
+_NO_MESSAGE: Final = 10037
 _NOT_ENABLED: Final = frozenset({10039, 10076})
 _TAKEN: Final = frozenset({10099, 10100})
 _BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
     {
         10014: MissingError,  # consumer not found
-        10037: MissingError,  # no message found
         10059: MissingError,  # stream not found
         10149: MissingError,  # consumer does not exist
         10071: WrongLastSequenceError,
@@ -176,7 +178,7 @@ def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, o
         "max_msg_size": settings.message_bytes,
         "duplicate_window": nanoseconds(settings.duplicate_window),
         "allow_direct": True,
-        "allow_rollup_hdrs": stream.key_value,
+        "allow_rollup_hdrs": False,
         "allow_msg_ttl": stream.key_value,
         "deny_delete": stream.key_value,
         "republish": {"src": stream.subjects[0], "dest": STORED_PREFIX + stream.subjects[0]},
@@ -213,7 +215,6 @@ def nanoseconds(duration: timedelta) -> int:
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
-ROLLUP: Final = "Nats-Rollup"
 TTL: Final = "Nats-TTL"
 
 PAGE: Final = 1000
@@ -221,13 +222,14 @@ PAGE: Final = 1000
 SUBJECTS: Final = 500
 """Subjects that one batched Direct Get names: with the longest names 200 KiB. The server refuses more than 1,024."""
 
+_leaders_message: Final = msgspec.json.Decoder(LeadersMessageResponse)
 _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 
 
 async def api_request(connection: Connection, subject: str, request: object, kind: type[R]) -> R:
     """Send a request to JetStream's API. Raises the exception of ``error_from`` for an error response."""
     data = b"" if request is None else msgspec.json.encode(request)
-    msg = await connection.request(f"{API}.{subject}", data)
+    msg = await connection.request(f"{connection.settings.api}.{subject}", data)
     return decode_response(f"requesting {subject}", msg.data, msgspec.json.Decoder(kind))
 
 
@@ -268,9 +270,10 @@ _ADDED: Final = frozenset(
 
 
 async def last_message(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
-    """The last message of a subject or filter, ``None`` when there is none."""
-    request = msgspec.json.encode({"last_by_subj": subject})
-    msg = await connection.request(f"{API}.DIRECT.GET.{stream}", request)
+    """The last message of a subject or under a filter, ``None`` when there is none."""
+    if "*" in subject or ">" in subject:
+        return await _leaders_last(connection, stream, subject)
+    msg = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
     headers = msg.headers or {}
     if _SEQUENCE in headers:
         return _stored(msg, headers)
@@ -281,11 +284,20 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
 
 async def last_sequence(connection: Connection, stream: str, subject: str) -> int:
     """The last sequence under a filter as the stream's leader has it, 0 when there is none."""
-    try:
-        found = await api_request(connection, f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, StoredResponse)
-    except MissingError:
-        return 0
-    return found.message.seq
+    found = await _leaders_last(connection, stream, subject)
+    return found.sequence if found else 0
+
+
+async def _leaders_last(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
+    request = msgspec.json.encode({"last_by_subj": subject})
+    msg = await connection.request(f"{connection.settings.api}.STREAM.MSG.GET.{stream}", request)
+    response = _leaders_message.decode(msg.data)
+    if response.error is not None and response.error.err_code == _NO_MESSAGE:
+        return None
+    found = decode_response(f"reading {subject!r} of {stream}", msg.data, _leaders_message).message
+    lines = found.hdrs.decode(errors="replace").split("\r\n")[1:]
+    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    return StoredMessage(subject=found.subject, sequence=found.seq, data=found.data, headers=headers, time=found.time)
 
 
 async def scan(connection: Connection, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
@@ -328,7 +340,9 @@ async def _request_page(
     remove_listener = connection.on_lost(lambda: responses.put_nowait(None))
     subscription = await connection.subscribe(inbox, responses.put)
     try:
-        await connection.publish(f"{API}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox)
+        await connection.publish(
+            f"{connection.settings.api}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox
+        )
         return await _collect_page(connection, responses, doing)
     finally:
         remove_listener()
@@ -425,11 +439,12 @@ def entry_of(bucket: str, stored: StoredMessage) -> Entry:
 
 
 def purge_headers(marker_ttl: timedelta) -> dict[str, str]:
-    """The headers of a removal: a marker replaces all messages of the key, and expires.
+    """The headers of a removal: a marker replaces the key's one message, and expires.
 
-    nats-py's own calls take either the time to live or the expected sequence.
+    No rollup: a stream that allows rollups lets whoever may write one key purge all of them. nats-py's own calls take
+    either the time to live or the expected sequence.
     """
-    return {_OPERATION: _PURGE, ROLLUP: "sub", TTL: f"{int(marker_ttl.total_seconds())}s"}
+    return {_OPERATION: _PURGE, TTL: f"{int(marker_ttl.total_seconds())}s"}
 
 
 def expecting(sequence: int | None) -> dict[str, str]:

@@ -25,7 +25,7 @@ from berth.api.subjects import PREFIX, escape_token
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
-from berth.bus.consumer import NatsDeliveries
+from berth.bus.consumer import NO_HEADERS, NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
     Bus,
@@ -73,6 +73,14 @@ class NatsBus(Bus):
         except BaseException:
             await connection.close()
             raise
+
+
+def _call(listener: MessageListener, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+    """An exception of the listener costs one message, not the subscription."""
+    try:
+        listener(subject, data, headers)
+    except Exception:
+        log.exception("a listener failed on a message of %r", subject)
 
 
 class NatsSession(Session):
@@ -145,14 +153,16 @@ class NatsSession(Session):
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
         async def on_message(msg: Msg) -> None:
-            if (stored := jetstream.stored_copy(msg)) is None:
-                return
-            try:
-                listener(stored.subject, stored.data, stored.headers)
-            except Exception:  # an exception of the listener costs one message, not the subscription
-                log.exception("a listener failed on a message of %r", msg.subject)
+            _call(listener, msg.subject, msg.data, msg.headers or NO_HEADERS)
 
-        await self._connection.subscribe(STORED_PREFIX + subject, on_message)
+        await self._connection.subscribe(subject, on_message)
+
+    async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
+        async def on_copy(msg: Msg) -> None:
+            if (stored := jetstream.stored_copy(msg)) is not None:
+                _call(listener, stored.subject, stored.data, stored.headers)
+
+        await self._connection.subscribe(STORED_PREFIX + subject, on_copy)
 
     async def broadcast(self, subject: str, data: bytes) -> None:
         await self._connection.publish(subject, data)

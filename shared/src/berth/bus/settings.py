@@ -152,6 +152,9 @@ class BusSettings:
     """Prefix of the subjects for replies. With a prefix of its own for each user, the server can keep one user's
     replies from the others."""
 
+    domain: str = ""
+    """JetStream domain of the streams; empty: the server's own. Accounts that reach them by imports have one too."""
+
     tls: TlsSettings | None = None
     """Set: a server without TLS is refused. Unset: TLS if the address or the server asks for it."""
 
@@ -183,6 +186,11 @@ class BusSettings:
     reader_check: timedelta = timedelta(seconds=5)
     """How often an ordered reader compares its position with the stream's end. From 0.1 s; a copy that was lost on the
     way, with nothing after it, is read after this time."""
+
+    @property
+    def api(self) -> str:
+        """The prefix of requests to JetStream."""
+        return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     def problems(self) -> list[str]:
         """All errors, in the form of :meth:`TopologySettings.problems`."""

@@ -21,7 +21,11 @@ CLUSTER: Final = "cluster"
 BANDWIDTH: Final = "bandwidth"
 FACTS: Final = "facts"
 CONTROL: Final = "control"
-BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, CONTROL)
+TRIES: Final = "tries"
+"""Rankings that scorers have begun and not finished. A bucket of its own: scorers may not write to ``control``."""
+BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, CONTROL)
+_TRIES_AGE: Final = timedelta(hours=1)
+"""A count whose pod has gone is forgotten after this."""
 
 SCORER: Final = "scorer"
 """The durable of PENDING that all scorers share."""
@@ -91,7 +95,7 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
             max_age=settings.dead_age,
             max_bytes=settings.dead_bytes,
         ),
-        *(_bucket(name) for name in BUCKETS),
+        *(_bucket(name, max_age=_TRIES_AGE if name == TRIES else timedelta(0)) for name in BUCKETS),
     )
 
 
@@ -123,7 +127,7 @@ def _work_queue(name: str, stage: str, what: str) -> StreamSpec:
     )
 
 
-def _bucket(name: str) -> StreamSpec:
+def _bucket(name: str, *, max_age: timedelta) -> StreamSpec:
     """Configured as the NATS CLI does it, so that ``nats kv`` works."""
     return StreamSpec(
         name=bucket_stream(name),
@@ -131,5 +135,6 @@ def _bucket(name: str) -> StreamSpec:
         description=f"berth: bucket {name}",
         discard="new",
         max_msgs_per_subject=1,
+        max_age=max_age,
         key_value=True,
     )

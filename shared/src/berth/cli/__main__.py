@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from berth.bus.accounts import nats_conf
 from berth.cli.commands.config import app as config_app
 from berth.cli.commands.plugin import app as plugin_app
 from berth.cli.commands.run import run
@@ -43,6 +45,20 @@ def bus_apply(nats: Annotated[str, typer.Option("--nats", help="Address of the N
     """Create or update every stream, bucket and shared consumer that berth declares."""
     run_command(apply_bus(nats))
     print_line(f"applied to {nats}")
+
+
+class Format(StrEnum):
+    """The forms of ``berth bus permissions``."""
+
+    NATS_CONF = "nats-conf"
+
+
+@bus_app.command("permissions")
+def bus_permissions(
+    _: Annotated[Format, typer.Option("--format", help="A part of nats-server's configuration.")] = Format.NATS_CONF,
+) -> None:
+    """Print the accounts of NATS, their users, and what each may do. Passwords are variables: $scorer_PASSWORD."""
+    print_line(nats_conf().rstrip())
 
 
 def main() -> None:

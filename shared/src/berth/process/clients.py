@@ -31,6 +31,7 @@ def nats_bus(settings: Settings) -> NatsBus:
             servers=servers,
             credentials=_credentials(nats),
             inbox_prefix=nats.inbox_prefix,
+            domain=nats.domain,
             tls=_tls(nats),
             topology=topology,
         )

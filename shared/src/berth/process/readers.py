@@ -59,6 +59,7 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 _SUBJECT_PREFIX: Final = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
+_DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 
@@ -184,6 +185,13 @@ def subject_prefix(given: str) -> str:
     """A prefix of NATS subjects: whole tokens, no wildcard."""
     if _SUBJECT_PREFIX.fullmatch(given) is None:
         raise ValueError(f"want tokens of letters, digits, _ and - with dots between them, got {given!r}")
+    return given
+
+
+def domain(given: str) -> str:
+    """A JetStream domain: one token, or nothing."""
+    if given and _DOMAIN.fullmatch(given) is None:
+        raise ValueError(f"want letters, digits, _ and -, got {given!r}")
     return given
 
 

@@ -82,6 +82,9 @@ class NatsSettings:
     """The user's password; BERTH_NATS_PASSWORD_FILE names a file that holds it."""
     inbox_prefix: Annotated[str, readers.subject_prefix] = DEFAULT_INBOX_PREFIX
     """Prefix of the subjects of replies. Default: NATS's own. One per user if each may read only its own replies."""
+    domain: Annotated[str, readers.domain] = ""
+    """JetStream domain of the streams. Empty: the server's own. With the accounts of `berth bus permissions`, scorers,
+    the collector and people have `berth`, since they reach the streams from accounts of their own."""
     token: Annotated[Secret | None, readers.secret] = None
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file that holds it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None

@@ -138,7 +138,7 @@ async def _schedule(running: Pipeline, starting: Status, options: RunOptions) ->
         starting.update("waiting for the first samples of the nodes' traffic")
         traffic = await first_samples(session, options.nodes)
         starting.stop()
-        await session.subscribe("berth.>", observed.add)
+        await session.subscribe_stored("berth.>", observed.add)
         async with KubeClient(credentials) as client:
             began = time.monotonic()
             creating = asyncio.create_task(_create_pods(client, options.pods))

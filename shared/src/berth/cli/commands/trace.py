@@ -76,7 +76,7 @@ async def _follow(session: Session, pod: PodName, output: OutputFormat) -> None:
         message = TracedMessage(at=time.time() + clock_offset, subject=subject, data=data)
         received.put_nowait((message, headers.get(MESSAGE_ID, "")))
 
-    await session.subscribe(pod.filter("*"), receive)
+    await session.subscribe_stored(pod.filter("*"), receive)
     stored = await stored_messages(session, pod)
     printer = TracePrinter(output)
     for message in with_recalled([message for message, _ in stored]):
