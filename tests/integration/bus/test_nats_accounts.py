@@ -118,7 +118,9 @@ async def test_in_one_account_the_server_publishes_for_whoever_asks(server, admi
     client = await client_of(server, "admin", "admin-of-a-test")
     forged = "berth.ranked.berth.default.evil"
     await client.publish("$JS.API.DIRECT.GET.KV_facts.$KV.facts.known.key", b"", reply=forged)
-    await client.publish("$KV.facts.known.key", b"", reply="$JS.API.STREAM.PURGE.dead")
+    await client.publish("$KV.facts.empty.key", b"")
+    purge = "$JS.API.STREAM.PURGE.dead"
+    await client.publish("$JS.API.DIRECT.GET.KV_facts.$KV.facts.empty.key", b"", reply=purge)
     await client.flush()
     await asyncio.sleep(0.3)
     assert await admin.last("RANKED", forged) is not None

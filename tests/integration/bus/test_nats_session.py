@@ -397,7 +397,7 @@ async def test_a_user_and_password_are_asked_for_and_used():
         for number in range(50):  # the refusal must never come after the answer to the PING that waits for it
             with pytest.raises(BusRefusedError, match="give this user the permission"):
                 await session.subscribe(f"berth.pending.{number}.>", print)
-        await session.subscribe("berth.ranked.>", print)
+        await session.subscribe_stored("berth.ranked.>", print)
         await session.publish("berth.ranked.berth.default.web-0", b"")
         await session.close()
 
