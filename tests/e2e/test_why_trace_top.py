@@ -210,12 +210,22 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
     assert {"DECISIONS", "dead", "berth-watcher", "berth-binder", "berth-scorer"} <= first.keys()
     assert len([row for row in rows(text) if row[1:2] in (["scorer-1"], ["scorer-2"])]) == 2
     assert len([name for name in first if name.startswith("node-")]) == NODES
+    assert "leads for" in " ".join(first["berth-watcher"])
+    assert any(line.startswith("waiting pods: active ") for line in text.splitlines())
+    assert any(line.startswith("in flight: berth 0 of ") for line in text.splitlines())
 
 
 def test_top_prints_the_same_as_json(simulated: BerthUp):
     document = json.loads(output(berth("top", "-o", "json", nats=simulated.nats)))
     assert [stream["stream"] for stream in document["streams"]] == ["PENDING", "RANKED", "DECISIONS", "dead"]
     assert document["mirror_age_seconds"] >= 0
+    assert document["attention"] == []
+    stats = {one["service"]: one["stats"] for one in document["services"]}
+    assert stats["berth-watcher"]["leading"]["number"] >= 1
+    assert stats["berth-watcher"]["queues"].keys() == {"active", "backoff", "unschedulable", "gated"}
+    assert stats["berth-watcher"]["in_flight"] == {"berth": 0}
+    assert (stats["berth-binder"]["leading"]["number"], stats["berth-binder"]["unexamined"]) == (1, 0)
+    assert len({one["configuration"] for one in stats.values()}) == 1
     assert len(document["nodes"]) == NODES
     assert all(node["cpu_millicores"]["allocatable"] > 0 for node in document["nodes"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth.api.errors import BerthError, DecodeError
@@ -77,6 +77,8 @@ class BinderParts:
     config: str
     """Digest of the configuration."""
     settings: BinderSettings
+    stats: dict[str, object] = field(default_factory=dict)
+    """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
 
 class BinderRunner:
@@ -210,8 +212,10 @@ class BinderRunner:
         try:
             while True:
                 set_gauges(self._metrics, self._parts.cache, in_flight=self._core.in_flight)
+                self._parts.stats.update(unexamined=self._core.backlog, requests=self._core.in_flight)
                 await self._parts.process.clock.sleep(GAUGES_SECONDS)
         finally:
+            self._parts.stats.clear()
             clear_gauges(self._metrics)
 
     async def _check_progress(self) -> None:

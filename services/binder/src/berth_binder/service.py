@@ -77,7 +77,7 @@ async def serve_on(
             process,
             role="binder",
             serve=lambda session, leadership: BinderRunner(parts, session, leadership).run(),
-            stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods)},
+            stats=lambda: {"pods": cache.pod_count, "reservations": len(cache.assumed_pods), **parts.stats},
         )
         await parts.recorder.finish(LAST_EVENTS_SECONDS)
         for task in background:
