@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-failover faults soak check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-failover simulate-faults faults soak check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ faults: setup  ## break real servers and processes at random instants; ARGS="--s
 
 soak: setup  ## let pods come and go among faults for half an hour, and look whether memory grows
 	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
+
+simulate-faults: setup  ## run the services under simulated time with faults by seed; ARGS="--seeds 1000 --jobs 2", "--seed N -v"
+	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
 

@@ -5,7 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError
+from berth.api.errors import BerthError, TemporaryError
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, UnansweredError
 from berth.process.lifecycle import Process
 from berth.process.sessions import sessions
 from harness.fakes.memory_bus import MemoryBus
@@ -111,6 +112,27 @@ async def test_a_server_that_drops_everybody_is_not_stormed(process):
     process.clock.jump(1)
     await second
     await each.aclose()
+
+
+class SilentBus(MemoryBus):
+    """Does not answer the first questions about its streams."""
+
+    def __init__(self, error: BerthError) -> None:
+        super().__init__()
+        self.errors = [error] * 3
+
+    def verify(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+
+
+@pytest.mark.parametrize("error", [UnansweredError("no answer within 5 s"), TemporaryError("insufficient resources")])
+async def test_a_server_that_does_not_answer_is_asked_again_on_another_client(process, time_passes, error):
+    bus = SilentBus(error)
+    bus.apply()
+    async with aclosing(sessions(bus, name="s", process=process)) as each:
+        assert (await anext(each)).bus_id == bus.bus_id()
+    assert process.metrics.value("berth_bus_waits_total", cause="unreachable") == 3
 
 
 class DifferentBus(MemoryBus):

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
 
-from berth.api.errors import DecodeError
+from berth.api.errors import DecodeError, TemporaryError
 from berth.bus.interface import BucketReader, Bus, BusLostError, BusRefusedError, Entry, MissingError, Session
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
@@ -114,7 +114,7 @@ class _Connector:
             await session.verify()
         except MissingError as error:
             await self._missing(session, error)
-        except BusLostError as error:
+        except TemporaryError as error:
             raise self._wait("unreachable", f"waiting for NATS: {error}") from error
         except BusRefusedError as error:
             raise self._wait("refused", str(error), RETRY_SECONDS, every=ONCE) from error
@@ -129,7 +129,7 @@ class _Connector:
         log.info("creating what is missing on NATS", missing=str(error))
         try:
             await session.apply()
-        except (BusLostError, MissingError) as lost:
+        except TemporaryError as lost:
             raise self._wait("unreachable", f"waiting for NATS: {lost}") from lost
         except BusRefusedError as refused:
             raise self._wait("refused", str(refused), RETRY_SECONDS, every=ONCE) from refused

@@ -1,0 +1,329 @@
+"""The bus in memory behind a network: requests, deliveries and what readers follow arrive later, or not at all.
+
+What one connection sends arrives in the order in which it was sent, as on TCP, except for requests whose fate is to be
+late: the server's store takes its time with them while it answers others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from berth.api.errors import TemporaryError
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    MissingError,
+    StoredMessage,
+    UnansweredError,
+)
+from berth.bus.jetstream import entry_of
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import bucket_prefix, bucket_stream
+from harness.fakes.memory_bus import ALL, Listener, MemoryBus, MemorySession
+from harness.fakes.memory_queue import MemoryConsumer, MemoryDeliveries, MemoryDelivery
+from harness.fakes.memory_streams import MemoryReader
+from simulation.loop import SimulatedProcess, VirtualLoop
+from simulation.network import Fate, Network
+from simulation.patches import true_time
+
+T = TypeVar("T")
+ANSWER_SECONDS: Final = 5.0
+"""After which a request counts as unanswered, as in berth.bus.connection."""
+
+
+class VirtualClock:
+    """The server's clock: the true time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> datetime:
+        return true_time()
+
+    def call_at(self, when: datetime, callback: Callable[[], None]) -> None:
+        self._loop.in_world(max(0.0, (when - true_time()).total_seconds()), callback)
+
+
+class SimulatedBus(MemoryBus):
+    """The server. ``endpoint`` is the bus as one process sees it."""
+
+    def __init__(self, loop: VirtualLoop, network: Network, settings: TopologySettings | None = None) -> None:
+        super().__init__(settings, clock=VirtualClock(loop), name="simulated")
+        self.loop = loop
+        self.network = network
+        self.is_full = False
+        """The disk is full: nothing is stored."""
+        self.stored: list[Callable[[SimulatedProcess | None, StoredMessage], None]] = []
+        """Called with every message that a session has had stored."""
+
+    def endpoint(self, process: SimulatedProcess) -> Endpoint:
+        return Endpoint(self, process)
+
+    def sessions_of(self, process: SimulatedProcess) -> list[SimulatedSession]:
+        return [each for each in self.sessions if isinstance(each, SimulatedSession) and each.process is process]
+
+
+class Endpoint:
+    """The bus for one process."""
+
+    def __init__(self, bus: SimulatedBus, process: SimulatedProcess) -> None:
+        self._bus = bus
+        self._process = process
+
+    async def connect(self, *, name: str) -> SimulatedSession:
+        bus = self._bus
+        link = bus.network.link(self._process, "bus")
+        await asyncio.sleep(bus.network.latency(link))
+        if link.is_cut or not bus._running:
+            await asyncio.sleep(0.5 if link.is_cut else 0.0)
+            raise BusLostError(f"connecting to the bus as {name!r}: no answer")
+        session = SimulatedSession(bus, self._process, name)
+        bus.sessions.append(session)
+        return session
+
+
+class SimulatedSession(MemorySession):
+    """One connection of one process."""
+
+    def __init__(self, bus: SimulatedBus, process: SimulatedProcess, name: str) -> None:
+        super().__init__(bus._store, name, on_lost=bus.sessions.remove, verify=bus.verify, services=bus.services)
+        self.bus = bus
+        self.process = process
+        self.link = bus.network.link(process, "bus")
+        self._arrival = 0.0
+        self._answer_at = 0.0
+        self._pending: dict[Callable[[], None], None] = {}
+
+    def in_order(self, late: float = 0.0) -> float:
+        """How long what is sent to the server now takes."""
+        now = self.bus.loop.time()
+        self._arrival = max(self._arrival, now + self.bus.network.latency(self.link) + late)
+        return self._arrival - now
+
+    def back(self, late: float = 0.0) -> float:
+        """How long what the server sends now takes."""
+        now = self.bus.loop.time()
+        self._answer_at = max(self._answer_at, now + self.bus.network.latency(self.link) + late)
+        return self._answer_at - now
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.bus.loop.in_world(self.in_order(), self.lose, "closed")
+        self._lost.set()
+
+    async def _answer(self, done: Callable[[], T]) -> T:  # noqa: C901 - the ways that a request may take
+        self._check()
+        loop, network = self.bus.loop, self.bus.network
+        answer: asyncio.Future[T] = loop.create_future()
+        is_open = True
+
+        def carry_out() -> None:
+            if not self.bus._running or self.link.is_cut or self not in self.bus.sessions:
+                return
+            try:
+                result, error = done(), None
+            except Exception as exc:  # noqa: BLE001 - it is the answer
+                result, error = None, exc
+            if fate is Fate.ANSWERED:
+                loop.in_world(self.back(), settle, result, error)
+
+        def settle(result: Any, error: Exception | None) -> None:
+            if not is_open or answer.done() or self.link.is_cut:
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)
+
+        def give_up() -> None:
+            if not answer.done():
+                answer.set_exception(UnansweredError(f"{self.name}: no answer within {ANSWER_SECONDS:g} s"))
+
+        def on_lost() -> None:
+            if not answer.done():
+                answer.set_exception(self._lost_error())
+
+        fate = network.fate(self.link, "bus")
+        if fate is Fate.LATE:
+            loop.in_world(ANSWER_SECONDS + network.chance.uniform(0, 10), carry_out)
+        elif fate is not Fate.LOST:
+            loop.in_world(self.in_order(), carry_out)
+        timer = loop.call_later(ANSWER_SECONDS, give_up)
+        self._pending[on_lost] = None
+        try:
+            return await answer
+        finally:
+            is_open = False
+            timer.cancel()
+            self._pending.pop(on_lost, None)
+
+    def lose(self, cause: str) -> None:
+        was_listed = self in self.bus.sessions
+        if not was_listed:
+            return
+        self._lost.clear()
+        super().lose(cause)
+        for one in list(self._open):
+            one.detach()
+        for on_lost in list(self._pending):
+            on_lost()
+
+    async def publish(self, subject: str, data: bytes, **more: Any) -> Any:
+        if self.bus.is_full:
+            self.bus.network.count("bus: disk full")
+            await asyncio.sleep(self.bus.network.latency(self.link))
+            raise TemporaryError(f"publishing to {subject!r}: insufficient resources")
+        return await super().publish(subject, data, **more)
+
+    @asynccontextmanager
+    async def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AsyncIterator[MemoryDeliveries]:
+        queue = await self._answer(lambda: self._store.queue(stream))
+        if consumer not in queue.consumers:
+            raise MissingError(f"consuming {stream} {consumer}: consumer not found")
+        with self._opened(SimulatedDeliveries(queue.consumers[consumer], max_unacked, self)) as deliveries:
+            yield deliveries
+
+    @asynccontextmanager
+    async def read_stream(
+        self,
+        stream: str,
+        *,
+        filters: tuple[str, ...] = ALL,
+        since: timedelta | None = None,
+        after: int | None = None,
+    ) -> AsyncIterator[MemoryReader[StoredMessage]]:
+        source = await self._answer(lambda: self._store.stream(stream))
+        if after is not None and after > source.last_sequence:
+            raise BusRefusedError(f"reading {stream} after {after}: its last sequence is {source.last_sequence}")
+        begin = self._store.clock.now() - since if since is not None and after is None else None
+
+        def begins_with(stored: StoredMessage) -> bool:
+            return stored.sequence > (after or 0) and (begin is None or stored.time >= begin)
+
+        with self._opened(SimulatedReader(self, source, filters, begins_with, lambda stored: stored)) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def read_bucket(self, bucket: str, *, filters: tuple[str, ...] = ALL) -> AsyncIterator[MemoryReader[Entry]]:
+        source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
+        subjects = tuple(bucket_prefix(bucket) + one for one in filters)
+        reader = SimulatedReader(self, source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))
+        with self._opened(reader):
+            yield reader
+
+    async def subscribe(self, subject: str, listener: Listener) -> None:
+        context, loop = contextvars.copy_context(), self.bus.loop
+
+        def deliver(*message: Any) -> None:
+            if not self.link.is_cut and not self._lost.is_set():
+                listener(*message)
+
+        def on_message(*message: Any) -> None:
+            late = self._lateness()
+            loop.call_at(loop.time() + self.back(late), deliver, *message, context=context)
+
+        await super().subscribe(subject, on_message)
+
+    def _lateness(self) -> float:
+        slow = self.link.slow_messages
+        return self.bus.network.chance.random() * slow if slow else 0.0
+
+    def to_client(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call back when a message that the server sends now has arrived; never, if it is lost with the connection."""
+
+        def arrive() -> None:
+            if not self.link.is_cut and not self._lost.is_set():
+                callback(*args)
+
+        self.bus.loop.in_world(self.back(self._lateness()), arrive)
+
+    def to_server(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call back when what the client sends now has arrived; never, if it is lost."""
+
+        def arrive() -> None:
+            if not self.link.is_cut and self.bus._running:
+                callback(*args)
+
+        fate = self.bus.network.fate(self.link, "bus ack")
+        if fate is not Fate.LOST:
+            self.bus.loop.in_world(self.in_order(), arrive)
+
+
+class SimulatedDeliveries(MemoryDeliveries):
+    """Deliveries over a network."""
+
+    def __init__(self, consumer: MemoryConsumer, limit: int, session: SimulatedSession) -> None:
+        self._session = session
+        super().__init__(consumer, limit)
+
+    def detach(self) -> None:
+        """The server sees the connection end: it delivers nothing more to it."""
+        if self._open:
+            self._open = False
+            self._consumer.leave(self)
+
+    def close(self) -> None:
+        self.detach()
+        while self._buffer:
+            self._buffer.popleft().nak()
+
+    def arrive(self, delivery: MemoryDelivery) -> None:
+        self.credit.arrive()
+        delivery._consumer = _ConsumerAfar(delivery._consumer, self._session)  # type: ignore[assignment]
+        self._session.to_client(self._arrived, delivery)
+
+    def _arrived(self, delivery: MemoryDelivery) -> None:
+        if not self._open or self.failure is not None:
+            return
+        delivery.assign_to(self)
+        self._buffer.append(delivery)
+        self._changed.set()
+
+
+class _ConsumerAfar:
+    """What a client does to a message reaches the server later."""
+
+    def __init__(self, consumer: Any, session: SimulatedSession) -> None:
+        self._consumer = consumer
+        self._session = session
+
+    def settle(self, sequence: int) -> None:
+        self._session.to_server(self._consumer.settle, sequence)
+
+    def give_back(self, sequence: int, delay: timedelta) -> None:
+        self._session.to_server(self._consumer.give_back, sequence, delay)
+
+    def prolong(self, sequence: int) -> None:
+        self._session.to_server(self._consumer.prolong, sequence)
+
+
+class SimulatedReader(MemoryReader[T]):
+    """An ordered reader over a network: new messages arrive later, in order."""
+
+    def __init__(self, session: SimulatedSession, *args: Any) -> None:
+        self._session = session
+        self._is_attached = True
+        super().__init__(*args)
+
+    def detach(self) -> None:
+        """The server sees the connection end."""
+        if self._is_attached:
+            self._is_attached = False
+            self._stop_listening()
+
+    def close(self) -> None:
+        self.detach()
+
+    def _on_stored(self, stored: StoredMessage) -> None:
+        if self._matches(stored.subject):
+            self._session.to_client(self._arrived, stored.sequence)
+
+    def _arrived(self, sequence: int) -> None:
+        self._unread.append(sequence)
+        self._changed.set()

@@ -1,0 +1,306 @@
+"""The users of the cluster: they make nodes and pods of every kind, change and delete them, and provision volumes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, SimulatedKind
+from berth.sim.nodes import node_manifest, pod_manifest
+from berth.sim.resources import DeleteOptions, Part
+from berth.sim.status import StatusError
+from simulation.truth import is_present, requests_of
+from simulation.world import World
+
+ZONE: Final = "topology.kubernetes.io/zone"
+ZONES: Final = ("zone-a", "zone-b")
+OTHER_SCHEDULER: Final = "other"
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+PROVISIONED: Final = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+PROVISIONER: Final = "disks.example.com"
+CLASS: Final = "slow"
+
+
+class ClusterUsers:
+    """Acts on one world's API server directly: what users do is not subject to berth's network."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+        self._resources = world.api.resources
+        self._pods = 0
+        self._nodes = 0
+        self.counts: dict[str, int] = {}
+        world.api.store.table(PERSISTENT_VOLUME_CLAIMS).listeners[self._on_claim] = None
+        self._resources.create(
+            STORAGE_CLASSES,
+            "",
+            {"metadata": {"name": CLASS}, "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
+        )
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self._world.note("users", what, "")
+
+    # --- nodes
+
+    def add_node(self) -> None:
+        self._nodes += 1
+        taints = [{"key": "reserved", "effect": "NoSchedule"}] if self._chance.random() < 0.15 else []
+        cpu = self._chance.choice(("2", "2", "4"))
+        name = f"n{self._nodes}"
+        manifest = node_manifest(
+            name,
+            cpu=cpu,
+            memory="8Gi",
+            pods=self._chance.choice((4, 6, 10)),
+            zone=self._chance.choice(ZONES),
+            taints=taints,
+        )
+        self._resources.create(NODES, "", manifest)
+
+    def _some_node(self) -> Any:
+        nodes = self._world.api.store.table(NODES).in_order()
+        return self._chance.choice(nodes) if nodes else None
+
+    def change_node(self) -> None:
+        """Cordon, uncordon, relabel, shrink or grow a node."""
+        stored = self._some_node()
+        if stored is None:
+            return
+        kind = self._chance.choice(("cordon", "uncordon", "uncordon", "relabel", "shrink", "grow"))
+        value = stored.value
+        self._count(f"node {kind}")
+        match kind:
+            case "cordon" | "uncordon":
+                self._write(NODES, stored.key, {**value, "spec": {**value["spec"], "unschedulable": kind == "cordon"}})
+            case "relabel":
+                labels = {**value["metadata"]["labels"], ZONE: self._chance.choice(ZONES)}
+                self._write(NODES, stored.key, {**value, "metadata": {**value["metadata"], "labels": labels}})
+            case _:
+                cpu = "1" if kind == "shrink" else "6"
+                allocatable = {**value["status"]["allocatable"], "cpu": cpu}
+                self._write(
+                    NODES, stored.key, {**value, "status": {**value["status"], "allocatable": allocatable}}, "status"
+                )
+
+    def remove_node(self) -> None:
+        """Delete a node and, as the garbage collector does, its pods."""
+        if len(self._world.api.store.table(NODES).items) <= 2:
+            return
+        stored = self._some_node()
+        self._count("node deleted")
+        self._resources.store.remove(NODES, stored.key)
+        for pod in list(self._world.api.store.table(PODS).in_order()):
+            if pod.value["spec"].get("nodeName") == stored.key[1]:
+                self._resources.store.remove(PODS, pod.key)
+
+    # --- pods
+
+    def add_pods(self, count: int) -> None:
+        for _ in range(count):
+            self.add_pod()
+
+    def add_pod(self, name: str = "") -> None:  # noqa: C901, PLR0912 - one case for each kind of pod
+        """One pod of some kind."""
+        chance = self._chance
+        self._pods += 1
+        name = name or f"p{self._pods}"
+        spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice((0, 1, 30))}
+        labels = {"app": chance.choice(("a", "b"))}
+        priority = chance.choice(("", "", "low", "middle", "high"))
+        cpu = chance.choice(("100m", "300m", "500m", "1", "1500m"))
+        kind = chance.choice(KINDS_OF_PODS)
+        self.counts[f"pod: {kind}"] = self.counts.get(f"pod: {kind}", 0) + 1
+        scheduler = "berth"
+        match kind:
+            case "selector":
+                spec["nodeSelector"] = {ZONE: chance.choice(ZONES)}
+            case "tolerant":
+                spec["tolerations"] = [{"key": "reserved", "operator": "Exists"}]
+            case "spread":
+                spec["topologySpreadConstraints"] = [_spread(labels)]
+            case "apart":
+                spec["affinity"] = {
+                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_term(labels)]}
+                }
+            case "gated":
+                spec["schedulingGates"] = [{"name": "later"}]
+                self._world.in_world(self._ungate, ("default", name), after=chance.uniform(1, 20))
+            case "volume":
+                self._add_claim(f"claim-{name}")
+                spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{name}"}}]
+            case "port":
+                spec["hostNetwork"] = False
+            case "other":
+                scheduler = OTHER_SCHEDULER
+            case "impossible":
+                cpu = "100"
+            case "never":
+                spec["preemptionPolicy"] = "Never"
+        manifest = pod_manifest(
+            name, cpu=cpu, memory="64Mi", labels=labels, scheduler=scheduler, priority_class=priority, spec=spec
+        )
+        if kind == "never":
+            manifest["spec"]["preemptionPolicy"] = "Never"
+        if kind == "port":
+            manifest["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}]
+        try:
+            self._resources.create(PODS, "default", manifest)
+        except StatusError as error:
+            self._world.note("users", "refused", error.message)
+            return
+        self._world.note("users", "pod", f"{name} {kind} cpu={cpu} priority={priority or '-'}")
+        if scheduler == OTHER_SCHEDULER:
+            self._world.in_world(self._bind_elsewhere, ("default", name), after=chance.uniform(0.1, 5))
+
+    def _ungate(self, key: tuple[str, str]) -> None:
+        stored = self._world.api.store.table(PODS).items.get(key)
+        if stored is not None and stored.value["spec"].get("schedulingGates"):
+            self._count("pod ungated")
+            self._write(PODS, key, {**stored.value, "spec": {**stored.value["spec"], "schedulingGates": []}})
+
+    def _bind_elsewhere(self, key: tuple[str, str]) -> None:
+        """Another scheduler binds its pod to a node with room."""
+        stored = self._world.api.store.table(PODS).items.get(key)
+        if stored is None or stored.value["spec"].get("nodeName"):
+            return
+        wanted = requests_of(stored.value)
+        free = [node for node, room in self._rooms().items() if all(a <= b for a, b in zip(wanted, room, strict=True))]
+        if free:
+            self._count("pod bound by another scheduler")
+            bound = {**stored.value, "spec": {**stored.value["spec"], "nodeName": self._chance.choice(free)}}
+            self._resources.store.put(PODS, key, bound)
+
+    def _rooms(self) -> dict[str, list[float]]:
+        rooms = {}
+        for stored in self._world.api.store.table(NODES).in_order():
+            offer = stored.value["status"]["allocatable"]
+            container = {"spec": {"containers": [{"resources": {"requests": offer}}]}}
+            cpu, memory, _ = requests_of(container)
+            rooms[stored.key[1]] = [cpu, memory, float(offer["pods"])]
+        for pod in self._world.pods():
+            room = rooms.get(pod["spec"].get("nodeName", ""))
+            if room is not None and is_present(pod):
+                room[:] = [have - used for have, used in zip(room, requests_of(pod), strict=True)]
+        return rooms
+
+    def _some_pod(self) -> Any:
+        pods = self._world.api.store.table(PODS).in_order()
+        return self._chance.choice(pods) if pods else None
+
+    def delete_pod(self) -> None:
+        stored = self._some_pod()
+        if stored is not None:
+            self._count("pod deleted")
+            self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=self._chance.choice((None, 0))))
+
+    def replace_pod(self) -> None:
+        """Delete a pod at once, and create another one of its name."""
+        stored = self._some_pod()
+        if stored is not None:
+            self._count("pod replaced")
+            self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=0))
+            self.add_pod(stored.key[1])
+
+    def finish_pod(self) -> None:
+        """A pod's containers end."""
+        stored = self._some_pod()
+        if stored is not None and stored.value["spec"].get("nodeName"):
+            self._count("pod finished")
+            status = {**stored.value["status"], "phase": "Succeeded"}
+            self._resources.store.put(PODS, stored.key, {**stored.value, "status": status})
+
+    def touch_pod(self) -> None:
+        """Somebody writes an annotation, or a label that plugins may read."""
+        stored = self._some_pod()
+        if stored is None:
+            return
+        self._count("pod written")
+        metadata = stored.value["metadata"]
+        part = self._chance.choice(("annotations", "labels"))
+        changed = {**metadata, part: {**(metadata.get(part) or {}), "touched": str(self._world.api.store.revision)}}
+        self._write(PODS, stored.key, {**stored.value, "metadata": changed})
+
+    def act(self) -> None:
+        """Something happens in the cluster."""
+        act = self._chance.choice(
+            (
+                self.add_pod, self.add_pod, self.add_pod, self.delete_pod, self.replace_pod, self.finish_pod,
+                self.touch_pod, self.change_node, self.add_node, self.remove_node,
+            )
+        )  # fmt: skip
+        act()
+
+    # --- volumes
+
+    def _add_claim(self, name: str) -> None:
+        spec = {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": CLASS,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        claim = {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Pending"}}
+        try:
+            self._resources.create(PERSISTENT_VOLUME_CLAIMS, "default", claim)
+        except StatusError:
+            return  # the pod is another one of its name
+
+    def _on_claim(self, change: Any) -> None:
+        """The provisioner makes a volume for a claim with a selected node, after a while."""
+        if change.after is None or change.after.value["spec"].get("volumeName"):
+            return
+        before = (change.before.value["metadata"].get("annotations") or {}) if change.before else {}
+        node = (change.after.value["metadata"].get("annotations") or {}).get(SELECTED_NODE)
+        if node and node != before.get(SELECTED_NODE):
+            self._world.in_world(self._provision, change.key, after=self._chance.uniform(0.2, 15))
+
+    def _provision(self, key: tuple[str, str]) -> None:
+        stored = self._world.api.store.table(PERSISTENT_VOLUME_CLAIMS).items.get(key)
+        if stored is None or stored.value["spec"].get("volumeName"):
+            return
+        metadata, name = stored.value["metadata"], f"pv-{key[1]}"
+        node = (metadata.get("annotations") or {}).get(SELECTED_NODE)
+        if not node:
+            return
+        self._count("volume provisioned")
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": CLASS,
+            "claimRef": {"namespace": key[0], "name": key[1], "uid": metadata["uid"]},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        }
+        volume = {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Bound"}}
+        self._resources.create(PERSISTENT_VOLUMES, "", volume)
+        annotations = {**(metadata.get("annotations") or {}), **PROVISIONED}
+        bound = {
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": {**stored.value["spec"], "volumeName": name},
+            "status": {"phase": "Bound"},
+        }
+        self._resources.store.put(PERSISTENT_VOLUME_CLAIMS, key, bound)
+
+    def _write(self, kind: SimulatedKind, key: tuple[str, str], value: dict[str, Any], part: Part = "") -> None:
+        before = self._resources.find(kind, key)
+        self._resources.update(kind, before, value, part)
+
+
+KINDS_OF_PODS: Final = (
+    "plain", "plain", "plain", "plain", "plain", "plain", "selector", "tolerant", "spread", "apart", "gated", "volume",
+    "port", "other", "impossible", "never",
+)  # fmt: skip
+
+
+def _spread(labels: dict[str, str]) -> dict[str, Any]:
+    return {
+        "maxSkew": 1,
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+    }
+
+
+def _term(labels: dict[str, str]) -> dict[str, Any]:
+    return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}

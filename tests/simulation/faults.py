@@ -1,0 +1,212 @@
+"""The faults that a seed may choose: each happens at its time, and what lasts ends by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from simulation.loop import SimulatedProcess
+from simulation.network import Link
+from simulation.world import Service, World
+
+LONGEST_PAUSE_SECONDS: Final = 40.0
+
+
+class Faults:
+    """Makes faults in one world. ``act`` returns for how many seconds the fault lasts."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+        self.ends_at = 0.0
+        """When the last of them is over, in the world's seconds."""
+
+    def act(self, name: str) -> None:
+        """Make this fault now."""
+        self._world.network.count(name)
+        lasts = FAULTS[name](self)
+        self._world.note("fault", name, f"for {lasts:.1f} s")
+        self.ends_at = max(self.ends_at, self._world.now + lasts)
+
+    def _some(self, *roles: str) -> Service | None:
+        found = [
+            each for each in self._world.services if (not roles or each.role in roles) and not each.process.is_paused
+        ]
+        return self._chance.choice(found) if found else None
+
+    def _later(self, seconds: float, callback: Callable[..., object], *args: object) -> float:
+        self._world.in_world(callback, *args, after=seconds)
+        return seconds
+
+    # --- processes
+
+    def kill(self) -> float:
+        """kill -9 of one process; it starts again."""
+        service = self._some()
+        return self._kill(service) if service is not None else 0.0
+
+    def _kill(self, service: Service) -> float:
+        world = self._world
+        world.note(service.process.name, "killed", "")
+        world.forget(service)
+        return self._later(self._chance.uniform(0.1, 3.0), world.start, service.role, service.configuration)
+
+    def kill_all(self) -> float:
+        return max((self._kill(each) for each in list(self._world.services)), default=0.0)
+
+    def stop(self) -> float:
+        """SIGTERM of one process; it starts again."""
+        service = self._some()
+        if service is None:
+            return 0.0
+        self._world.note(service.process.name, "SIGTERM", "")
+        service.life.stopping.set()
+        return 5.0
+
+    def pause(self) -> float:
+        """SIGSTOP, and SIGCONT later."""
+        service = self._some()
+        if service is None:
+            return 0.0
+        process, seconds = service.process, self._chance.choice((1.0, 5.0, 12.0, 20.0, LONGEST_PAUSE_SECONDS))
+        process.is_paused = True
+        self._world.note(process.name, "paused", f"for {seconds} s")
+        return self._later(seconds, self._resume, process)
+
+    def _resume(self, process: SimulatedProcess) -> None:
+        if not process.is_dead:
+            self._world.note(process.name, "resumed", "")
+            self._world.loop.resume(process)
+
+    # --- the network
+
+    def cut_bus(self) -> float:
+        """One process's connection to NATS is half open, and lost after a while."""
+        service = self._some()
+        if service is None:
+            return 0.0
+        world, seconds = self._world, self._chance.uniform(1.0, 20.0)
+        link = world.network.link(service.process, "bus")
+        link.is_cut = True
+        noticed = self._later(self._chance.uniform(0.5, 8.0), self._lose_sessions, service)
+        return max(noticed, self._later(max(seconds, noticed), _mend, link))
+
+    def _lose_sessions(self, service: Service) -> None:
+        for session in self._world.bus.sessions_of(service.process):
+            session.lose("the connection was lost")
+
+    def cut_api(self) -> float:
+        """One process does not reach the API server; its watches are half open."""
+        service = self._some("watcher", "binder")
+        if service is None:
+            return 0.0
+        link = self._world.network.link(service.process, "api")
+        link.is_cut = True
+        self._break_watches(service.process)
+        return self._later(self._chance.uniform(1.0, 25.0), _mend, link) + 40.0
+
+    def half_open_watches(self) -> float:
+        """Watches of one process become silent; requests pass."""
+        service = self._some("watcher", "binder")
+        if service is None:
+            return 0.0
+        self._break_watches(service.process)
+        return 40.0
+
+    def _break_watches(self, process: SimulatedProcess) -> None:
+        for stream in list(self._world.api.watches):
+            if stream.process is process and self._chance.random() < 0.7:
+                stream.break_silently()
+
+    def lossy(self, server: str, roles: tuple[str, ...]) -> float:
+        """For a while, requests of some processes or their answers are lost, or late."""
+        seconds = self._chance.uniform(2.0, 20.0)
+        for service in list(self._world.services):
+            if service.role in roles and self._chance.random() < 0.7:
+                link = self._world.network.link(service.process, server)
+                link.lost = self._chance.choice((0.05, 0.2, 0.5))
+                self._later(seconds, _mend, link)
+        return seconds + 30.0
+
+    def slow(self) -> float:
+        """For a while, what servers send to some processes is late by different times: orders differ."""
+        seconds = self._chance.uniform(5.0, 20.0)
+        for service in list(self._world.services):
+            for server in ("api", "bus"):
+                if self._chance.random() < 0.5:
+                    link = self._world.network.link(service.process, server)
+                    link.slow_messages = self._chance.choice((0.05, 0.5, 3.0))
+                    self._later(seconds, _mend, link)
+        return seconds + 3.0
+
+    # --- the servers
+
+    def refusals(self) -> float:
+        """For a while the API server answers writes with 429, 500 and 503."""
+        self._world.api.refusing = self._chance.choice((0.2, 0.6, 1.0))
+        return self._later(self._chance.uniform(1.0, 12.0), self._accept)
+
+    def _accept(self) -> None:
+        self._world.api.refusing = 0.0
+
+    def api_restart(self) -> float:
+        api = self._world.api
+        api.is_down = True
+        api.cut_watches()
+        return self._later(self._chance.uniform(0.5, 8.0), self._api_up)
+
+    def _api_up(self) -> None:
+        self._world.api.is_down = False
+
+    def compact(self) -> float:
+        """etcd is compacted: watches that were cut have to list again."""
+        self._world.api.store.compact()
+        self._world.api.cut_watches()
+        return 1.0
+
+    def cut_watches(self) -> float:
+        self._world.api.cut_watches()
+        return 1.0
+
+    def bus_restart(self) -> float:
+        self._world.bus.stop()
+        return self._later(self._chance.uniform(0.2, 10.0), self._world.bus.start)
+
+    def bus_wiped(self) -> float:
+        """NATS loses its store."""
+        self._world.bus.stop()
+        self._world.bus.wipe()
+        return self._later(self._chance.uniform(0.2, 5.0), self._world.bus.start)
+
+    def disk_full(self) -> float:
+        self._world.bus.is_full = True
+        return self._later(self._chance.uniform(1.0, 15.0), self._has_room)
+
+    def _has_room(self) -> None:
+        self._world.bus.is_full = False
+
+
+def _mend(link: Link) -> None:
+    link.is_cut, link.lost, link.slow_messages = False, 0.0, 0.0
+
+
+FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
+    "kill -9": Faults.kill,
+    "kill -9 of all": Faults.kill_all,
+    "SIGTERM": Faults.stop,
+    "pause": Faults.pause,
+    "bus cut off": Faults.cut_bus,
+    "API cut off": Faults.cut_api,
+    "half-open watches": Faults.half_open_watches,
+    "API answers lost": lambda faults: faults.lossy("api", ("watcher", "binder")),
+    "bus answers lost": lambda faults: faults.lossy("bus", ("watcher", "binder", "scorer")),
+    "slow messages": Faults.slow,
+    "API refuses writes": Faults.refusals,
+    "API restarted": Faults.api_restart,
+    "etcd compacted": Faults.compact,
+    "watches cut": Faults.cut_watches,
+    "NATS restarted": Faults.bus_restart,
+    "NATS lost its store": Faults.bus_wiped,
+    "NATS's disk full": Faults.disk_full,
+}

@@ -1,0 +1,302 @@
+"""What must hold at every step, judged from outside: by what reaches the API server and by what the streams hold.
+
+A process is held to what it could know: the revisions that its own watches had shown when it sent a request. What
+changed later at the API server excuses it; what it has sent itself does not.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from berth.api.kinds import NAMESPACE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS, Kind
+from berth.api.kinds import POD_DISRUPTION_BUDGET as BUDGET
+from berth.api.pod import Pod, is_gated, priority_of
+from berth.bus.interface import StoredMessage
+from berth.bus.topology import PENDING, RANKED
+from berth.framework.profile import Profile
+from berth.kube.errors import Response
+from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PODS
+from simulation.api import ApiRequest
+from simulation.truth import Truth, decoded, is_present, requests_of, truth_of
+from simulation.world import World
+
+READ_KINDS: Final[tuple[Kind[Any], ...]] = (
+    NODE, NAMESPACE, POD, BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
+)  # fmt: skip
+VISIBLE_SECONDS: Final = 1.0
+"""What has been so for this long, a scheduler with full knowledge knows."""
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+
+
+class Invariants:
+    """Watches one world."""
+
+    def __init__(self, world: World, schedulers: frozenset[str]) -> None:
+        self._world = world
+        self._api = world.api
+        self._schedulers = schedulers
+        self._profiles: Mapping[str, Profile] | None = None
+        self._times: list[float] = [0.0]
+        self._revisions: list[int] = [self._api.store.revision]
+        self._bound_on: dict[str, str] = {}
+        self._bound_revision: dict[str, int] = {}
+        self._posted: dict[str, str] = {}
+        """Pods with a Binding on its way: uid and node."""
+        self._bound_by_us: set[str] = set()
+        self._evictions: dict[str, tuple[str, str]] = {}
+        """By victim's uid: the preemptor's uid, and the node."""
+        self.bindings = 0
+        self.evictions = 0
+        self._api.observers.append(self._on_request)
+        self._api.answered.append(self._on_answer)
+        for kind in (PODS, NODES):
+            self._api.store.table(kind).listeners[self._on_change] = None
+
+    # --- hooks
+
+    def posting(self, uid: str, node: str) -> None:
+        """A binder is about to send a Binding."""
+        self._posted[uid] = node
+
+    def evicting(self, preemptor: Pod, node: str, victims: list[Pod]) -> None:
+        """A binder begins to evict."""
+        for victim in victims:
+            self._evictions[victim.uid] = (preemptor.uid, node)
+
+    def _on_change(self, change: Any) -> None:
+        self._times.append(self._world.now)
+        self._revisions.append(change.revision)
+        if change.key[0] and change.after is not None:
+            self._check_move(change)
+
+    def _check_move(self, change: Any) -> None:
+        pod = change.after.value
+        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
+        before = self._bound_on.get(uid, "")
+        if before and before != node:
+            self._world.problem(f"pod {change.key[1]} moved from {before} to {node or 'nowhere'}")
+        if node and not before:
+            self._bound_on[uid] = node
+            self._bound_revision[uid] = change.revision
+
+    def revision_before(self, seconds: float) -> int:
+        """The newest revision that was already there so many seconds ago."""
+        at = bisect.bisect_right(self._times, self._world.now - seconds) - 1
+        return self._revisions[max(0, at)]
+
+    # --- requests
+
+    def _on_request(self, request: ApiRequest) -> None:
+        if request.route.kind is not PODS:
+            return
+        if request.route.subresource == "binding":
+            self._check_binding(request)
+        elif request.method == "DELETE":
+            self._check_eviction(request)
+
+    def _check_binding(self, request: ApiRequest) -> None:
+        metadata, name = request.body.get("metadata") or {}, request.route.name
+        if not metadata.get("uid") or not metadata.get("resourceVersion"):
+            self._world.problem(f"a Binding of {name} without the pod's uid and resourceVersion")
+
+    def _on_answer(self, request: ApiRequest, response: Response) -> None:
+        if request.route.kind is not PODS or request.route.subresource != "binding":
+            return
+        if response.status == HTTPStatus.CREATED:
+            self._on_bound(request)
+
+    def _on_bound(self, request: ApiRequest) -> None:
+        self.bindings += 1
+        pod = self._api.store.table(PODS).items[request.route.key].value
+        uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
+        wanted = (request.body.get("metadata") or {}).get("uid")
+        self._posted.pop(uid, None)
+        self._bound_by_us.add(uid)
+        name = request.route.name
+        if wanted and wanted != uid:
+            self._world.problem(f"{name}: a Binding of {wanted} bound {uid}, which has its name")
+        if pod["spec"].get("schedulerName") not in self._schedulers:
+            self._world.problem(f"{name} is bound, a pod of scheduler {pod['spec'].get('schedulerName')!r}")
+        self._check_room(request, node)
+        self._check_node(request, pod, node)
+
+    def _node_states(self, request: ApiRequest, node: str) -> list[dict[str, Any]]:
+        """The node as it is, and as the sender knew it."""
+        table = self._api.store.table(NODES)
+        known = table.as_of(max(request.seen.get("nodes", 0), table.floor))
+        states = [stored.value for stored in known if stored.key[1] == node]
+        if ("", node) in table.items:
+            states.append(table.items["", node].value)
+        return states
+
+    def _check_room(self, request: ApiRequest, node: str) -> None:
+        states = self._node_states(request, node)
+        if not states:
+            self._world.problem(f"{request.route.name} is bound to {node}, which does not exist")
+            return
+        offers = [requests_of(_as_container(state)) for state in states]
+        room = [max(offer[0] for offer in offers), max(offer[1] for offer in offers)]
+        pods_allowed = max(int(state["status"]["allocatable"]["pods"]) for state in states)
+        used, names = [0.0, 0.0, 0], []
+        seen = request.seen.get("pods", 0)
+        for stored in self._api.store.table(PODS).in_order():
+            pod = stored.value
+            if pod["spec"].get("nodeName") != node or not is_present(pod) or not self._counts(pod, seen):
+                continue
+            names.append(stored.key[1])
+            used = [have + more for have, more in zip(used, requests_of(pod), strict=True)]
+        if used[0] > room[0] + 1e-6 or used[1] > room[1] + 1 or used[2] > pods_allowed:
+            self._world.problem(
+                f"node {node} is over by the Binding of {request.route.name}: {used} of {room}, {pods_allowed} pods: "
+                f"{', '.join(names)}"
+            )
+
+    def _counts(self, pod: Mapping[str, Any], seen: int) -> bool:
+        """A pod that berth has bound itself counts; one that others have bound, once the sender has seen it."""
+        uid = pod["metadata"]["uid"]
+        return uid in self._bound_by_us or self._bound_revision.get(uid, 0) <= seen
+
+    def _check_node(self, request: ApiRequest, pod: Mapping[str, Any], node: str) -> None:
+        """Taints, cordons and selectors, by what the sender knew."""
+        spec = pod["spec"]
+        tolerated = {toleration.get("key") for toleration in spec.get("tolerations") or []}
+        wanted = spec.get("nodeSelector") or {}
+
+        def accepts(state: dict[str, Any]) -> bool:
+            labels = state["metadata"].get("labels") or {}
+            taints = [taint for taint in state["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
+            return (
+                not state["spec"].get("unschedulable")
+                and all(taint["key"] in tolerated for taint in taints)
+                and all(labels.get(key) == value for key, value in wanted.items())
+            )
+
+        states = self._node_states(request, node)
+        if states and not any(accepts(state) for state in states):
+            self._world.problem(f"{request.route.name} is bound to {node}, which does not accept it")
+
+    # --- evictions
+
+    def _check_eviction(self, request: ApiRequest) -> None:
+        stored = self._api.store.table(PODS).items.get(request.route.key)
+        uid = ((request.body or {}).get("preconditions") or {}).get("uid", "")
+        if stored is None or stored.value["metadata"]["uid"] != uid or uid not in self._evictions:
+            if stored is not None and uid not in self._evictions:
+                self._world.problem(f"{request.route.name} is deleted by {request.process.name} for no pod")
+            return
+        if "deletionTimestamp" in stored.value["metadata"]:
+            return
+        self.evictions += 1
+        preemptor_uid, node = self._evictions[uid]
+        self._judge(request, decoded(stored), preemptor_uid, node)
+
+    def _judge(self, request: ApiRequest, victim: Pod, preemptor_uid: str, node: str) -> None:
+        now = self._known(request, 0.0)
+        preemptor = now.pods.get(preemptor_uid)
+        if preemptor is None or preemptor.spec.node_name or preemptor.metadata.deletion_timestamp:
+            self._world.problem(f"{victim.key} is evicted for {preemptor_uid}, which needs no node any more")
+            return
+        if priority_of(victim) >= priority_of(preemptor):
+            self._world.problem(f"{victim.key} is evicted for {preemptor.key}, which is not more important")
+        profile = self.profile_of(preemptor)
+        free = {each.node for each in now.rank(preemptor, profile).candidates}
+        if not free:
+            return
+        earlier = self._known(request, VISIBLE_SECONDS)
+        before = earlier.pods.get(preemptor_uid)
+        free &= {each.node for each in earlier.rank(preemptor, profile).candidates} if before else set()
+        if free:
+            self._world.problem(f"{victim.key} on {node} is evicted for {preemptor.key}, which fits {sorted(free)}")
+
+    def _known(self, request: ApiRequest, seconds: float) -> Truth:
+        """The cluster as the sender knew it, or could have known it so many seconds ago."""
+        before = self.revision_before(seconds) if seconds else self._api.store.revision
+        revisions = {plural: min(request.seen.get(plural, 0), before) for plural in ("pods", "nodes")}
+        return truth_of(self._api.store, kinds=READ_KINDS, revisions=revisions, placed=self.placed())
+
+    def placed(self) -> dict[str, str]:
+        """Pods that count on a node though the API does not show it yet."""
+        return {**self._bound_on, **self._posted}
+
+    def profile_of(self, pod: Pod) -> Profile:
+        if self._profiles is None:
+            self._profiles = self._world.fresh_profiles()
+        return self._profiles[pod.spec.scheduler_name]
+
+    # --- the end
+
+    def unbound(self) -> list[Pod]:
+        """Pods of berth's profiles that wait and are not gated."""
+        pods = (decoded(stored) for stored in self._api.store.table(PODS).in_order())
+        return [
+            pod
+            for pod in pods
+            if pod is not None
+            and not pod.spec.node_name
+            and not pod.metadata.deletion_timestamp
+            and pod.spec.scheduler_name in self._schedulers
+            and pod.status.phase not in ("Succeeded", "Failed")
+            and not is_gated(pod)
+        ]
+
+    def could_be_bound(self) -> dict[str, str]:
+        """Waiting pods that one scheduler would bind now, or for which it would evict, and where."""
+        waiting = self.unbound()
+        if not waiting:
+            return {}
+        now = truth_of(self._api.store, kinds=READ_KINDS)
+        found = {}
+        for pod in waiting:
+            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get("trap"):
+                continue
+            ranking = now.rank(pod, self.profile_of(pod), may_preempt=True)
+            if ranking.candidates:
+                found[pod.key] = ranking.candidates[0].node
+            elif ranking.nomination is not None and not self._victims_going(ranking.nomination.victims):
+                found[pod.key] = f"{ranking.nomination.node} after evictions"
+        return found
+
+    def _victims_going(self, victims: Any) -> bool:
+        pods = {stored.value["metadata"]["uid"]: stored.value for stored in self._api.store.table(PODS).in_order()}
+        return any("deletionTimestamp" in pods[uid]["metadata"] for uid in victims if uid in pods)
+
+    def _waits_for_volumes(self, pod: Pod) -> bool:
+        """Whether its claims are being provisioned: the binder waits for them, for as long as it takes."""
+        names = {
+            volume.persistent_volume_claim.claim_name
+            for volume in pod.spec.volumes or ()
+            if volume.persistent_volume_claim
+        }
+        claims = self._api.store.table(PERSISTENT_VOLUME_CLAIMS).items
+        found = [claims.get((pod.metadata.namespace, name)) for name in names]
+        return any(
+            claim is None
+            or (
+                SELECTED_NODE in (claim.value["metadata"].get("annotations") or {})
+                and not claim.value["spec"].get("volumeName")
+            )
+            for claim in found
+        )
+
+    def unsettled(self) -> list[str]:
+        """Messages that no service has settled, except those of pods that wait for their volumes."""
+        waiting = {pod.key.replace("/", ".") for pod in self.unbound() if self._waits_for_volumes(pod)}
+        return [
+            f"{name} {stored.subject}"
+            for name in (PENDING, RANKED)
+            for stored in self._stored(name)
+            if ".".join(stored.subject.split(".")[3:]) not in waiting
+        ]
+
+    def _stored(self, stream: str) -> list[StoredMessage]:
+        """What a stream holds; nothing, as long as it does not exist."""
+        found = self._world.bus._store._streams.get(stream)
+        return list(found.all_after(0)) if found is not None else []
+
+
+def _as_container(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The node's allocatable amounts, in the form of a pod's requests."""
+    return {"spec": {"containers": [{"resources": {"requests": node["status"]["allocatable"]}}]}}

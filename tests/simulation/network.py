@@ -1,0 +1,72 @@
+"""What lies between the processes and the servers: delays, and what gets lost on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from simulation.loop import SimulatedProcess, VirtualLoop
+
+Trace = Callable[[str, str, str], None]
+"""Called with who, what and the particulars."""
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    ANSWERED = auto()
+    LOST = auto()
+    """It never arrives."""
+    UNANSWERED = auto()
+    """It is carried out, and the answer is lost."""
+    LATE = auto()
+    """It is carried out after its client has given up."""
+
+
+@dataclass
+class Link:
+    """One process's way to one server. The script of a run changes it."""
+
+    is_cut: bool = False
+    """Nothing passes; nobody notices at once (half open)."""
+    lost: float = 0.0
+    """Share of the requests that get another fate than an answer."""
+    delay: float = 0.001
+    """Seconds one way, at most."""
+    slow_messages: float = 0.0
+    """Seconds by which what the server sends on its own (deliveries, watch events) is late, at most."""
+
+
+@dataclass
+class Network:
+    """All links, and the chance of the run."""
+
+    loop: VirtualLoop
+    chance: random.Random
+    links: dict[tuple[str, str], Link] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    """How often each fault has happened."""
+
+    def link(self, process: SimulatedProcess, server: str) -> Link:
+        """The way from a process to ``api`` or ``bus``."""
+        return self.links.setdefault((process.name, server), Link())
+
+    def latency(self, link: Link) -> float:
+        """Seconds of one way."""
+        return link.delay * (0.2 + 0.8 * self.chance.random())
+
+    def fate(self, link: Link, server: str) -> Fate:
+        """What becomes of the next request."""
+        if link.is_cut:
+            self.count(f"{server}: request into a cut link")
+            return Fate.LOST
+        if not link.lost or self.chance.random() >= link.lost:
+            return Fate.ANSWERED
+        fate = self.chance.choice((Fate.LOST, Fate.UNANSWERED, Fate.UNANSWERED, Fate.LATE))
+        self.count(f"{server}: {fate.name.lower()}")
+        return fate
+
+    def count(self, fault: str) -> None:
+        self.faults[fault] = self.faults.get(fault, 0) + 1

@@ -1,0 +1,95 @@
+"""Time and chance of the interpreter, replaced while simulations run: both follow the virtual loop and the seed."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final
+
+import structlog
+
+from berth.kube import clock
+from simulation.loop import OWNER, START_SECONDS, VirtualLoop
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""The true time at the start of a run."""
+SERVICES: Final = ("berth.", "berth_")
+
+_current: list[VirtualLoop] = []
+
+
+def use(loop: VirtualLoop) -> None:
+    """The loop that tells the time from now on."""
+    _current[:] = [loop]
+
+
+def true_time() -> datetime:
+    """The time by the world's clock."""
+    return EPOCH + timedelta(seconds=_current[0].time() - START_SECONDS)
+
+
+class SimulatedDatetime(datetime):
+    """``datetime`` whose ``now`` is the calling process's clock."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override] - an ordinary datetime
+        now = true_time() + timedelta(seconds=OWNER.get().wall_offset)
+        return now if tz is UTC else now.astimezone(tz)
+
+
+def steady() -> float:
+    """The calling process's monotonic clock."""
+    return _current[0].time() + OWNER.get().steady_offset
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=random.getrandbits(128), version=4)
+
+
+def _after(self: clock.Backoff, *args: Any, **more: Any) -> float:
+    """Draw from the seed: a Backoff made at import has a generator of its own, which nothing seeds."""
+    object.__setattr__(self, "chance", random)
+    return _original_after(self, *args, **more)
+
+
+_original_after = clock.Backoff.after
+
+
+@contextlib.contextmanager
+def simulated(log: Any) -> Iterator[None]:
+    """Replace clocks, uuids and logs of everything that is imported by now. ``log`` receives each log event."""
+    patches: list[tuple[Any, str, Any]] = [
+        (time, "monotonic", steady),
+        (time, "clock_gettime", lambda _clock: steady()),
+        (uuid, "uuid4", _uuid4),
+        (clock.Backoff, "after", _after),
+        *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+    for owner, name, value in patches:
+        setattr(owner, name, value)
+    structlog.configure(processors=[log], wrapper_class=structlog.make_filtering_bound_logger(20))
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        structlog.reset_defaults()
+
+
+def _modules_that_ask_the_time() -> list[Any]:
+    found = [module for name, module in sys.modules.items() if name.startswith(SERVICES)]
+    return [module for module in found if module.__dict__.get("datetime") is datetime and _asks(module)]
+
+
+def _asks(module: Any) -> bool:
+    try:
+        return "datetime.now(" in inspect.getsource(module)
+    except (OSError, TypeError):
+        return False

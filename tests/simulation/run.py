@@ -1,0 +1,91 @@
+"""``make simulate-faults``: run seeds, show the progress and a summary; or one seed with its trace.
+
+--seeds N            how many (100)
+--seed N [-v]        one seed; -v prints its trace
+--first N            the first seed (0)
+--jobs N             processes (1)
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+_perf_counter = time.perf_counter
+
+
+def main() -> None:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of text are iterated in the same order in every run
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])
+    parser = argparse.ArgumentParser(prog="make simulate-faults")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-v", "--verbose", action="store_true")
+    given = parser.parse_args()
+    if given.seed is not None:
+        sys.exit(_one(given.seed, verbose=given.verbose))
+    sys.exit(_many(range(given.first, given.first + given.seeds), given.jobs))
+
+
+def _one(seed: int, *, verbose: bool) -> int:
+    from simulation.simulate import run_seed, simulating
+
+    with simulating():
+        result = run_seed(seed, keep_trace=verbose)
+    for line in result.trace:
+        print(line)
+    print(
+        f"seed {seed}: {result.virtual_seconds:.1f} s, {result.steps} steps, {result.bindings} Bindings, "
+        f"{result.evictions} evictions, digest {result.digest}"
+    )
+    for problem in result.problems:
+        print(f"  {problem}")
+    return 1 if result.problems else 0
+
+
+def _work(seed: int):
+    from simulation.simulate import run_seed, simulating
+
+    with simulating():
+        return run_seed(seed)
+
+
+def _results(seeds: range, jobs: int) -> Iterator:
+    if jobs == 1:
+        yield from map(_work, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=2000) as pool:
+        yield from pool.imap_unordered(_work, seeds, chunksize=10)
+
+
+def _many(seeds: range, jobs: int) -> int:
+    began, failed, runs = _perf_counter(), [], 0
+    faults, users, totals = Counter(), Counter(), Counter()
+    for result in _results(seeds, jobs):
+        runs += 1
+        faults.update(result.faults)
+        users.update(result.users)
+        totals.update(bindings=result.bindings, evictions=result.evictions, steps=result.steps)
+        totals["cpu_ms"] += int(result.cpu_seconds * 1000)
+        totals["virtual_s"] += int(result.virtual_seconds)
+        if result.problems:
+            failed.append(result.seed)
+            print(f"seed {result.seed}: {'; '.join(result.problems[:3])[:400]}", flush=True)
+        if runs % 1000 == 0:
+            print(f"{runs} of {len(seeds)} runs, {len(failed)} failed, {_perf_counter() - began:.0f} s", flush=True)
+    print(
+        f"{runs} runs in {_perf_counter() - began:.1f} s ({totals['cpu_ms'] / max(1, runs):.0f} ms CPU, "
+        f"{totals['virtual_s'] / max(1, runs):.0f} virtual seconds a run): {len(failed)} failed; "
+        f"{totals['bindings']} Bindings, {totals['evictions']} evictions"
+    )
+    for title, counts in (("faults", faults), ("cluster", users)):
+        print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    return 1 if failed else 0

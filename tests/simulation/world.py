@@ -1,0 +1,257 @@
+"""One run: a cluster, a bus, and the shipped services on them, under one loop and one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.framework.profile import Profile
+from berth.kube.clock import Clock
+from berth.process.configuration import profiles_of, read_configuration
+from berth.process.lifecycle import Process
+from berth.process.settings import Settings
+from berth.sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
+from berth.sim.nodes import Kubelet, KubeletSettings
+from berth_binder import service as binder_service
+from berth_binder.settings import binder_settings
+from berth_scorer import service as scorer_service
+from berth_scorer.ranker import Ranker
+from berth_watcher import service as watcher_service
+from berth_watcher.settings import watcher_settings
+from simulation import patches
+from simulation.api import SimulatedApiServer, SimulatedClient
+from simulation.bus import SimulatedBus
+from simulation.loop import OWNER, START_SECONDS, WORLD_CONTEXT, SimulatedProcess, VirtualLoop
+from simulation.network import Network
+
+LAST_SECONDS: Final = 20.0
+"""How long cancelled services take to end."""
+ROLES: Final = ("watcher", "scorer", "binder")
+
+
+class SilentMeter:
+    """Counts nothing."""
+
+    def count(self, *_args: Any, **_labels: Any) -> None: ...
+
+    def set(self, *_args: Any, **_labels: Any) -> None: ...
+
+    def clear(self, *_args: Any) -> None: ...
+
+    def observe(self, *_args: Any, **_labels: Any) -> None: ...
+
+
+class ProcessClock(Clock):
+    """The monotonic clock of one process."""
+
+    def __init__(self, process: SimulatedProcess, loop: VirtualLoop) -> None:
+        self._process = process
+        self._loop = loop
+
+    def now(self) -> float:
+        return self._loop.time() + self._process.steady_offset
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@lru_cache
+def default_configuration() -> KubeSchedulerConfiguration:
+    return read_configuration(None)
+
+
+@dataclass(eq=False)
+class Service:
+    """A service that is running: its process, and what it is made of."""
+
+    role: str
+    process: SimulatedProcess
+    life: Process
+    client: SimulatedClient | None
+    configuration: KubeSchedulerConfiguration
+    parts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceLine:
+    """Something that happened."""
+
+    seconds: float
+    who: str
+    what: str
+    particulars: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:9.3f}  {self.who:<12} {self.what:<14} {self.particulars}"
+
+
+class World:
+    """The parts of a run. The script creates objects, starts services and makes faults."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        random.seed(seed)
+        self.loop = VirtualLoop()
+        patches.use(self.loop)
+        self.network = Network(loop=self.loop, chance=random.Random(self.chance.random()))
+        self.api = SimulatedApiServer(self.loop, self.network, patches.true_time)
+        self.bus = SimulatedBus(self.loop, self.network)
+        self.keep_trace = keep_trace
+        self.trace: list[TraceLine] = []
+        self.problems: list[str] = []
+        self.services: list[Service] = []
+        self.processes: list[SimulatedProcess] = []
+        self.started: dict[str, int] = {}
+        self.restarts = True
+        self.configuration = default_configuration()
+        for name in ("default", "kube-system"):
+            self.api.resources.create(NAMESPACES, "", {"metadata": {"name": name}})
+        for name, value in (("low", 0), ("middle", 1000), ("high", 100_000)):
+            body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
+            self.api.resources.create(PRIORITY_CLASSES, "", body)
+        self.kubelet = Kubelet(self.api.resources, KubeletSettings())
+        self.in_world(self.kubelet.start)
+        self.run_for(0)
+
+    # --- time
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start of the run."""
+        return self.loop.time() - START_SECONDS
+
+    def in_world(self, callback: Callable[..., object], *args: Any, after: float = 0.0) -> None:
+        """Call back later, on behalf of no process."""
+        self.loop.in_world(after, callback, *args)
+
+    def run_for(self, seconds: float) -> None:
+        self.loop.run_until(self.loop.time() + seconds)
+
+    def note(self, who: str, what: str, particulars: str) -> None:
+        if self.keep_trace:
+            self.trace.append(TraceLine(seconds=self.now, who=who, what=what, particulars=particulars))
+
+    def problem(self, sentence: str) -> None:
+        """An invariant does not hold."""
+        self.note("INVARIANT", "broken", sentence)
+        self.problems.append(f"{self.now:.3f} s: {sentence}")
+
+    def log(self, _logger: Any, method: str, event: dict[str, Any]) -> Any:
+        """A log line of a service; the processor of structlog while runs last."""
+        if self.keep_trace:
+            text = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in ("event", "exc_info"))
+            self.note(OWNER.get().name, method, f"{event.get('event')} {text}")
+
+    # --- services
+
+    def start(self, role: str, configuration: KubeSchedulerConfiguration | None = None) -> Service:
+        """Start one more process of a service."""
+        number = self.started[role] = self.started.get(role, 0) + 1
+        process = SimulatedProcess(f"{role}-{number}")
+        self.processes.append(process)
+        self.network.link(process, "api"), self.network.link(process, "bus")
+        context = WORLD_CONTEXT.copy()
+        context.run(OWNER.set, process)
+        service = context.run(self._make, role, process, configuration or self.configuration)
+        self.services.append(service)
+        self.note(process.name, "started", "")
+        return service
+
+    def _make(self, role: str, process: SimulatedProcess, configuration: KubeSchedulerConfiguration) -> Service:
+        life = Process(
+            name=role,
+            metrics=SilentMeter(),
+            settings=Settings(identity=process.name),
+            clock=ProcessClock(process, self.loop),
+        )
+        client = SimulatedClient(self.api, process) if role != "scorer" else None
+        service = Service(role=role, process=process, life=life, client=client, configuration=configuration)
+        work = getattr(self, f"_{role}")(service, configuration)
+        self.loop.create_task(self._live(service, configuration, work), name=process.name)
+        return service
+
+    def _watcher(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
+        settings = watcher_settings(service.life.settings, configuration)
+        endpoint = self.bus.endpoint(service.process)
+        return watcher_service.serve_on(endpoint, service.client, service.life, configuration, settings)
+
+    def _binder(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
+        settings = binder_settings(service.life.settings)
+        endpoint = self.bus.endpoint(service.process)
+        clients = binder_service.Clients(bus=endpoint, api=service.client, events=service.client)
+        return binder_service.serve_on(clients, service.life, configuration, settings)
+
+    def _scorer(self, service: Service, configuration: KubeSchedulerConfiguration) -> Coroutine[Any, Any, None]:
+        ranker = Ranker(
+            profiles=profiles_of(configuration),
+            config=configuration.digest,
+            identity=service.process.name,
+            best=service.life.settings.numbers.best,
+        )
+        service.parts["ranker"] = ranker
+        return scorer_service.serve(service.life, self.bus.endpoint(service.process), ranker)
+
+    async def _live(
+        self, service: Service, configuration: KubeSchedulerConfiguration, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """The supervisor's view: a service that ends with an error is a problem, and is started again."""
+        try:
+            await work
+            self.note(service.process.name, "ended", "")
+        except BaseException as error:  # noqa: BLE001 - a service must not raise
+            if not service.process.is_dead:
+                self.problem(f"{service.process.name} ended: {error!r}")
+        self.loop.in_world(0.0, self._gone, service, configuration)
+
+    def _gone(self, service: Service, configuration: KubeSchedulerConfiguration) -> None:
+        self.forget(service)
+        if self.restarts:
+            self.in_world(self.start, service.role, configuration, after=1.0)
+
+    def forget(self, service: Service) -> None:
+        """The process is gone: its connections end."""
+        service.process.is_dead = True
+        if service in self.services:
+            self.services.remove(service)
+        for session in self.bus.sessions_of(service.process):
+            session.lose("the process is gone")
+        self.api.cut_watches(service.process)
+
+    def close(self) -> None:
+        """The end of the run: nothing of it runs any more."""
+        self.keep_trace = self.restarts = False
+        self.api.is_down = True
+        self.api.observers.clear()
+        self.api.answered.clear()
+        for process in self.processes:
+            process.is_dead = False
+            self.loop.resume(process)
+        for session in list(self.bus.sessions):
+            session.lose("the run is over")
+        self.bus.stop()
+        self.loop.most_steps = 10**9
+        self.problem = lambda _sentence: None  # type: ignore[method-assign] - nothing of it counts any more
+        self.loop.end(LAST_SECONDS)
+
+    # --- the cluster
+
+    def add_node(self, manifest: dict[str, Any]) -> None:
+        self.api.resources.create(NODES, "", manifest)
+
+    def add_pod(self, manifest: dict[str, Any]) -> None:
+        namespace = manifest["metadata"].get("namespace", "default")
+        self.api.resources.create(PODS, namespace, manifest)
+
+    def fresh_profiles(self) -> Mapping[str, Profile]:
+        """The profiles of the run's configuration, with empty caches."""
+        return profiles_of(self.configuration)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All pods, as stored."""
+        return [stored.value for stored in self.api.store.table(PODS).in_order()]
