@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -19,6 +19,7 @@ from berth.bus.interface import (
     BusRefusedError,
     Entry,
     MissingError,
+    PubAck,
     StoredMessage,
     UnansweredError,
 )
@@ -59,8 +60,28 @@ class SimulatedBus(MemoryBus):
         self.network = network
         self.is_full = False
         """The disk is full: nothing is stored."""
-        self.stored: list[Callable[[SimulatedProcess | None, StoredMessage], None]] = []
-        """Called with every message that a session has had stored."""
+        self.on_stored: list[Callable[[str, bytes, Mapping[str, str], PubAck], None]] = []
+        """Called with every message that a stream has stored or known as a duplicate."""
+        self.on_settled: list[Callable[[str, StoredMessage], None]] = []
+        """Called with every message of a work queue that is acknowledged, before it is removed."""
+        self.on_wiped: list[Callable[[], None]] = []
+        self._store_message = self._store.store
+        self._store.store = self._stored  # type: ignore[method-assign] - the bus knows what its store does
+
+    def _stored(self, subject: str, data: bytes, headers: Mapping[str, str]) -> PubAck:
+        ack = self._store_message(subject, data, headers)
+        for observer in self.on_stored:
+            observer(subject, data, headers, ack)
+        return ack
+
+    def settling(self, stream: str, stored: StoredMessage) -> None:
+        for observer in self.on_settled:
+            observer(stream, stored)
+
+    def wipe(self) -> None:
+        super().wipe()
+        for observer in self.on_wiped:
+            observer()
 
     def endpoint(self, process: SimulatedProcess) -> Endpoint:
         return Endpoint(self, process)
@@ -173,6 +194,10 @@ class SimulatedSession(MemorySession):
             one.detach()
         for on_lost in list(self._pending):
             on_lost()
+
+    async def broadcast(self, subject: str, data: bytes) -> None:
+        self._check()
+        self.to_server(self._store.tell_listeners, subject, data, {})
 
     async def publish(self, subject: str, data: bytes, **more: Any) -> Any:
         if self.bus.is_full:
@@ -294,7 +319,13 @@ class _ConsumerAfar:
         self._session = session
 
     def settle(self, sequence: int) -> None:
-        self._session.to_server(self._consumer.settle, sequence)
+        self._session.to_server(self._settle, sequence)
+
+    def _settle(self, sequence: int) -> None:
+        stored = self._consumer.messages.get(sequence)
+        if stored is not None and not self._consumer._deleted and sequence in self._consumer._unacked:
+            self._session.bus.settling(self._consumer.declared.stream, stored)
+        self._consumer.settle(sequence)
 
     def give_back(self, sequence: int, delay: timedelta) -> None:
         self._session.to_server(self._consumer.give_back, sequence, delay)

@@ -24,8 +24,11 @@ CLASS: Final = "slow"
 class ClusterUsers:
     """Acts on one world's API server directly: what users do is not subject to berth's network."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: World, chance: random.Random, kinds: tuple[str, ...]) -> None:
         self._world = world
+        self._kinds = kinds
+        self.last_act = 0.0
+        """When something last happened, in the world's seconds."""
         self._chance = chance
         self._resources = world.api.resources
         self._pods = 0
@@ -40,6 +43,7 @@ class ClusterUsers:
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
+        self.last_act = self._world.now
         self._world.note("users", what, "")
 
     # --- nodes
@@ -110,7 +114,7 @@ class ClusterUsers:
         labels = {"app": chance.choice(("a", "b"))}
         priority = chance.choice(("", "", "low", "middle", "high"))
         cpu = chance.choice(("100m", "300m", "500m", "1", "1500m"))
-        kind = chance.choice(KINDS_OF_PODS)
+        kind = chance.choice(self._kinds)
         self.counts[f"pod: {kind}"] = self.counts.get(f"pod: {kind}", 0) + 1
         scheduler = "berth"
         match kind:
@@ -221,6 +225,12 @@ class ClusterUsers:
         part = self._chance.choice(("annotations", "labels"))
         changed = {**metadata, part: {**(metadata.get(part) or {}), "touched": str(self._world.api.store.revision)}}
         self._write(PODS, stored.key, {**stored.value, "metadata": changed})
+
+    def delete_everything(self) -> None:
+        """Delete all pods and claims at once."""
+        for kind in (PODS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES):
+            for stored in list(self._world.api.store.table(kind).in_order()):
+                self._resources.store.remove(kind, stored.key)
 
     def act(self) -> None:
         """Something happens in the cluster."""

@@ -7,15 +7,20 @@ changed later at the API server excuses it; what it has sent itself does not.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, Final
+
+import msgspec
 
 from berth.api.kinds import NAMESPACE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS, Kind
 from berth.api.kinds import POD_DISRUPTION_BUDGET as BUDGET
 from berth.api.pod import Pod, is_gated, priority_of
-from berth.bus.interface import StoredMessage
-from berth.bus.topology import PENDING, RANKED
+from berth.bus.interface import PubAck, StoredMessage
+from berth.bus.jetstream import MESSAGE_ID
+from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PODS
@@ -52,6 +57,7 @@ class Invariants:
         self.evictions = 0
         self._api.observers.append(self._on_request)
         self._api.answered.append(self._on_answer)
+        self.messages = Messages(world)
         for kind in (PODS, NODES):
             self._api.store.table(kind).listeners[self._on_change] = None
 
@@ -281,7 +287,15 @@ class Invariants:
             for claim in found
         )
 
-    def unsettled(self) -> list[str]:
+    def left_to_do(self) -> list[str]:
+        """What the services have not done yet, though they could."""
+        return [
+            *(f"{pod} is not bound and fits on {node}" for pod, node in self.could_be_bound().items()),
+            *(f"nobody has settled {message}" for message in self._unsettled()),
+            *(f"the mirror {sentence}" for sentence in self._mirror_problems()),
+        ]
+
+    def _unsettled(self) -> list[str]:
         """Messages that no service has settled, except those of pods that wait for their volumes."""
         waiting = {pod.key.replace("/", ".") for pod in self.unbound() if self._waits_for_volumes(pod)}
         return [
@@ -291,10 +305,163 @@ class Invariants:
             if ".".join(stored.subject.split(".")[3:]) not in waiting
         ]
 
+    def _mirror_problems(self) -> list[str]:
+        """Where the bucket ``cluster`` differs from the cluster."""
+        prefix = bucket_prefix(CLUSTER)
+        last = {stored.subject.removeprefix(prefix): stored for stored in self._stored(bucket_stream(CLUSTER))}
+        keys = {key for key, stored in last.items() if stored.data and key.split(".")[0] in ("node", "pod")}
+        wanted = {f"node.{stored.key[1]}" for stored in self._api.store.table(NODES).in_order()}
+        for pod in self._world.pods():
+            if is_present(pod) and (pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")):
+                wanted.add(f"pod.{pod['metadata']['uid']}")
+        return [*(f"lacks {key}" for key in sorted(wanted - keys)), *(f"has {key}" for key in sorted(keys - wanted))]
+
+    def kept(self) -> list[str]:
+        """Tables of the services that have not become empty, although no pod is left."""
+        found = {}
+        for service in self._world.services:
+            if not service.life.health.is_working:
+                continue
+            for part in {type(part): part for part in service.process.parts}.values():
+                for path, size in sizes(part, type(part).__name__):
+                    if size > MOST_KEPT and path.split(".")[-1] not in NOT_OF_PODS:
+                        found[f"{service.process.name} keeps {size} entries in {path}"] = None
+        return list(found)
+
     def _stored(self, stream: str) -> list[StoredMessage]:
         """What a stream holds; nothing, as long as it does not exist."""
         found = self._world.bus._store._streams.get(stream)
         return list(found.all_after(0)) if found is not None else []
+
+
+class Messages:
+    """What must hold of the messages: nothing is acknowledged before its effect is stored one step further on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._stored_as: dict[tuple[str, str], str] = {}
+        """By stream and message id, the attempt in the message."""
+        self._attempts: set[tuple[str, str]] = set()
+        """By stream, the attempts that it has had."""
+        self._dead: set[str] = set()
+        self._decided: dict[str, tuple[int, int]] = {}
+        """By uid, the highest attempt with a final Decision."""
+        self.outcomes: dict[str, int] = {}
+        world.bus.on_stored.append(self._on_stored)
+        world.bus.on_settled.append(self._on_settled)
+        world.bus.on_wiped.append(self._on_wiped)
+
+    def _on_wiped(self) -> None:
+        self._stored_as.clear()
+        self._attempts.clear()
+        self._dead.clear()
+        self._decided.clear()
+
+    def _on_stored(self, subject: str, data: bytes, headers: Mapping[str, str], ack: PubAck) -> None:
+        if ack.stream not in (PENDING, RANKED, DECISIONS, DEAD):
+            return
+        if ack.stream == DEAD:
+            self._dead.add(".".join(subject.split(".")[2:]))
+            return
+        attempt, outcome = _attempt_in(data)
+        if not ack.duplicate:
+            self._attempts.add((ack.stream, attempt))
+        known = self._stored_as.setdefault((ack.stream, headers.get(MESSAGE_ID, "")), attempt)
+        if ack.duplicate and known != attempt:
+            self._world.problem(f"{ack.stream} dropped attempt {attempt} as a duplicate of {known}")
+        if not ack.duplicate:
+            self._world.note("bus", ack.stream, f"{subject} {attempt} {outcome}")
+        if ack.stream == DECISIONS and not ack.duplicate:
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        if ack.stream == DECISIONS and outcome != "waiting":
+            uid, order = _order(attempt)
+            self._decided[uid] = max(order, self._decided.get(uid, (0, 0)))
+
+    def _on_settled(self, stream: str, stored: StoredMessage) -> None:
+        attempt, _ = _attempt_in(stored.data)
+        if not attempt or ".".join(stored.subject.split(".")[2:]) in self._dead:
+            return
+        if stream == PENDING and (RANKED, attempt) not in self._attempts:
+            self._world.problem(f"PENDING {attempt} is acknowledged, and RANKED does not have it")
+        uid, order = _order(attempt)
+        if stream == RANKED and self._decided.get(uid, (0, 0)) < order:
+            self._world.problem(f"RANKED {attempt} is acknowledged without a final Decision")
+
+
+class _Attempt(msgspec.Struct):
+    attempt: str = ""
+    outcome: str = ""
+
+
+def _attempt_in(data: bytes) -> tuple[str, str]:
+    try:
+        found = msgspec.json.decode(data, type=_Attempt)
+    except msgspec.MsgspecError:
+        return "", ""
+    return found.attempt, found.outcome
+
+
+def _order(attempt: str) -> tuple[str, tuple[int, int]]:
+    uid, _, rest = attempt.partition(".")
+    term, _, number = rest.partition(".")
+    return uid, (int(term or 0), int(number or 0))
+
+
+MOST_KEPT: Final = 2
+NOT_OF_PODS: Final = frozenset(
+    {
+        "_entries",
+        "_events",
+        "_decided",
+        "_orders",
+        "_timers",
+        "_derived",
+        "_has_hint",
+        "_keys",
+        "names",
+        "_rows",
+        "_nodes",
+        "_free",
+        "_objects",
+        "_decoders",
+        "_handlers",
+        "_setters",
+        "_upsert",
+        "_remove",
+        "incoming",
+        "_stage_sizes",
+        "_complete",
+        "_reached",
+        "versions",
+        "_marks",
+        "_waiting",
+        "_newest_versions",
+        "allocatable",
+        "requested",
+        "_by_query",
+        "_terms",
+        "_columns",
+        "_classes",
+    }
+)
+"""Tables that may keep more: the first line has limits of their own, the others are by node, kind, plugin or event."""
+
+
+def sizes(thing: Any, path: str, depth: int = 0) -> Iterator[tuple[str, int]]:
+    """The tables of an object of berth and of its parts, with the number of their entries."""
+    names = [
+        *getattr(thing, "__dict__", {}),
+        *(name for each in type(thing).__mro__ for name in getattr(each, "__slots__", ())),
+    ]
+    for name in names:
+        value = getattr(thing, name, None)
+        if isinstance(value, dict | set | list | deque):
+            yield f"{path}.{name}", len(value)
+        elif type(value).__module__.startswith("berth") and depth < DEEPEST and not isinstance(value, Enum):
+            yield from sizes(value, f"{path}.{name}", depth + 1)
+
+
+DEEPEST: Final = 3
 
 
 def _as_container(node: Mapping[str, Any]) -> dict[str, Any]:

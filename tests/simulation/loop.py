@@ -32,6 +32,8 @@ class SimulatedProcess:
     steady_offset: float = 0.0
     is_paused: bool = False
     is_dead: bool = False
+    parts: list[Any] = field(default_factory=list)
+    """Its cores and caches, whose sizes are looked at."""
     deferred: list[asyncio.Handle] = field(default_factory=list)
     """What has become ready while it was paused."""
 
@@ -130,9 +132,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         owner = handle._context.get(OWNER, WORLD)
-        if owner.is_dead:
-            return
-        if owner.is_paused:
+        if owner.is_dead or owner.is_paused:  # a dead one's are run when the run is over and its tasks are cancelled
             owner.deferred.append(handle)
             return
         self.steps += 1

@@ -10,11 +10,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from importlib import metadata
 from typing import Any, Final
 
 import structlog
 
 from berth.kube import clock
+from berth.process import configuration
 from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,6 +61,8 @@ def _after(self: clock.Backoff, *args: Any, **more: Any) -> float:
 
 
 _original_after = clock.Backoff.after
+ENTRY_POINTS: Final = tuple(metadata.entry_points(group=configuration.GROUP))
+VERSION: Final = "simulated"
 
 
 @contextlib.contextmanager
@@ -69,6 +73,9 @@ def simulated(log: Any) -> Iterator[None]:
         (time, "clock_gettime", lambda _clock: steady()),
         (uuid, "uuid4", _uuid4),
         (clock.Backoff, "after", _after),
+        # Read once: reading the metadata of all installed distributions takes a quarter of a run.
+        (configuration, "entry_points", lambda **_group: ENTRY_POINTS),
+        *((module, "version", lambda _name: VERSION) for module in _services_with("version", metadata.version)),
         *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
@@ -84,8 +91,13 @@ def simulated(log: Any) -> Iterator[None]:
 
 
 def _modules_that_ask_the_time() -> list[Any]:
-    found = [module for name, module in sys.modules.items() if name.startswith(SERVICES)]
-    return [module for module in found if module.__dict__.get("datetime") is datetime and _asks(module)]
+    return [module for module in _services_with("datetime", datetime) if _asks(module)]
+
+
+def _services_with(name: str, value: Any) -> list[Any]:
+    """The modules of berth that have imported something under this name."""
+    found = [module for each, module in sys.modules.items() if each.startswith(SERVICES)]
+    return [module for module in found if module.__dict__.get(name) is value]
 
 
 def _asks(module: Any) -> bool:

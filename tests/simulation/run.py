@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -29,7 +30,10 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--mutations", nargs="*")
     given = parser.parse_args()
+    if given.mutations is not None:
+        sys.exit(_mutations(given.mutations))
     if given.seed is not None:
         sys.exit(_one(given.seed, verbose=given.verbose))
     sys.exit(_many(range(given.first, given.first + given.seeds), given.jobs))
@@ -51,9 +55,29 @@ def _one(seed: int, *, verbose: bool) -> int:
     return 1 if result.problems else 0
 
 
+def _mutations(names: list[str]) -> int:
+    from simulation.mutations import MUTATIONS
+    from simulation.simulate import run_seed, simulating
+
+    missed = 0
+    for name in names or MUTATIONS:
+        mutation, began = MUTATIONS[name], _perf_counter()
+        with simulating(), mutation.applied():
+            results = (run_seed(seed, focus=mutation.focus) for seed in range(mutation.seeds))
+            found = next((result for result in results if result.problems), None)
+        took = f"{_perf_counter() - began:.1f} s"
+        if found is None:
+            missed += 1
+            print(f"{name}: NOT FOUND in {mutation.seeds} seeds ({took}): {mutation.rule}", flush=True)
+        else:
+            print(f"{name}: seed {found.seed} ({took}): {mutation.rule}: {found.problems[0][:200]}", flush=True)
+    return 1 if missed else 0
+
+
 def _work(seed: int):
     from simulation.simulate import run_seed, simulating
 
+    gc.set_threshold(50_000, 50, 100)
     with simulating():
         return run_seed(seed)
 

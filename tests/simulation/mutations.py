@@ -1,0 +1,379 @@
+"""The shipped code with one rule taken away: each must be found by the simulation within so many seeds.
+
+A mutation replaces functions of the services and says where to look for it: which faults, which pods, how many
+processes. What a seed finds is any broken invariant, so a table entry also says what went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth.api.messages import Outcome, Reason
+from berth.bus import stages
+from berth.kube import writes
+from berth.leader import term
+from berth.leader.session import LeaderSession
+from berth_binder import cache as binder_cache
+from berth_binder import conflictcheck, core, progress, runner, takeover
+from berth_binder.events import Ack
+from berth_scorer import backlog, proposals
+from berth_watcher import core as watcher_core
+from berth_watcher import hints, mirror
+from berth_watcher.attempts import Attempts
+from simulation.simulate import ANYTHING, Focus
+
+Replacement = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One rule taken away."""
+
+    rule: str
+    """What is missing, and where the rule is."""
+    seeds: int
+    """Within how many seeds it must be found."""
+    replace: Callable[[], list[Replacement]]
+    """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
+    focus: Focus = field(default=ANYTHING)
+    is_quick: bool = False
+    """Whether it is looked for in every ``make test``."""
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The services are mutated inside the block."""
+        replacements = self.replace()
+        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in replacements]
+        for owner, name, value in replacements:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+
+
+# --- preconditions and checks of the binder
+
+
+def _no_uid() -> list[Replacement]:
+    body = writes.binding_body
+
+    def without(*, uid: str, **more: Any) -> bytes:
+        return body(uid="", **more)
+
+    return [(writes, "binding_body", without)]
+
+
+def _no_recheck() -> list[Replacement]:
+    def choose(self: Any, ranked: Any, attempt: Any, pod: Any, profile: Any) -> Any:
+        return ranked.candidates[0].node
+
+    return [(conflictcheck.NodeChoice, "choose", choose)]
+
+
+def _no_fence() -> list[Replacement]:
+    async def fence(self: Any) -> int:
+        await self._become_current()
+        self.cache.forget_former_epochs()
+        return 0
+
+    return [(takeover.Takeover, "_fence", fence)]
+
+
+def _every_other_consumer() -> list[Replacement]:
+    def former(names: Any, epoch: Any) -> list[str]:
+        return [name for name in names if name != takeover.consumer_of(epoch)]
+
+    return [(takeover, "former_consumers", former)]
+
+
+def _old_consumer() -> list[Replacement]:
+    return [
+        (takeover, "consumer_of", lambda _epoch: "binder-1"),
+        (takeover, "former_consumers", lambda _names, _epoch: []),
+    ]
+
+
+def _unknown_pod_is_believed() -> list[Replacement]:
+    def newest(self: Any, ranked: Any) -> Any:
+        return self._cache.pod(ranked.uid) or ranked
+
+    return [(conflictcheck.ConflictCheck, "_newest", newest)]
+
+
+def _no_release_by_list() -> list[Replacement]:
+    return [(binder_cache.Cache, "_remove_pods_lacking", lambda _self, _present, _version: None)]
+
+
+def _freed_after_lost_answer() -> list[Replacement]:
+    after = core.BinderCore._after_posting
+
+    def after_posting(self: Any, attempt: Any, answer: Any, now: float) -> Any:
+        if answer.is_open:
+            verdict = core.Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
+            return self._decide(attempt, verdict)
+        return after(self, attempt, answer, now)
+
+    return [(core.BinderCore, "_after_posting", after_posting)]
+
+
+def _leadership_unchecked() -> list[Replacement]:
+    return [
+        (runner.BinderRunner, "_check_leadership", lambda _self: None),
+        (LeaderSession, "check", lambda _self: None),
+    ]
+
+
+def _acknowledged_before_decision() -> list[Replacement]:
+    decide = core.BinderCore._decide
+
+    def decided(self: Any, attempt: Any, verdict: Any, **more: Any) -> Any:
+        return [*(Ack(held=delivery) for delivery in attempt.deliveries), *decide(self, attempt, verdict, **more)]
+
+    return [(core.BinderCore, "_decide", decided)]
+
+
+def _later_attempts_wait() -> list[Replacement]:
+    """A later attempt is answered with a conflict instead of taking over."""
+
+    def join(self: Any, attempt: Any, delivery: Any, now: float) -> Any:
+        return [Ack(held=delivery)]
+
+    return [(core.BinderCore, "_join", join)]
+
+
+def _silence_for_good() -> list[Replacement]:
+    forever = property(lambda self: float("inf") if self.is_silent else 0.0)
+    return [(progress.ApiSilence, "may_examine_from", forever)]
+
+
+def _evicts_unread() -> list[Replacement]:
+    """The binder finds no victims of its own: it takes the proposed ones."""
+
+    def plan(self: Any, ranked: Any, proposed: Any, pod: Any, profile: Any) -> Any:
+        placed = [self._cache.snapshot.placed(victim.uid) for victim in proposed.victims]
+        victims = tuple(found.pod for found in placed if found is not None)
+        return conflictcheck.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
+
+    return [(conflictcheck.PreemptionCheck, "plan", plan)]
+
+
+# --- the scorer
+
+
+def _acknowledged_before_puback() -> list[Replacement]:
+    publish = backlog.Outbox.publish
+
+    async def acknowledged(self: Any, item: Any, message: Any, headers: Any) -> None:
+        item.delivery.ack()
+        await publish(self, item, message, headers)
+
+    return [(backlog.Outbox, "publish", acknowledged)]
+
+
+def _proposals_for_ever() -> list[Replacement]:
+    return [
+        (proposals.Proposals, "expire", lambda _self, _now: None),
+        (proposals.Proposals, "complete_up_to", lambda _self, _watermark: None),
+    ]
+
+
+def _positions_not_awaited() -> list[Replacement]:
+    def pop(self: Any, positions: Any, now: float) -> Any:
+        return _pop(self, _EVERYWHERE, now)
+
+    _pop = backlog.Backlog.pop
+    return [(backlog.Backlog, "pop", pop)]
+
+
+class _Everywhere:
+    def covers(self, _wanted: Any) -> bool:
+        return True
+
+
+_EVERYWHERE: Final = _Everywhere()
+
+
+# --- messages and numbers
+
+
+def _no_term_in_message_id() -> list[Replacement]:
+    named = stages._named
+
+    def without(headers: Any, message_id: str) -> Any:
+        parts = message_id.split(".")
+        return named(headers, f"{parts[0]}.{parts[2]}" if len(parts) == 3 else message_id)
+
+    return [(stages, "_named", without)]
+
+
+def _numbers_with_the_store() -> list[Replacement]:
+    return [(term, "number_on_lease", lambda _lease: 0)]
+
+
+# --- the watcher
+
+
+def _own_late_writes_stay() -> list[Replacement]:
+    on_read = mirror.Mirror.on_read
+
+    def read(self: Any, entry: Any) -> Any:
+        if self._writes_enabled:
+            self.position = max(self.position, entry.sequence)
+            return None
+        return on_read(self, entry)
+
+    return [(mirror.Mirror, "on_read", read)]
+
+
+def _queue_before_mirror() -> list[Replacement]:
+    def start_queue(self: Any) -> None:
+        found = self._takeover
+        if self._attempts.running or found.streams is None or found.last_difference is None:
+            return
+        self._attempts.start(found.streams, position=self._mirror.position, since_read=0.0)
+        for decision in found.decisions:
+            self._attempts.on_decision(decision)
+        self._takeover = watcher_core.Takeover()
+
+    return [(watcher_core.WatcherCore, "_start_queue", start_queue)]
+
+
+def _end_of_nomination_unheard() -> list[Replacement]:
+    events = hints._pod_events
+
+    def without(old: Any, new: Any) -> Any:
+        return (each for each in events(old, new) if each[0].resource is not hints.Resource.NOMINATION)
+
+    return [(hints, "_pod_events", without)]
+
+
+def _silent_attempts_stay() -> list[Replacement]:
+    def look_up(self: Any, queued: Any, _attempt: Any) -> None:
+        self._queue.set_timer(queued, self._clock.now + 1e6)
+
+    return [(Attempts, "_look_up", look_up)]
+
+
+# --- the table
+
+BUSY: Final = Focus(nodes=(3, 4), pods=(14, 20), kinds=("plain", "plain", "volume", "other"), acts=(15,))
+TAKEOVERS: Final = Focus(
+    faults=("kill -9", "pause", "API answers lost", "API cut off", "SIGTERM"),
+    fault_counts=(3, 5),
+    nodes=(2, 3),
+    pods=(14, 20),
+    kinds=("plain",),
+    acts=(15,),
+    binders=(2,),
+)
+STORES: Final = Focus(
+    faults=("NATS lost its store", "pause", "kill -9", "bus cut off"), fault_counts=(3, 5), binders=(2,), watchers=(2,)
+)
+WATCHES: Final = Focus(faults=("half-open watches", "etcd compacted", "API cut off"), fault_counts=(3,), acts=(15,))
+LOSSES: Final = Focus(
+    faults=("API answers lost", "API refuses writes", "API restarted"),
+    fault_counts=(2, 3),
+    acts=(15,),
+    nodes=(2, 3),
+    pods=(14, 20),
+    kinds=("plain",),
+)
+BUS: Final = Focus(faults=("bus answers lost", "kill -9", "NATS restarted"), fault_counts=(2, 3), acts=(15,))
+FULL: Final = Focus(nodes=(3, 4), pods=(18, 26), kinds=("plain", "plain", "port"), acts=(15,), fault_counts=(0, 1, 2))
+
+MUTATIONS: Final[dict[str, Mutation]] = {
+    "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=2, replace=_no_uid, is_quick=True),
+    "ack-before-puback": Mutation(
+        rule="PENDING is acknowledged after RANKED's PubAck (4)",
+        seeds=3,
+        replace=_acknowledged_before_puback,
+        is_quick=True,
+    ),
+    "ack-before-decision": Mutation(
+        rule="RANKED is acknowledged after the Decision's PubAck (5)",
+        seeds=3,
+        replace=_acknowledged_before_decision,
+        is_quick=True,
+    ),
+    "no-recheck": Mutation(
+        rule="a node must pass all filters on the newest state (5)",
+        seeds=20,
+        replace=_no_recheck,
+        focus=BUSY,
+        is_quick=True,
+    ),
+    "no-term-in-id": Mutation(
+        rule="an attempt's id has the term (1)",
+        seeds=20,
+        replace=_no_term_in_message_id,
+        focus=TAKEOVERS,
+        is_quick=True,
+    ),
+    "old-consumer": Mutation(
+        rule="each epoch reads from a consumer of its own (5)", seeds=300, replace=_old_consumer, focus=TAKEOVERS
+    ),
+    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=TAKEOVERS),
+    "any-consumer-deleted": Mutation(
+        rule="consumers of lower epochs only (5)", seeds=300, replace=_every_other_consumer, focus=TAKEOVERS
+    ),
+    "unknown-pod-believed": Mutation(
+        rule="unknown uid and old resourceVersion is `gone` (5)",
+        seeds=300,
+        replace=_unknown_pod_is_believed,
+        focus=FULL,
+    ),
+    "no-release-by-list": Mutation(rule="release by LIST (5)", seeds=300, replace=_no_release_by_list, focus=WATCHES),
+    "freed-after-lost-answer": Mutation(
+        rule="a reservation is kept after a lost answer (5)", seeds=300, replace=_freed_after_lost_answer, focus=LOSSES
+    ),
+    "leadership-unchecked": Mutation(
+        rule="a leader that cannot renew stops before another may begin (5)",
+        seeds=300,
+        replace=_leadership_unchecked,
+        focus=TAKEOVERS,
+    ),
+    "later-attempt-dropped": Mutation(
+        rule="a later attempt takes the reservation over (5)", seeds=300, replace=_later_attempts_wait, focus=LOSSES
+    ),
+    "silent-for-good": Mutation(
+        rule="a silent API server is asked again by the clock (5; point 2)",
+        seeds=300,
+        replace=_silence_for_good,
+        focus=LOSSES,
+    ),
+    "victims-believed": Mutation(
+        rule="the binder finds the victims itself (5)", seeds=100, replace=_evicts_unread, focus=FULL
+    ),
+    "proposals-for-ever": Mutation(
+        rule="a proposal ends 30 s after the last word (4)", seeds=100, replace=_proposals_for_ever, focus=BUSY
+    ),
+    "positions-not-awaited": Mutation(
+        rule="a scorer waits for the positions that a message asks for (4)",
+        seeds=300,
+        replace=_positions_not_awaited,
+        focus=FULL,
+    ),
+    "numbers-with-the-store": Mutation(
+        rule="numbers outlive the store (1)", seeds=300, replace=_numbers_with_the_store, focus=STORES
+    ),
+    "own-late-writes": Mutation(
+        rule="a watcher rewrites what arrives late (3)", seeds=300, replace=_own_late_writes_stay, focus=BUS
+    ),
+    "queue-before-mirror": Mutation(
+        rule="first the mirror, then the queue (3; point 1)", seeds=300, replace=_queue_before_mirror, focus=FULL
+    ),
+    "end-of-nomination": Mutation(
+        rule="the end of a nomination is an event (3)", seeds=300, replace=_end_of_nomination_unheard, focus=FULL
+    ),
+    "silent-attempts": Mutation(
+        rule="a silent attempt is looked up after 10 s (3)",
+        seeds=200,
+        replace=_silent_attempts_stay,
+        focus=BUS,
+    ),
+}
