@@ -14,6 +14,8 @@ from berth.process.peers import (
     FORGOTTEN_SECONDS,
     GONE_SECONDS,
     GRACE_SECONDS,
+    MAX_DIFFERENCES,
+    MAX_NAME,
     MAX_PEERS,
     MESSAGE_SECONDS,
     Announcement,
@@ -157,6 +159,15 @@ def test_no_more_processes_are_remembered_than_the_limit():
         known.hear(scorer(f"s{number}", profiles={}), 0.0)
     ((_, who), *_) = known.differences(0.0).items()
     assert len(who) == MAX_PEERS
+
+
+def test_no_more_differences_are_shown_than_the_limit():
+    known = peers()
+    for number in range(8):
+        known.hear(scorer(f"s{number}", profiles={f"p{number}-{each}": "x" for each in range(200)}), 0.0)
+    known.read("binder", "c" * 5000, "p" * 5000, 0.0)
+    assert len(known.differences(100.0)) == MAX_DIFFERENCES
+    assert all(len(each.profile) <= MAX_NAME for each in known.differences(100.0))
 
 
 @pytest.mark.parametrize(

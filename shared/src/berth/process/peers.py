@@ -55,7 +55,11 @@ NAMED: Final = 3
 
 ALL_ANNOUNCEMENTS: Final = f"{PREFIX}.announce.>"
 
-_Name = Annotated[str, msgspec.Meta(max_length=256)]
+MAX_NAME: Final = 256
+"""Characters of a name or digest."""
+MAX_DIFFERENCES: Final = 64
+"""Differences that are shown; each is a line in the log and a series of a metric."""
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 
 
 class Announcement(Versioned, frozen=True, kw_only=True):
@@ -149,10 +153,10 @@ class Peers:
         """A message of this service carries this digest. Equal digests, the usual case, cost a comparison."""
         if config == self.own.config or not config or not self.own.config:
             return
-        key = (service, config[:256])
+        key = (service, config[:MAX_NAME])
         known = self._read.get(key)
         if known is not None or len(self._read) < MAX_DIGESTS:
-            self._read[key] = _Read(profile, known.since if known else now, now)
+            self._read[key] = _Read(profile[:MAX_NAME], known.since if known else now, now)
 
     def pass_time(self, now: float) -> list[Announcement]:
         """Forget what is too old. Returns the processes that have gone since the last call.
@@ -178,7 +182,7 @@ class Peers:
         return [(each.announcement, now - each.at) for each in self._heard.values() if each.state is _State.GONE]
 
     def differences(self, now: float) -> dict[Difference, list[str]]:
-        """What differs, with the identities of those that differ."""
+        """What differs, with the identities of those that differ; no more than MAX_DIFFERENCES."""
         found: dict[Difference, list[str]] = {}
         present = [each.announcement for each in self._heard.values() if each.state is _State.PRESENT]
         for one in present:
@@ -188,7 +192,7 @@ class Peers:
         for (service, config), read in self._read.items():
             if (service, config) not in known and now - read.since >= GRACE_SECONDS:
                 found[Difference(service, read.profile, MESSAGES, config)] = []
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items())[:MAX_DIFFERENCES])
 
     def services(self) -> set[str]:
         """The services of which a process is there."""
