@@ -18,7 +18,7 @@ def service(name, identity="", **stats):
 def watcher(identity="watcher-1", **stats):
     leads = {"leading": {"number": 7, "seconds": 65.0}}
     figures = {
-        "queues": {"active": 3, "backoff": 1, "unschedulable": 20, "gated": 2},
+        "queues": {"active": 3, "gated": 2, "backoff": 1, "unschedulable": 20},
         "in_flight": {"late": 64, "berth": 1},
         "window": {"late": 64, "berth": 64},
         "stalled": [],
@@ -81,7 +81,7 @@ def test_a_process_leads_stands_by_or_is_ready(instance, expected):
         ),
         pytest.param(
             [watcher(), service("scorer", readiness="not ready: reading the mirror"), binder()],
-            "scorer scorer-1: not ready: reading the mirror",
+            "scorer-1: not ready: reading the mirror",
             id="a scorer that is not ready",
         ),
     ],

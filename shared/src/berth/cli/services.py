@@ -17,6 +17,9 @@ from berth.cli.rendering import duration, short_identity
 
 READY: Final = "ok"
 
+QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
+"""kube-scheduler's queues, from the pods that are tried next to those that only a person can release."""
+
 NOBODY: Final[Mapping[str, str]] = {
     "watcher": "no watcher answers: no pod is published, and the mirror becomes old",
     "scorer": "no scorer answers: nothing is ranked",
@@ -102,6 +105,11 @@ def _read(stats: Mapping[str, object]) -> Statistics:
         return Statistics()
 
 
+def label(service: str, name: str) -> str:
+    """A process by service and name; the name alone where it begins with the service's, as under ``berth up``."""
+    return name if name.startswith(service) else f"{service} {name}"
+
+
 def activity(one: Seen) -> str:
     """What a process does: leads, stands by, is ready, or why it is not."""
     if one.said.readiness != READY:
@@ -135,7 +143,7 @@ def queue_lines(processes: Sequence[Seen]) -> Iterator[str]:
     if watcher is None or not watcher.said.queues:
         return
     said = watcher.said
-    yield "waiting pods: " + ", ".join(f"{queue} {pods}" for queue, pods in said.queues.items())
+    yield "waiting pods: " + ", ".join(f"{queue} {said.queues[queue]}" for queue in QUEUES if queue in said.queues)
     yield "in flight: " + ", ".join(
         f"{profile} {pods} of {said.window.get(profile, 0)}" for profile, pods in sorted(said.in_flight.items())
     )
@@ -145,15 +153,16 @@ def attention(processes: Sequence[Seen]) -> list[str]:
     """What a person should look at, a sentence each; empty when all is well."""
     return [
         *_missing(processes),
-        *(f"{one.service} {one.name}: {one.said.readiness}" for one in processes if one.said.readiness != READY),
+        *(f"{label(one.service, one.name)}: {one.said.readiness}" for one in processes if one.said.readiness != READY),
         *_stalled(processes),
         *_configurations(processes),
-        *(
-            f"{each.service} {short_identity(each.identity)} has not been heard of for {duration(each.seconds)}, and "
-            f"did not stop"
-            for each in gone(processes)
-        ),
+        *(_silence(each) for each in gone(processes)),
     ]
+
+
+def _silence(one: Gone) -> str:
+    who = label(one.service, short_identity(one.identity))
+    return f"{who} has not been heard of for {duration(one.seconds)}, and did not stop"
 
 
 def _missing(processes: Sequence[Seen]) -> Iterator[str]:
@@ -204,9 +213,7 @@ def _configurations(processes: Sequence[Seen]) -> Iterator[str]:
 def _divided(what: str, digests: Iterable[tuple[Seen, str]]) -> Iterator[str]:
     sides: dict[str, list[str]] = {}
     for one, digest in digests:
-        sides.setdefault(digest, []).append(
-            one.name if one.name.startswith(one.service) else f"{one.service} {one.name}"
-        )
+        sides.setdefault(digest, []).append(label(one.service, one.name))
     if len(sides) > 1:
         told = [f"{digest or 'missing'} in {', '.join(who)}" for digest, who in sorted(sides.items(), reverse=True)]
         yield f"not the same everywhere: {what}: {'; '.join(told)}"
