@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings
 from harness.servers.control_plane import ControlPlane
 from harness.worlds.cluster_user import ClusterUser, eventually
-from harness.worlds.pipeline import berth_up
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(240)]
 
@@ -77,12 +75,12 @@ async def test_pods_are_bound_without_prometheus_and_the_decision_says_so(
         await cluster_outside.add_nodes(3)
         names = await cluster_outside.add_pods(6, scheduler="networktraffic-scheduler")
         assert len(await cluster_outside.all_bound(names)) == 6
-        await eventually(lambda: details_of(berth.nats, "NetworkTraffic"), "a Decision with details of NetworkTraffic")
+        await eventually(lambda: details_of(berth, "NetworkTraffic"), "a Decision with details of NetworkTraffic")
 
 
-async def details_of(nats: str, plugin: str) -> list[str]:
+async def details_of(berth: BerthUp, plugin: str) -> list[str]:
     """The plugin's details in the Decisions on the bus."""
-    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    session = await berth.session()
     try:
         stored = [json.loads(each.data) async for each in session.scan("DECISIONS", "berth.decision.>")]
     finally:

@@ -1,7 +1,6 @@
 """Invalid input is reported clearly where its owner looks, and it neither blocks nor loses other pods."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -9,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
 import pytest
 
 from berth.sim.nodes import node_manifest
@@ -96,27 +94,25 @@ async def test_a_node_with_an_invalid_quantity_gets_no_pod_and_others_do(simulat
 async def test_garbage_on_the_bus_becomes_a_dead_letter_and_pods_are_bound(simulated: BerthUp, garbage: bytes):
     async with cluster_of(simulated) as seen:
         subject = f"berth.pending.berth.{seen.namespace}.garbage"
-        client = await nats.connect(simulated.nats, allow_reconnect=False)
-        jetstream = client.jetstream()
-        await jetstream.publish(subject, garbage)
+        watcher, people = await simulated.session("watcher"), await simulated.session()
+        await watcher.publish(subject, garbage)
         await seen.create([anywhere(seen, "sound")])
         await seen.all_bound(["sound"])
 
         async def dead_letter() -> dict | None:
-            with contextlib.suppress(nats.js.errors.NotFoundError):
-                found = await jetstream.get_last_msg("dead", subject.replace("pending", "dead"))
-                return json.loads(found.data or b"{}")
-            return None
+            found = await people.last("dead", subject.replace("pending", "dead"))
+            return json.loads(found.data) if found else None
 
         letter = await eventually(dead_letter, "a dead letter")
         assert letter["subject"] == subject
         assert letter["reason"]
 
         async def is_empty() -> bool:
-            return (await jetstream.stream_info("PENDING")).state.messages == 0
+            return (await people.state("PENDING")).messages == 0
 
         await eventually(is_empty, "PENDING to be empty")
-        await client.close()
+        await watcher.close()
+        await people.close()
 
 
 def test_an_unknown_plugin_is_reported_with_its_path(tmp_path: Path):

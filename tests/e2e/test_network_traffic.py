@@ -11,8 +11,6 @@ import pytest
 
 from berth.api.livedata import BandwidthQuery
 from berth.api.messages import Decision, Outcome, decode
-from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import node_manifests
 from berth_metrics_collector.prometheus import Prometheus
@@ -21,7 +19,7 @@ from harness.servers.child_processes import free_ports
 from harness.servers.exporter import Exporter
 from harness.servers.prometheus_server import prometheus_server
 from harness.worlds.cluster_user import cluster_user
-from harness.worlds.pipeline import berth_up
+from harness.worlds.pipeline import BerthUp, berth_up
 
 pytestmark = [pytest.mark.requires("nats-server", "prometheus"), pytest.mark.timeout(180)]
 
@@ -66,14 +64,14 @@ async def test_500_pods_between_two_samples_overload_no_node(tmp_path, monkeypat
         arguments = ("--kubeconfig", cluster.kubeconfig_path, "--config", config, "--scorers", 2)
         berth = stack.enter_context(berth_up(*arguments, folder=tmp_path))
         await asyncio.to_thread(berth.wait_until_ready)
-        await until_sampled(berth.nats, NODES)
+        await until_sampled(berth, NODES)
         seen = await stack.enter_async_context(cluster_user(cluster.kubeconfig_path))
         pods = [f"web-{number}" for number in range(PODS)]
         await seen.create(seen.pod(name, cpu="10m", memory="16Mi", spec={"nodeSelector": {}}) for name in pods)
         placed = Counter((await seen.all_bound(pods, seconds=60)).values())
         assert len(placed) == NODES
         assert max(placed.values()) <= 2 * PODS / NODES, placed
-        decisions = await bound(berth.nats)
+        decisions = await bound(berth)
         assert len(decisions) == PODS
         details = [decision.candidates[0].details["NetworkTraffic"] for decision in decisions]
         assert all(" MB/s receive, sampled " in detail for detail in details)
@@ -90,9 +88,9 @@ async def until_scraped_for_the_whole_range(url: str, count: int) -> None:
     server.close()
 
 
-async def until_sampled(nats: str, count: int) -> None:
+async def until_sampled(berth: BerthUp, count: int) -> None:
     """Wait until the bucket holds samples of this number of nodes."""
-    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    session = await berth.session()
     try:
         async with asyncio.timeout(30), session.read_bucket("bandwidth") as following:
             keys: set[str] = set()
@@ -104,9 +102,9 @@ async def until_sampled(nats: str, count: int) -> None:
         await session.close()
 
 
-async def bound(nats: str) -> list[Decision]:
+async def bound(berth: BerthUp) -> list[Decision]:
     """Every Decision that bound a pod."""
-    session = await NatsBus(BusSettings(servers=(nats,))).connect(name="test")
+    session = await berth.session()
     try:
         stored = [one async for one in session.scan("DECISIONS", "berth.decision.>")]
     finally:

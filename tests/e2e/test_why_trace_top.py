@@ -39,17 +39,18 @@ async def seen(simulated: BerthUp) -> AsyncIterator[ClusterUser]:
         yield cluster
 
 
-def berth(*arguments: object, nats: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command whose output is not a terminal."""
+def berth(*arguments: object, of: BerthUp | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command whose output is not a terminal, on the NATS server of a pipeline."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
-    command = [sys.executable, "-m", "berth.cli", *map(str, arguments), *(("--nats", nats) if nats else ())]
+    environment |= {"TMPDIR": str(of.temporary)} if of else {}
+    command = [sys.executable, "-m", "berth.cli", *map(str, arguments), *(("--nats", of.nats) if of else ())]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, env=environment
     )
 
 
-def started(command: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=out)
+def started(command: list[str], out: IO[bytes], of: BerthUp) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=out, env={**os.environ, "TMPDIR": str(of.temporary)})
 
 
 def output(answer: subprocess.CompletedProcess[str]) -> str:
@@ -79,12 +80,12 @@ async def refused(cluster: ClusterUser, name: str) -> str:
 async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "web")
     node = (await seen.all_bound(["web"]))["web"]
-    text = output(berth("why", pod, nats=simulated.nats))
+    text = output(berth("why", pod, of=simulated))
     assert text.startswith(f"{pod} is on {node}\n")
     assert f"{NODES} of {NODES} nodes were possible" in text
     assert ["100", "x", "3"] in [row[at : at + 3] for row in rows(text) for at in range(len(row))]
     assert "runner-up: " in text
-    document = json.loads(output(berth("why", pod, "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("why", pod, "-o", "json", of=simulated)))
     assert (document["pod"], document["outcome"], document["node"]) == (pod, "bound", node)
     assert len(document["candidates"]) == NODES
     for candidate in document["candidates"]:
@@ -96,10 +97,10 @@ async def test_why_prints_the_best_nodes_with_all_scores_and_weights(simulated: 
 
 async def test_why_prints_how_many_nodes_each_plugin_rejected(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "large")
-    text = output(berth("why", pod, nats=simulated.nats))
+    text = output(berth("why", pod, of=simulated))
     assert text.startswith(f"{pod} waits, no node is possible: 0/{NODES} nodes are available: {NODES} Insufficient cpu")
     assert [str(NODES), "NodeResourcesFit", "Insufficient", "cpu"] in [row[:4] for row in rows(text)]
-    document = json.loads(output(berth("why", pod, "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("why", pod, "-o", "json", of=simulated)))
     assert (document["outcome"], document["node"], document["blockers"]) == ("unschedulable", "", ["NodeResourcesFit"])
     assert document["rejections"][0]["nodes"] == NODES
 
@@ -109,24 +110,24 @@ async def test_why_now_ranks_a_bound_pod_without_access_to_the_cluster(simulated
     node = (await seen.all_bound(["again"]))["again"]
 
     async def mirrored() -> bool:
-        return berth("why", pod, "--now", nats=simulated.nats).returncode == 0
+        return berth("why", pod, "--now", of=simulated).returncode == 0
 
     await eventually(mirrored, "the mirror to show the pod")
-    text = output(berth("why", pod, "--now", nats=simulated.nats))
+    text = output(berth("why", pod, "--now", of=simulated))
     assert text.startswith(f"{pod} is on {node}; ranked now it would go to ")
-    document = json.loads(output(berth("why", pod, "--now", "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("why", pod, "--now", "-o", "json", of=simulated)))
     assert (document["node"], len(document["candidates"]), document["refused"]) == (node, NODES, [])
 
 
 async def test_why_now_reads_a_pending_pod_from_the_cluster(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "huge")
     cluster = ("--kubeconfig", simulated.kubeconfig)
-    text = output(berth("why", pod, "--now", *cluster, nats=simulated.nats))
+    text = output(berth("why", pod, "--now", *cluster, of=simulated))
     assert text.startswith(f"{pod} is on no node; ranked now it would wait: ")
-    document = json.loads(output(berth("why", pod, "--now", *cluster, "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("why", pod, "--now", *cluster, "-o", "json", of=simulated)))
     assert {refusal["plugin"] for refusal in document["refused"]} == {"NodeResourcesFit"}
     assert len(document["refused"]) == NODES
-    alone = berth("why", pod, "--now", nats=simulated.nats)
+    alone = berth("why", pod, "--now", of=simulated)
     assert alone.returncode == 1
     assert "name the cluster with --kubeconfig" in alone.stderr
 
@@ -134,8 +135,8 @@ async def test_why_now_reads_a_pending_pod_from_the_cluster(simulated: BerthUp, 
 async def test_why_now_warns_when_its_configuration_is_not_the_services(simulated: BerthUp, seen: ClusterUser):
     pod = await refused(seen, "elsewhere")
     cluster = ("--kubeconfig", simulated.kubeconfig)
-    assert berth("why", pod, "--now", *cluster, nats=simulated.nats).stderr == ""
-    answer = berth("why", pod, "--now", *cluster, "--algorithm-provider=FromScratch", nats=simulated.nats)
+    assert berth("why", pod, "--now", *cluster, of=simulated).stderr == ""
+    answer = berth("why", pod, "--now", *cluster, "--algorithm-provider=FromScratch", of=simulated)
     assert answer.returncode == 0
     (line,) = answer.stderr.splitlines()
     assert line.startswith("berth: ranked under configuration ")
@@ -147,13 +148,13 @@ async def test_why_prints_the_gates_of_a_gated_pod(simulated: BerthUp, seen: Clu
     await seen.create([seen.pod("gated", spec=gates)])
     pod, cluster = f"{seen.namespace}/gated", ("--kubeconfig", simulated.kubeconfig)
     words = "waiting for scheduling gates: [example.com/quota]"
-    text = output(berth("why", pod, *cluster, nats=simulated.nats))
+    text = output(berth("why", pod, *cluster, of=simulated))
     assert text == f"{pod} is gated and not scheduled: SchedulingGates: {words}\n"
-    document = json.loads(output(berth("why", pod, *cluster, "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("why", pod, *cluster, "-o", "json", of=simulated)))
     assert (document["outcome"], document["message"], document["blockers"]) == ("gated", words, ["SchedulingGates"])
-    now = output(berth("why", pod, "--now", *cluster, nats=simulated.nats))
+    now = output(berth("why", pod, "--now", *cluster, of=simulated))
     assert now.startswith(f"{pod} is gated and not scheduled (SchedulingGates: {words}); without that, ranked now")
-    alone = berth("why", pod, nats=simulated.nats)
+    alone = berth("why", pod, of=simulated)
     assert alone.returncode == 1
     assert "a gated pod has none: name the cluster with --kubeconfig" in alone.stderr
 
@@ -163,20 +164,20 @@ async def test_why_prints_the_victims_of_a_pod_and_the_preemptor_of_a_victim(sim
     await seen.all_bound(await seen.add_pods(1, "low", cpu="1"))
     await seen.all_bound(await seen.add_pods(1, "vip", cpu="1", spec=CRITICAL))
     vip, low = f"{seen.namespace}/vip-0", f"{seen.namespace}/low-0"
-    assert f" ago: {low}\n" in output(berth("why", vip, nats=simulated.nats))
-    document = json.loads(output(berth("why", vip, "-o", "json", nats=simulated.nats)))
+    assert f" ago: {low}\n" in output(berth("why", vip, of=simulated))
+    document = json.loads(output(berth("why", vip, "-o", "json", of=simulated)))
     assert (document["outcome"], document["preemption"]["node"]) == ("bound", node)
-    assert output(berth("why", low, nats=simulated.nats)).startswith(f"{low} was evicted from {node} for {vip} ")
+    assert output(berth("why", low, of=simulated)).startswith(f"{low} was evicted from {node} for {vip} ")
 
 
 async def test_trace_prints_all_stages_of_a_bound_pod(simulated: BerthUp, seen: ClusterUser):
     pod = await add(seen, "traced")
     node = (await seen.all_bound(["traced"]))["traced"]
-    lines = rows(output(berth("trace", pod, nats=simulated.nats)))
+    lines = rows(output(berth("trace", pod, of=simulated)))
     assert [line[1] for line in lines[1:2]] == ["pending"]
     assert [line[3] for line in lines[2:]] == ["ranked", "decision"]
     assert lines[-1][-2:] == ["bound", node]
-    document = json.loads(output(berth("trace", pod, "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("trace", pod, "-o", "json", of=simulated)))
     assert [message["stage"] for message in document["messages"]] == ["pending", "ranked", "decision"]
     assert document["messages"][-1]["message"]["outcome"] == "bound"
     assert all(message["since_seconds"] >= 0 for message in document["messages"][1:])
@@ -186,7 +187,7 @@ async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, s
     output = tmp_path / "trace"
     pod = f"{seen.namespace}/coming"
     command = [sys.executable, "-m", "berth.cli", "trace", pod, "-f", "-o", "json", "--nats", simulated.nats]
-    with output.open("wb") as out, started(command, out) as following:
+    with output.open("wb") as out, started(command, out, simulated) as following:
         try:
             await add(seen, "coming")
             await seen.all_bound(["coming"])
@@ -203,7 +204,7 @@ async def test_trace_follows_a_pod_until_it_is_interrupted(simulated: BerthUp, s
 
 
 def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated: BerthUp):
-    text = output(berth("top", nats=simulated.nats))
+    text = output(berth("top", of=simulated))
     first = {row[0]: row for row in rows(text) if row}
     assert first["PENDING"][1] == "scorer"
     assert first["RANKED"][1].startswith("binder-")
@@ -216,7 +217,7 @@ def test_top_prints_queues_services_and_nodes_once_without_a_terminal(simulated:
 
 
 def test_top_prints_the_same_as_json(simulated: BerthUp):
-    document = json.loads(output(berth("top", "-o", "json", nats=simulated.nats)))
+    document = json.loads(output(berth("top", "-o", "json", of=simulated)))
     assert [stream["stream"] for stream in document["streams"]] == ["PENDING", "RANKED", "DECISIONS", "dead"]
     assert document["mirror_age_seconds"] >= 0
     assert document["attention"] == []
@@ -232,7 +233,9 @@ def test_top_prints_the_same_as_json(simulated: BerthUp):
 
 def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
     command = ["top", "--watch", "--interval", "0.2", "-o", "json", "--nats", simulated.nats]
-    with subprocess.Popen([sys.executable, "-m", "berth.cli", *command], stdout=subprocess.PIPE, text=True) as process:
+    watching = [sys.executable, "-m", "berth.cli", *command]
+    own = {**os.environ, "TMPDIR": str(simulated.temporary)}
+    with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True, env=own) as process:
         try:
             assert process.stdout is not None
             lines = [json.loads(process.stdout.readline()) for _ in range(2)]
@@ -245,7 +248,7 @@ def test_top_watch_prints_one_json_document_per_line(simulated: BerthUp):
 
 @pytest.mark.parametrize("verb", ["why", "trace"])
 def test_an_unknown_pod_ends_with_1_and_one_line(verb: str, simulated: BerthUp):
-    answer = berth(verb, "default/nobody", nats=simulated.nats)
+    answer = berth(verb, "default/nobody", of=simulated)
     assert (answer.returncode, answer.stdout) == (1, "")
     (line,) = answer.stderr.splitlines()
     assert line.startswith("berth: ")
@@ -268,6 +271,6 @@ def test_invalid_arguments_are_a_usage_error(arguments: tuple[str, ...]):
 
 
 def test_a_nats_server_without_berths_streams_is_reported(own_nats_server):
-    answer = berth("top", nats=own_nats_server.address)
+    answer = berth("top", "--nats", own_nats_server.address)
     assert answer.returncode == 3
     assert "it has no streams of berth" in answer.stderr

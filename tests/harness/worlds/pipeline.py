@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from berth.bus.interface import Session
+from berth.cli.pipeline.servers import connect_bus
 from harness.servers.child_processes import die_with_parent, free_ports
 
 PROC = Path("/proc")
@@ -82,6 +84,10 @@ class BerthUp:
     def nats(self) -> str:
         """Address of its NATS server."""
         return self._addresses()[0]
+
+    async def session(self, user: str = "people") -> Session:
+        """A session on its embedded NATS server, as one of its users."""
+        return await connect_bus(self.nats, user=user, place=self.temporary)
 
     @property
     def kubeconfig(self) -> Path:

@@ -1,11 +1,18 @@
 """The embedded NATS server: on the default port, and never confused with another server."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from berth.api.errors import TemporaryError
+from berth.bus.interface import BusLostError
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings
+from berth.cli.pipeline.access import find_folder
+from berth.cli.pipeline.pipeline import working_folder
+from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.servers import ANY_PORT, check_nats_server, connect_bus, embedded_nats, is_free
 from berth.cli.pipeline.supervisor import Supervisor
 from harness.servers.child_processes import free_ports
@@ -16,6 +23,12 @@ pytestmark = pytest.mark.requires("nats-server")
 START = timedelta(seconds=20)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with working_folder() as made:
+        yield made
+
+
 async def started(ports: tuple[int, ...], folder: Path) -> str:
     """Start it, see that clients are served, end it; where it was."""
     async with Supervisor(print) as supervisor:
@@ -24,26 +37,26 @@ async def started(ports: tuple[int, ...], folder: Path) -> str:
         return url
 
 
-async def test_the_first_port_is_taken_when_nobody_listens_there(tmp_path: Path):
+async def test_the_first_port_is_taken_when_nobody_listens_there(folder: Path):
     (port,) = free_ports(1)
-    assert await started((port, ANY_PORT), tmp_path) == f"nats://127.0.0.1:{port}"
+    assert await started((port, ANY_PORT), folder) == f"nats://127.0.0.1:{port}"
 
 
-async def test_the_port_is_free_again_at_once_when_the_server_has_ended(tmp_path: Path):
+async def test_the_port_is_free_again_at_once_when_the_server_has_ended(folder: Path):
     (port,) = free_ports(1)
-    await started((port,), tmp_path)
-    assert await started((port,), tmp_path) == f"nats://127.0.0.1:{port}"
+    await started((port,), folder)
+    assert await started((port,), folder) == f"nats://127.0.0.1:{port}"
 
 
-async def test_another_port_is_taken_when_somebody_listens_on_the_first(own_nats_server: NatsServer, tmp_path: Path):
+async def test_another_port_is_taken_when_somebody_listens_on_the_first(own_nats_server: NatsServer, folder: Path):
     taken = own_nats_server.settings.port
     assert not is_free(taken)
-    assert await started((taken, ANY_PORT), tmp_path) not in {own_nats_server.address, ""}
+    assert await started((taken, ANY_PORT), folder) not in {own_nats_server.address, ""}
 
 
-async def test_a_port_that_was_asked_for_and_is_taken_is_refused(own_nats_server: NatsServer, tmp_path: Path):
+async def test_a_port_that_was_asked_for_and_is_taken_is_refused(own_nats_server: NatsServer, folder: Path):
     with pytest.raises(ExceptionGroup) as raised:
-        await started((own_nats_server.settings.port,), tmp_path)
+        await started((own_nats_server.settings.port,), folder)
     (error,) = raised.value.exceptions
     assert isinstance(error, TemporaryError)
     assert "already in use" in str(error)
@@ -52,3 +65,27 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(own_nats_server
 async def test_a_server_that_took_the_port_at_the_same_moment_is_not_taken_for_ours(own_nats_server: NatsServer):
     with pytest.raises(TemporaryError, match="another server took it"):
         await check_nats_server(own_nats_server.settings.port, "berth-ours")
+
+
+async def test_nobody_gets_in_without_a_password(folder: Path):
+    async with Supervisor(print) as supervisor:
+        url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
+        with pytest.raises(BusLostError, match=r"(?i)authorization"):
+            await NatsBus(BusSettings(servers=(url,))).connect(name="anybody")
+        for user in ("apply", "watcher", "binder", "scorer", "collector", "people"):
+            await (await connect_bus(url, user=user)).close()
+
+
+def test_only_the_owner_can_read_the_passwords(folder: Path):
+    nats_server(folder, 4222, name="berth-test")
+    assert folder.stat().st_mode & 0o077 == 0
+    files = [folder / "nats-server.conf", *(folder / "credentials").iterdir()]
+    assert [file.name for file in files if file.stat().st_mode & 0o077] == []
+
+
+async def test_a_folder_of_another_user_is_not_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    async with Supervisor(print) as supervisor:
+        url = await embedded_nats((ANY_PORT,), folder, supervisor, within=START)
+        assert find_folder(url) == folder
+        monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+        assert find_folder(url) is None

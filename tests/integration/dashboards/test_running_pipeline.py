@@ -16,8 +16,6 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings
 from harness.worlds.cluster_user import eventually
 from harness.worlds.monitored_pipeline import RULES, SERVICES, Monitored, monitored_pipeline
 
@@ -239,7 +237,7 @@ async def test_no_alert_fires_while_all_is_well(monitored):
 
 async def test_an_undecodable_message_fires_dead_letters(monitored):
     assert "BerthDeadLetters" not in await monitored.firing()
-    session = await NatsBus(BusSettings(servers=(monitored.berth.nats,))).connect(name="test")
+    session = await monitored.berth.session()
     try:
         await session.publish("berth.pending.berth.default.nonsense", b"no JSON")
     finally:

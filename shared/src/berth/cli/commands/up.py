@@ -12,11 +12,13 @@ import typer
 
 from berth.cli.commands.config import Gates, Provider, configured_for_services, kubeconfig_of
 from berth.cli.options import run_command
+from berth.cli.pipeline import access
 from berth.cli.pipeline.pipeline import PipelineOptions, pipeline
-from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT
+from berth.cli.pipeline.servers import ANY_PORT, DEFAULT_PORT, is_anonymous
 from berth.cli.rendering import note, print_line
 from berth.process.exits import UsageError
 from berth.process.settings import NatsSettings
+from berth.process.sources import read_settings
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The cluster; without it one is simulated.", show_default=False)
@@ -91,6 +93,12 @@ async def _up(options: PipelineOptions, *, ready_file: Path | None) -> None:
 async def _run_pipeline(options: PipelineOptions, ready_file: Path | None) -> None:
     async with pipeline(options, note) as running:
         note(f"NATS at {running.nats}, cluster of {running.kubeconfig}")
+        if running.options.users is not None:
+            password = access.password_file(running.options.users, access.PEOPLE)
+            client = f'nats --server {running.nats} --user {access.PEOPLE} --password "$(cat {password})"'
+            note(f"the NATS CLI: {client} sub 'berth.>'")
+        elif is_anonymous(read_settings().nats):
+            note(f"warning: {running.nats} lets berth in without a user, and so everybody: see `berth bus permissions`")
         if running.nats != NatsSettings().url:
             note(f"berth why, trace and top find it with --nats {running.nats} (or BERTH_NATS_URL)")
         await running.ready()

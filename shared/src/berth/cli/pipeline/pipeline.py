@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from berth.bus.server import LOOPBACK
+from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import (
     ServiceOptions,
     ready_file,
@@ -43,7 +44,6 @@ PATIENCE: Final = timedelta(seconds=10)
 """How long a given server may take to answer before it counts as unreachable."""
 REMINDER: Final = timedelta(seconds=10)
 """The interval between two lines about services that are not ready."""
-_FOLDER_PREFIX: Final = "berth-of-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
         await retry(lambda: check_api(kubeconfig), within=PATIENCE)
     else:
         await retry(lambda: check_simulated_cluster(kubeconfig), within=START)
-    service_options = _service_options(options, nats, kubeconfig, folder / "ready")
+    service_options = _service_options(options, nats, kubeconfig, folder)
     programs = tuple(services(service_options, scorers=options.scorers))
     if options.keep_services_quiet:
         programs = tuple(_with_log_file(program, folder) for program in programs)
@@ -145,7 +145,8 @@ async def _start(options: PipelineOptions, folder: Path, supervisor: Supervisor,
     )
 
 
-def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, ready: Path) -> ServiceOptions:
+def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, folder: Path) -> ServiceOptions:
+    ready = folder / "ready"
     ready.mkdir()
     return ServiceOptions(
         nats=nats,
@@ -156,6 +157,7 @@ def _service_options(options: PipelineOptions, nats: str, kubeconfig: Path, read
         verbosity=options.verbosity,
         identity=f"{socket.gethostname()}_{uuid.uuid4()}",
         ready=ready,
+        users=None if options.nats else folder,
         extra=() if options.leader_elect is None else (f"--leader-elect={options.leader_elect}",),
     )
 
@@ -170,7 +172,7 @@ def _with_log_file(program: Program, folder: Path) -> Program:
 def working_folder() -> Iterator[Path]:
     """A folder for this process; folders of ended processes are removed first."""
     _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{access.FOLDER_PREFIX}{os.getpid()}-"))
     try:
         yield folder
     finally:
@@ -178,8 +180,8 @@ def working_folder() -> Iterator[Path]:
 
 
 def _remove_abandoned(place: Path) -> None:
-    for folder in place.glob(f"{_FOLDER_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_FOLDER_PREFIX).partition("-")[0]
+    for folder in place.glob(f"{access.FOLDER_PREFIX}*-*"):
+        owner = folder.name.removeprefix(access.FOLDER_PREFIX).partition("-")[0]
         if owner.isdigit() and not _is_running(int(owner)) and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
 

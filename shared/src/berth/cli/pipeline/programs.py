@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Final
 
 from berth.bus.server import ServerSettings, config_text, find_nats_server
+from berth.cli.pipeline import access
 from berth.cli.pipeline.supervisor import Program
 from berth.sim.prometheus import PREFIX
 
 _NEED_THE_API: Final = frozenset({"berth_watcher", "berth_binder"})
 """The services that use the API server; the others use NATS only and get no credentials."""
+_USERS: Final = {
+    "berth_watcher": "watcher",
+    "berth_binder": "binder",
+    "berth_scorer": "scorer",
+    "berth_metrics_collector": "collector",
+}
+"""The user of NATS of each service."""
 _TRAFFIC_CONFIGURATION: Final = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -49,6 +57,8 @@ class ServiceOptions:
     """The folder of the services' ready files."""
     extra: tuple[str, ...] = ()
     """Further flags of the services that use the API server."""
+    users: Path | None = None
+    """The working folder with the passwords of an embedded NATS server; ``None`` for a given one."""
 
 
 def services(options: ServiceOptions, *, scorers: int) -> Iterable[Program]:
@@ -73,7 +83,9 @@ def _service(module: str, name: str, options: ServiceOptions) -> Program:
         *("--ready-file", str(options.ready / name)),
         *(options.extra if module in _NEED_THE_API else ()),
     )
-    return Program(name=name, command=command)
+    user = _USERS[module]
+    environment = access.environment(options.users, user) if options.users is not None else {}
+    return Program(name=name, command=command, environment=environment)
 
 
 def ready_file(options: ServiceOptions, program: Program) -> Path:
@@ -84,7 +96,9 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
 def nats_server(folder: Path, port: int, *, name: str) -> Program:
     """The embedded NATS server, with its configuration and its store in the folder."""
     config = folder / "nats-server.conf"
-    config.write_text(config_text(ServerSettings(store=folder / "nats", port=port, name=name)))
+    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name))
+    config.touch(mode=0o600)
+    config.write_text(text + access.create_passwords(folder), encoding="utf-8")
     command = (str(find_nats_server()), "--config", str(config))
     return Program(name="nats-server", command=command, log=folder / "nats.log", stops_last=True)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
@@ -17,12 +18,14 @@ from typing import Final, TypeVar
 from berth.api.errors import TemporaryError
 from berth.bus.interface import Session
 from berth.bus.server import LOOPBACK
+from berth.cli.pipeline import access
 from berth.cli.pipeline.programs import nats_server
 from berth.cli.pipeline.supervisor import Supervisor
 from berth.kube.client import KubeClient
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.process.clients import nats_bus
 from berth.process.exits import UsageError
+from berth.process.settings import NatsSettings
 from berth.process.sources import SettingsError, read_settings
 
 T = TypeVar("T")
@@ -44,7 +47,9 @@ async def embedded_nats(ports: tuple[int, ...], folder: Path, supervisor: Superv
     port, name = _first_free(ports), f"berth-{uuid.uuid4().hex}"
     supervisor.start(nats_server(folder, port, name=name))
     await retry(lambda: check_nats_server(port, name), within=within)
-    return f"nats://{LOOPBACK}:{port}"
+    address = f"nats://{LOOPBACK}:{port}"
+    access.announce_address(folder, address)
+    return address
 
 
 async def check_nats_server(port: int, name: str) -> None:
@@ -67,22 +72,36 @@ async def check_nats_server(port: int, name: str) -> None:
         raise TemporaryError(f"starting NATS on port {port}: another server took it at the same moment: try again")
 
 
-async def connect_bus(url: str | None, *, name: str = "berth") -> Session:
+async def connect_bus(
+    url: str | None, *, name: str = "berth", user: str = access.PEOPLE, place: Path | None = None
+) -> Session:
     """A session for a command. User, password and the like come from ``BERTH_NATS_*``, as for the services.
+
+    The embedded server of a pipeline, of the same user of the machine, is reached with the password that is in its
+    folder for ``user``. ``place`` is as in ``find_folder``.
 
     Raises:
         UsageError: the address, or one of these settings, cannot be used.
     """
     try:
         settings = read_settings(flags={"nats.url": url} if url else {})
+        if folder := access.find_folder(settings.nats.url, place):
+            own = {"BERTH_NATS_URL": settings.nats.url, **access.environment(folder, user)}
+            others = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_NATS_")}
+            settings = read_settings(environment=others | own)
     except SettingsError as exc:
         raise UsageError("; ".join(exc.problems)) from exc
     return await nats_bus(settings).connect(name=name)
 
 
+def is_anonymous(nats: NatsSettings) -> bool:
+    """Whether a client with these settings says nothing about who it is."""
+    return not (nats.user or nats.token or nats.credentials_file or nats.cert_file)
+
+
 async def apply_bus(url: str) -> None:
     """Create or update the streams, buckets and consumers that berth declares."""
-    session = await connect_bus(url)
+    session = await connect_bus(url, user=access.APPLY)
     try:
         await session.apply()
     finally:
