@@ -257,7 +257,7 @@ def test_an_unknown_pod_ends_with_1_and_one_line(verb: str, simulated: BerthUp):
 
 @pytest.mark.parametrize("verb", [("why", "web"), ("why", "web", "--now"), ("trace", "web"), ("top",)])
 def test_unreachable_nats_is_reported_on_one_line(verb: tuple[str, ...]):
-    answer = berth(*verb, nats=f"nats://127.0.0.1:{free_ports(1)[0]}")
+    answer = berth(*verb, "--nats", f"nats://127.0.0.1:{free_ports(1)[0]}")
     assert answer.returncode == 3
     (line,) = answer.stderr.splitlines()
     assert line.endswith("start `berth up`, or name the server with --nats")
