@@ -237,6 +237,8 @@ class SimulatedClient(KubeClient):
                 loop.in_world(RESET_SECONDS, fail, "connection reset")
 
         fate = network.fate(link, "api")
+        if link.late_bindings and path.endswith("/binding"):
+            fate = Fate.LATE
         if fate is Fate.LATE:
             loop.in_world(timeout.total_seconds() + network.chance.uniform(0, 20), arrive)
         elif fate is not Fate.LOST:

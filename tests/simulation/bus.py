@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -109,6 +110,13 @@ class Endpoint:
         return session
 
 
+@dataclass
+class Flow:
+    """What the server sends in order. Two consumers of one connection do not wait for each other."""
+
+    arrival: float = 0.0
+
+
 class SimulatedSession(MemorySession):
     """One connection of one process."""
 
@@ -118,7 +126,7 @@ class SimulatedSession(MemorySession):
         self.process = process
         self.link = bus.network.link(process, "bus")
         self._arrival = 0.0
-        self._answer_at = 0.0
+        self._answers = Flow()
         self._pending: dict[Callable[[], None], None] = {}
 
     def in_order(self, late: float = 0.0) -> float:
@@ -127,11 +135,11 @@ class SimulatedSession(MemorySession):
         self._arrival = max(self._arrival, now + self.bus.network.latency(self.link) + late)
         return self._arrival - now
 
-    def back(self, late: float = 0.0) -> float:
-        """How long what the server sends now takes."""
-        now = self.bus.loop.time()
-        self._answer_at = max(self._answer_at, now + self.bus.network.latency(self.link) + late)
-        return self._answer_at - now
+    def back(self, late: float = 0.0, flow: Flow | None = None) -> float:
+        """How long what the server sends now takes: in order within one flow, such as one reader's or all answers."""
+        flow, now = flow or self._answers, self.bus.loop.time()
+        flow.arrival = max(flow.arrival, now + self.bus.network.latency(self.link) + late)
+        return flow.arrival - now
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -243,15 +251,14 @@ class SimulatedSession(MemorySession):
             yield reader
 
     async def subscribe(self, subject: str, listener: Listener) -> None:
-        context, loop = contextvars.copy_context(), self.bus.loop
+        context, loop, flow = contextvars.copy_context(), self.bus.loop, Flow()
 
         def deliver(*message: Any) -> None:
             if not self.link.is_cut and not self._lost.is_set():
                 listener(*message)
 
         def on_message(*message: Any) -> None:
-            late = self._lateness()
-            loop.call_at(loop.time() + self.back(late), deliver, *message, context=context)
+            loop.call_at(loop.time() + self.back(self._lateness(), flow), deliver, *message, context=context)
 
         await super().subscribe(subject, on_message)
 
@@ -259,14 +266,14 @@ class SimulatedSession(MemorySession):
         slow = self.link.slow_messages
         return self.bus.network.chance.random() * slow if slow else 0.0
 
-    def to_client(self, callback: Callable[..., object], *args: Any) -> None:
+    def to_client(self, flow: Flow, callback: Callable[..., object], *args: Any) -> None:
         """Call back when a message that the server sends now has arrived; never, if it is lost with the connection."""
 
         def arrive() -> None:
             if not self.link.is_cut and not self._lost.is_set():
                 callback(*args)
 
-        self.bus.loop.in_world(self.back(self._lateness()), arrive)
+        self.bus.loop.in_world(self.back(self._lateness(), flow), arrive)
 
     def to_server(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back when what the client sends now has arrived; never, if it is lost."""
@@ -285,6 +292,7 @@ class SimulatedDeliveries(MemoryDeliveries):
 
     def __init__(self, consumer: MemoryConsumer, limit: int, session: SimulatedSession) -> None:
         self._session = session
+        self._flow = Flow()
         super().__init__(consumer, limit)
 
     def detach(self) -> None:
@@ -301,7 +309,7 @@ class SimulatedDeliveries(MemoryDeliveries):
     def arrive(self, delivery: MemoryDelivery) -> None:
         self.credit.arrive()
         delivery._consumer = _ConsumerAfar(delivery._consumer, self._session)  # type: ignore[assignment]
-        self._session.to_client(self._arrived, delivery)
+        self._session.to_client(self._flow, self._arrived, delivery)
 
     def _arrived(self, delivery: MemoryDelivery) -> None:
         if not self._open or self.failure is not None:
@@ -339,6 +347,7 @@ class SimulatedReader(MemoryReader[T]):
 
     def __init__(self, session: SimulatedSession, *args: Any) -> None:
         self._session = session
+        self._flow = Flow()
         self._is_attached = True
         super().__init__(*args)
 
@@ -353,7 +362,7 @@ class SimulatedReader(MemoryReader[T]):
 
     def _on_stored(self, stored: StoredMessage) -> None:
         if self._matches(stored.subject):
-            self._session.to_client(self._arrived, stored.sequence)
+            self._session.to_client(self._flow, self._arrived, stored.sequence)
 
     def _arrived(self, sequence: int) -> None:
         self._unread.append(sequence)

@@ -9,6 +9,7 @@ from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES,
 from berth.sim.nodes import node_manifest, pod_manifest
 from berth.sim.resources import DeleteOptions, Part
 from berth.sim.status import StatusError
+from simulation.configurations import SECOND, TRAP
 from simulation.truth import is_present, requests_of
 from simulation.world import World
 
@@ -116,7 +117,7 @@ class ClusterUsers:
         cpu = chance.choice(("100m", "300m", "500m", "1", "1500m"))
         kind = chance.choice(self._kinds)
         self.counts[f"pod: {kind}"] = self.counts.get(f"pod: {kind}", 0) + 1
-        scheduler = "berth"
+        scheduler = SECOND if kind == "packed" else "berth"
         match kind:
             case "selector":
                 spec["nodeSelector"] = {ZONE: chance.choice(ZONES)}
@@ -140,6 +141,8 @@ class ClusterUsers:
                 scheduler = OTHER_SCHEDULER
             case "impossible":
                 cpu = "100"
+            case "trapped":
+                labels[TRAP] = chance.choice(("raise", "none", "error"))
             case "never":
                 spec["preemptionPolicy"] = "Never"
         manifest = pod_manifest(
@@ -299,7 +302,7 @@ class ClusterUsers:
 
 KINDS_OF_PODS: Final = (
     "plain", "plain", "plain", "plain", "plain", "plain", "selector", "tolerant", "spread", "apart", "gated", "volume",
-    "port", "other", "impossible", "never",
+    "port", "other", "impossible", "never", "trapped", "packed",
 )  # fmt: skip
 
 

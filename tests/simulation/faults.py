@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Final
 
+from berth.api.errors import BerthError
+from berth.sim.kinds import PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World
@@ -78,6 +81,59 @@ class Faults:
         if not process.is_dead:
             self._world.note(process.name, "resumed", "")
             self._world.loop.resume(process)
+
+    def lost_in_mid_air(self) -> float:
+        """The leading binder's Bindings take half a minute, and it is paused or killed meanwhile."""
+        leaders = [each for each in self._world.services if each.role == "binder" and each.life.health.is_working]
+        if not leaders:
+            return 0.0
+        service, seconds = leaders[0], self._chance.uniform(0.5, 4.0)
+        self._world.network.link(service.process, "api").late_bindings = True
+        self._later(seconds, self._end_in_mid_air, service)
+        return 60.0
+
+    def late_bindings(self) -> float:
+        """For a while, Bindings arrive after their client has given up."""
+        seconds = self._chance.uniform(2.0, 8.0)
+        for service in self._world.services:
+            if service.role == "binder":
+                link = self._world.network.link(service.process, "api")
+                link.late_bindings = True
+                self._later(seconds, _mend, link)
+        return seconds + 30.0
+
+    def _end_in_mid_air(self, service: Service) -> None:
+        self._world.network.link(service.process, "api").late_bindings = False
+        if service.process.is_dead or service.process.is_paused:
+            return
+        if self._chance.random() < 0.5:
+            self._kill(service)
+        else:
+            service.process.is_paused = True
+            self._world.note(service.process.name, "paused", "")
+            self._later(self._chance.uniform(16.0, LONGEST_PAUSE_SECONDS), self._resume, service.process)
+
+    # --- strangers
+
+    def garbage(self) -> float:
+        """Somebody publishes messages that are none, to every stage and bucket."""
+        for subject in (*(f"berth.{stage}.berth.default.evil" for stage in ("pending", "ranked", "decision")), *FACTS):
+            self._put(subject, self._chance.choice(GARBAGE))
+        return 1.0
+
+    def _put(self, subject: str, data: bytes) -> None:
+        with contextlib.suppress(BerthError):
+            self._world.bus._store.store(subject, data, {})
+
+    def strangers_fence(self) -> float:
+        """Somebody writes a fence with a high number into the status of some pods."""
+        resources = self._world.api.resources
+        for stored in self._world.api.store.table(PODS).in_order():
+            if self._chance.random() < 0.3:
+                fence = {"type": "berth/fence", "status": "True", "reason": "Fence", "message": "999999"}
+                status = {**stored.value["status"], "conditions": [fence]}
+                resources.update(PODS, stored, {**stored.value, "status": status}, "status")
+        return 1.0
 
     # --- the network
 
@@ -187,8 +243,17 @@ class Faults:
         self._world.bus.is_full = False
 
 
+NESTED: Final = b"[" * 2000 + b"]" * 2000
+GARBAGE: Final = (
+    b"", b"\xff\xfe", b"null", b"[]", b'{"schema":1}', NESTED, b'{"schema":1,"attempt":"x.1.1","pod":' + NESTED + b"}",
+    b'{"schema":1,"attempt":"evil.' + b"9" * 4000 + b'.1","profile":"berth"}',
+)  # fmt: skip
+FACTS: Final = ("$KV.facts.load.n1", "$KV.bandwidth.q.n1", "$KV.facts." + "x" * 200)
+
+
 def _mend(link: Link) -> None:
-    link.is_cut, link.lost, link.slow_messages = False, 0.0, 0.0
+    link.is_cut = link.late_bindings = False
+    link.lost = link.slow_messages = 0.0
 
 
 FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
@@ -196,6 +261,9 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "kill -9 of all": Faults.kill_all,
     "SIGTERM": Faults.stop,
     "pause": Faults.pause,
+    "binder lost in mid-air": Faults.lost_in_mid_air,
+    "Bindings late": Faults.late_bindings,
+    "garbage on the bus": Faults.garbage,
     "bus cut off": Faults.cut_bus,
     "API cut off": Faults.cut_api,
     "half-open watches": Faults.half_open_watches,

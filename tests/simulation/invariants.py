@@ -25,6 +25,7 @@ from berth.framework.profile import Profile
 from berth.kube.errors import Response
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from simulation.api import ApiRequest
+from simulation.configurations import SECOND, TRAP
 from simulation.truth import Truth, decoded, is_present, requests_of, truth_of
 from simulation.world import World
 
@@ -50,6 +51,8 @@ class Invariants:
         self._bound_revision: dict[str, int] = {}
         self._posted: dict[str, str] = {}
         """Pods with a Binding on its way: uid and node."""
+        self._known_at_first: dict[tuple[str, str, str], Mapping[str, int]] = {}
+        """By uid, node and resourceVersion of a Binding."""
         self._bound_by_us: set[str] = set()
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
@@ -63,9 +66,20 @@ class Invariants:
 
     # --- hooks
 
-    def posting(self, uid: str, node: str) -> None:
-        """A binder is about to send a Binding."""
-        self._posted[uid] = node
+    def posting(self, pod: Pod, node: str, seen: Mapping[str, int]) -> None:
+        """A binder is about to send a Binding; ``seen`` are the revisions that its watches have shown.
+
+        One whose answer is lost is sent again to the same node, whatever has become of the node, since the lost one may
+        still arrive (docs/protocol.md, 5). So the knowledge at the first one counts.
+        """
+        self._posted[pod.uid] = node
+        self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
+
+    def _seen(self, request: ApiRequest) -> Mapping[str, int]:
+        """What the sender of a Binding knew when it chose the node."""
+        metadata, node = request.body.get("metadata") or {}, request.body["target"]["name"]
+        key = (metadata.get("uid", ""), node, metadata.get("resourceVersion", ""))
+        return self._known_at_first.get(key, request.seen)
 
     def evicting(self, preemptor: Pod, node: str, victims: list[Pod]) -> None:
         """A binder begins to evict."""
@@ -124,7 +138,7 @@ class Invariants:
         name = request.route.name
         if wanted and wanted != uid:
             self._world.problem(f"{name}: a Binding of {wanted} bound {uid}, which has its name")
-        if pod["spec"].get("schedulerName") not in self._schedulers:
+        if pod["spec"].get("schedulerName") not in ("berth", SECOND):
             self._world.problem(f"{name} is bound, a pod of scheduler {pod['spec'].get('schedulerName')!r}")
         self._check_room(request, node)
         self._check_node(request, pod, node)
@@ -132,7 +146,7 @@ class Invariants:
     def _node_states(self, request: ApiRequest, node: str) -> list[dict[str, Any]]:
         """The node as it is, and as the sender knew it."""
         table = self._api.store.table(NODES)
-        known = table.as_of(max(request.seen.get("nodes", 0), table.floor))
+        known = table.as_of(max(self._seen(request).get("nodes", 0), table.floor))
         states = [stored.value for stored in known if stored.key[1] == node]
         if ("", node) in table.items:
             states.append(table.items["", node].value)
@@ -147,7 +161,7 @@ class Invariants:
         room = [max(offer[0] for offer in offers), max(offer[1] for offer in offers)]
         pods_allowed = max(int(state["status"]["allocatable"]["pods"]) for state in states)
         used, names = [0.0, 0.0, 0], []
-        seen = request.seen.get("pods", 0)
+        seen = self._seen(request).get("pods", 0)
         for stored in self._api.store.table(PODS).in_order():
             pod = stored.value
             if pod["spec"].get("nodeName") != node or not is_present(pod) or not self._counts(pod, seen):
@@ -256,7 +270,7 @@ class Invariants:
         now = truth_of(self._api.store, kinds=READ_KINDS)
         found = {}
         for pod in waiting:
-            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get("trap"):
+            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP):
                 continue
             ranking = now.rank(pod, self.profile_of(pod), may_preempt=True)
             if ranking.candidates:
@@ -302,8 +316,13 @@ class Invariants:
             f"{name} {stored.subject}"
             for name in (PENDING, RANKED)
             for stored in self._stored(name)
-            if ".".join(stored.subject.split(".")[3:]) not in waiting
+            if ".".join(stored.subject.split(".")[3:]) not in waiting and self._is_known(stored.subject)
         ]
+
+    def _is_known(self, subject: str) -> bool:
+        """Whether the services of the run can settle it: one that no service understands waits for one that does."""
+        parts = subject.split(".")
+        return parts[2] in self._schedulers and parts[-1] != "evil"
 
     def _mirror_problems(self) -> list[str]:
         """Where the bucket ``cluster`` differs from the cluster."""
@@ -324,7 +343,7 @@ class Invariants:
                 continue
             for part in {type(part): part for part in service.process.parts}.values():
                 for path, size in sizes(part, type(part).__name__):
-                    if size > MOST_KEPT and path.split(".")[-1] not in NOT_OF_PODS:
+                    if size > MOST_KEPT and not path.endswith(NOT_OF_PODS):
                         found[f"{service.process.name} keeps {size} entries in {path}"] = None
         return list(found)
 
@@ -408,41 +427,43 @@ def _order(attempt: str) -> tuple[str, tuple[int, int]]:
 
 
 MOST_KEPT: Final = 2
-NOT_OF_PODS: Final = frozenset(
-    {
+NOT_OF_PODS: Final = tuple(
+    f".{name}"
+    for name in (
+        "_by_query",
+        "_classes",
+        "_columns",
+        "_complete",
+        "_decided",
+        "_decoders",
+        "_derived",
         "_entries",
         "_events",
-        "_decided",
-        "_orders",
-        "_timers",
-        "_derived",
+        "_free",
+        "_handlers",
         "_has_hint",
         "_keys",
-        "names",
-        "_rows",
-        "_nodes",
-        "_free",
-        "_objects",
-        "_decoders",
-        "_handlers",
-        "_setters",
-        "_upsert",
-        "_remove",
-        "incoming",
-        "_stage_sizes",
-        "_complete",
-        "_reached",
-        "versions",
         "_marks",
-        "_waiting",
         "_newest_versions",
-        "allocatable",
-        "requested",
-        "_by_query",
+        "_nodes",
+        "_objects",
+        "_orders",
+        "_reached",
+        "_remove",
+        "_rows",
+        "_setters",
+        "_stage_sizes",
         "_terms",
-        "_columns",
-        "_classes",
-    }
+        "_timers",
+        "_upsert",
+        "_waiting",
+        "allocatable",
+        "incoming",
+        "names",
+        "requested",
+        "versions",
+        "stalled._pods",
+    )
 )
 """Tables that may keep more: the first line has limits of their own, the others are by node, kind, plugin or event."""
 

@@ -283,6 +283,15 @@ LOSSES: Final = Focus(
     pods=(14, 20),
     kinds=("plain",),
 )
+LATE: Final = Focus(
+    faults=("Bindings late", "binder lost in mid-air"),
+    fault_counts=(2, 3),
+    acts=(15, 30),
+    nodes=(2, 3),
+    pods=(16, 26),
+    kinds=("plain", "plain", "other"),
+    binders=(2,),
+)
 BUS: Final = Focus(faults=("bus answers lost", "kill -9", "NATS restarted"), fault_counts=(2, 3), acts=(15,))
 FULL: Final = Focus(nodes=(3, 4), pods=(18, 26), kinds=("plain", "plain", "port"), acts=(15,), fault_counts=(0, 1, 2))
 
@@ -317,7 +326,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "old-consumer": Mutation(
         rule="each epoch reads from a consumer of its own (5)", seeds=300, replace=_old_consumer, focus=TAKEOVERS
     ),
-    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=TAKEOVERS),
+    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=LATE),
     "any-consumer-deleted": Mutation(
         rule="consumers of lower epochs only (5)", seeds=300, replace=_every_other_consumer, focus=TAKEOVERS
     ),
@@ -329,7 +338,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "no-release-by-list": Mutation(rule="release by LIST (5)", seeds=300, replace=_no_release_by_list, focus=WATCHES),
     "freed-after-lost-answer": Mutation(
-        rule="a reservation is kept after a lost answer (5)", seeds=300, replace=_freed_after_lost_answer, focus=LOSSES
+        rule="a reservation is kept after a lost answer (5)", seeds=300, replace=_freed_after_lost_answer, focus=LATE
     ),
     "leadership-unchecked": Mutation(
         rule="a leader that cannot renew stops before another may begin (5)",

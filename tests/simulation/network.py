@@ -35,6 +35,8 @@ class Link:
     """Share of the requests that get another fate than an answer."""
     delay: float = 0.001
     """Seconds one way, at most."""
+    late_bindings: bool = False
+    """Bindings arrive long after their client has given up."""
     slow_messages: float = 0.0
     """Seconds by which what the server sends on its own (deliveries, watch events) is late, at most."""
 

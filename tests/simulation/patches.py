@@ -17,6 +17,7 @@ import structlog
 
 from berth.kube import clock
 from berth.process import configuration
+from simulation.configurations import TrapPoint
 from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,7 +75,7 @@ def simulated(log: Any) -> Iterator[None]:
         (uuid, "uuid4", _uuid4),
         (clock.Backoff, "after", _after),
         # Read once: reading the metadata of all installed distributions takes a quarter of a run.
-        (configuration, "entry_points", lambda **_group: ENTRY_POINTS),
+        (configuration, "entry_points", lambda **_group: (*ENTRY_POINTS, TrapPoint())),
         *((module, "version", lambda _name: VERSION) for module in _services_with("version", metadata.version)),
         *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
     ]

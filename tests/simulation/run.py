@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _perf_counter = time.perf_counter
 
@@ -28,12 +28,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--kept", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--mutations", nargs="*")
     given = parser.parse_args()
     if given.mutations is not None:
         sys.exit(_mutations(given.mutations))
+    if given.kept:
+        from simulation.seeds import KEPT
+
+        sys.exit(_many(list(KEPT), given.jobs))
     if given.seed is not None:
         sys.exit(_one(given.seed, verbose=given.verbose))
     sys.exit(_many(range(given.first, given.first + given.seeds), given.jobs))
@@ -82,7 +87,7 @@ def _work(seed: int):
         return run_seed(seed)
 
 
-def _results(seeds: range, jobs: int) -> Iterator:
+def _results(seeds: Sequence[int], jobs: int) -> Iterator:
     if jobs == 1:
         yield from map(_work, seeds)
         return
@@ -90,13 +95,15 @@ def _results(seeds: range, jobs: int) -> Iterator:
         yield from pool.imap_unordered(_work, seeds, chunksize=10)
 
 
-def _many(seeds: range, jobs: int) -> int:
+def _many(seeds: Sequence[int], jobs: int) -> int:
     began, failed, runs = _perf_counter(), [], 0
-    faults, users, totals = Counter(), Counter(), Counter()
+    faults, users, outcomes, events, totals = Counter(), Counter(), Counter(), Counter(), Counter()
     for result in _results(seeds, jobs):
         runs += 1
         faults.update(result.faults)
         users.update(result.users)
+        outcomes.update(result.outcomes)
+        events.update(result.events)
         totals.update(bindings=result.bindings, evictions=result.evictions, steps=result.steps)
         totals["cpu_ms"] += int(result.cpu_seconds * 1000)
         totals["virtual_s"] += int(result.virtual_seconds)
@@ -110,6 +117,7 @@ def _many(seeds: range, jobs: int) -> int:
         f"{totals['virtual_s'] / max(1, runs):.0f} virtual seconds a run): {len(failed)} failed; "
         f"{totals['bindings']} Bindings, {totals['evictions']} evictions"
     )
-    for title, counts in (("faults", faults), ("cluster", users)):
+    titled = (("faults", faults), ("cluster", users), ("decisions", outcomes), ("what services logged", events))
+    for title, counts in titled:
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     return 1 if failed else 0

@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 
 from berth.process import clients
+from berth.process.settings import Numbers
 from berth_binder import apicalls
 from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
@@ -23,12 +24,15 @@ from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
 from simulation import patches
 from simulation.cluster import KINDS_OF_PODS, ClusterUsers
+from simulation.configurations import SECOND, configuration
 from simulation.faults import FAULTS, Faults
 from simulation.invariants import READ_KINDS, Invariants
 from simulation.loop import OWNER, TooManyStepsError
 from simulation.world import World
 
-WARM_UP_SECONDS: Final = 6.0
+WARM_UP_SECONDS: Final = 4.0
+SECONDS: Final = 20.0
+"""In which users act and faults begin."""
 QUIET_SECONDS: Final = 60.0
 """Within which every pod that fits must be bound after the last fault."""
 MOST_STEPS: Final = 400_000
@@ -67,6 +71,7 @@ class Result:
     bindings: int
     evictions: int
     outcomes: dict[str, int]
+    events: dict[str, int]
     steps: int
     virtual_seconds: float
     cpu_seconds: float
@@ -98,7 +103,7 @@ def simulating() -> Iterator[None]:
 
     async def post_binding(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
         if (invariants := _current[0][1]) is not None:
-            invariants.posting(effect.pod.uid, effect.node)
+            invariants.posting(effect.pod, effect.node, client.seen)
         return await post(client, effect, *args, **more)
 
     async def evict_pods(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
@@ -152,6 +157,7 @@ def run_seed(seed: int, *, keep_trace: bool = False, focus: Focus = ANYTHING) ->
         bindings=script.invariants.bindings,
         evictions=script.invariants.evictions,
         outcomes=dict(script.outcomes),
+        events=dict(world.events),
         steps=steps,
         virtual_seconds=seconds,
         cpu_seconds=0.0,
@@ -172,7 +178,16 @@ class Script:
         self.chance = random.Random(world.chance.random())
         self.users = ClusterUsers(world, random.Random(world.chance.random()), focus.kinds)
         self.faults = Faults(world, random.Random(world.chance.random()))
-        self.invariants = Invariants(world, frozenset({"berth"}))
+        world.numbers = Numbers(
+            window_floor=self.chance.choice((2, 8, 64)),
+            max_in_flight_bindings=self.chance.choice((1, 4, 32)),
+            scorer_hold=self.chance.choice((2, 64)),
+        )
+        self.variant = self.chance.choice(("one", "one", "two", "watcher only", "some scorers"))
+        if self.variant != "one":
+            world.configuration = configuration("two")
+        schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
+        self.invariants = Invariants(world, frozenset(schedulers))
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
 
@@ -189,25 +204,31 @@ class Script:
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
         self._quiet()
-        if world.seed % 4 == 0 and not world.problems:
+        if world.seed % 10 == 0 and not world.problems:
             self._empty()
 
     def _start_services(self) -> None:
         chance, focus = self.chance, self.focus
         for role, counts in (("watcher", focus.watchers), ("binder", focus.binders), ("scorer", focus.scorers)):
-            for _ in range(chance.choice(counts)):
-                self._later(chance.uniform(0.0, 1.0), self.world.start, role)
+            for number in range(chance.choice(counts)):
+                knows_one = role == "scorer" and (
+                    self.variant == "watcher only" or (self.variant == "some scorers" and number == 1)
+                )
+                chosen = (
+                    configuration("one") if knows_one or (role == "binder" and self.variant == "watcher only") else None
+                )
+                self._later(chance.uniform(0.0, 1.0), self.world.start, role, chosen)
 
     def _plan(self) -> float:
         """Faults and what users do, at random times; returns when the last of them begins."""
         chance, last = self.chance, 0.0
         self.planned = chance.choice(self.focus.fault_counts)
         for _ in range(self.planned):
-            at = chance.uniform(0.0, 25.0)
+            at = chance.uniform(0.0, SECONDS)
             self._later(at, self.faults.act, chance.choice(self.focus.faults))
             last = max(last, at)
         for _ in range(chance.choice(self.focus.acts)):
-            at = chance.uniform(0.0, 25.0)
+            at = chance.uniform(0.0, SECONDS)
             self._later(at, self.users.act)
             last = max(last, at)
         return last

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.framework.profile import Profile
 from berth.kube.clock import Clock
-from berth.process.configuration import profiles_of, read_configuration
+from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
-from berth.process.settings import Settings
+from berth.process.settings import Numbers, Settings
 from berth.sim.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from berth.sim.nodes import Kubelet, KubeletSettings
 from berth_binder import service as binder_service
@@ -26,11 +26,13 @@ from berth_watcher.settings import watcher_settings
 from simulation import patches
 from simulation.api import SimulatedApiServer, SimulatedClient
 from simulation.bus import SimulatedBus
+from simulation.configurations import configuration
 from simulation.loop import OWNER, START_SECONDS, WORLD_CONTEXT, SimulatedProcess, VirtualLoop
 from simulation.network import Network
 
 LAST_SECONDS: Final = 20.0
 """How long cancelled services take to end."""
+EVENT_CHARACTERS: Final = 60
 ROLES: Final = ("watcher", "scorer", "binder")
 
 
@@ -58,11 +60,6 @@ class ProcessClock(Clock):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-@lru_cache
-def default_configuration() -> KubeSchedulerConfiguration:
-    return read_configuration(None)
 
 
 @dataclass(eq=False)
@@ -105,11 +102,15 @@ class World:
         self.keep_trace = keep_trace
         self.trace: list[TraceLine] = []
         self.problems: list[str] = []
+        self.events: Counter[str] = Counter()
+        """How often the services have logged what: which of their ways were taken."""
         self.services: list[Service] = []
         self.processes: list[SimulatedProcess] = []
         self.started: dict[str, int] = {}
         self.restarts = True
-        self.configuration = default_configuration()
+        self.configuration = configuration("one")
+        self.numbers = Numbers()
+        """Of all services of the run."""
         for name in ("default", "kube-system"):
             self.api.resources.create(NAMESPACES, "", {"metadata": {"name": name}})
         for name, value in (("low", 0), ("middle", 1000), ("high", 100_000)):
@@ -144,13 +145,14 @@ class World:
 
     def log(self, _logger: Any, method: str, event: dict[str, Any]) -> Any:
         """A log line of a service; the processor of structlog while runs last."""
+        self.events[str(event.get("event"))[:EVENT_CHARACTERS].split(":")[0]] += 1
         if self.keep_trace:
             text = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in ("event", "exc_info"))
             self.note(OWNER.get().name, method, f"{event.get('event')} {text}")
 
     # --- services
 
-    def start(self, role: str, configuration: KubeSchedulerConfiguration | None = None) -> Service:
+    def start(self, role: str, chosen: KubeSchedulerConfiguration | None = None) -> Service:
         """Start one more process of a service."""
         number = self.started[role] = self.started.get(role, 0) + 1
         process = SimulatedProcess(f"{role}-{number}")
@@ -158,7 +160,7 @@ class World:
         self.network.link(process, "api"), self.network.link(process, "bus")
         context = WORLD_CONTEXT.copy()
         context.run(OWNER.set, process)
-        service = context.run(self._make, role, process, configuration or self.configuration)
+        service = context.run(self._make, role, process, chosen or self.configuration)
         self.services.append(service)
         self.note(process.name, "started", "")
         return service
@@ -167,7 +169,7 @@ class World:
         life = Process(
             name=role,
             metrics=SilentMeter(),
-            settings=Settings(identity=process.name),
+            settings=Settings(identity=process.name, numbers=self.numbers),
             clock=ProcessClock(process, self.loop),
         )
         client = SimulatedClient(self.api, process) if role != "scorer" else None

@@ -95,12 +95,12 @@ class MemoryConsumer:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Deliver messages to the oldest requests."""
+        """Deliver messages to the requests in turns, as nats-server does: each goes to the end after one message."""
         while self._requests and not self._deleted and (stored := self._take()) is not None:
-            request = self._requests[0]
+            request = self._requests.popleft()
             request.left -= 1
-            if not request.left:
-                self._requests.popleft()
+            if request.left:
+                self._requests.append(request)
             request.deliveries.arrive(self._deliver(stored))
 
     def settle(self, sequence: int) -> None:
