@@ -108,6 +108,8 @@ class Bench:
     nodes: int = 3
     cpu: str = "4"
     settings: CoreSettings = field(default_factory=lambda: CoreSettings(best=3, backoff=BACKOFF))
+    reads_preemptors: bool = True
+    """Whether a pod that is read before an eviction is answered as the watch shows it."""
     epoch: int = 7
     now: float = 1000.0
     decisions: list[Decision] = field(default_factory=list)
@@ -205,10 +207,18 @@ class Bench:
             if isinstance(effect, PublishDecision):
                 self.decisions.append(effect.decision)
                 done += self.handle(DecisionStored(decision=effect.decision))
+            elif isinstance(effect, GetPod) and self.reads_preemptors and self._is_preemptor(effect):
+                shown = self.cache.pod(effect.pod.uid)
+                done.remove(effect)
+                done += self.reading(effect.pod, shown)
             elif isinstance(effect, Ack):
                 self.acked.append(effect.held.sequence)
         self.effects += [effect for effect in done if effect not in self.effects]
         return done
+
+    def _is_preemptor(self, effect: GetPod) -> bool:
+        attempt = self.core._attempts[effect.pod.uid]
+        return attempt.latest.ranked.preemption is not None and not attempt.is_posted
 
     # Results.
 

@@ -27,7 +27,9 @@ from berth_binder.events import (
     PodAnswer,
     PostBinding,
     PublishDecision,
+    Reject,
     TimerFired,
+    VoidBindings,
 )
 from berth_binder.settings import CoreSettings
 from harness.worlds.binder_bench import BACKOFF, Bench, at_version, delivery, make_node, make_pod, on_node, ranked
@@ -126,12 +128,12 @@ class RandomBinderWorld:
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Ack() | Nak():
+                case Ack() | Nak() | Reject():
                     self.unsettled.discard(effect.held.sequence)
                 case PublishDecision():
                     self.bench.decisions.append(effect.decision)
                     self.handle(DecisionStored(decision=effect.decision))
-                case PostBinding() | GetPod() | EvictPods() | ClearNomination():
+                case PostBinding() | GetPod() | VoidBindings() | EvictPods() | ClearNomination():
                     self.under_way.append(effect)
 
     def answer(self) -> None:
@@ -146,6 +148,8 @@ class RandomBinderWorld:
         match effect:
             case PostBinding():
                 return self._answer_post(effect)
+            case VoidBindings():
+                return self._answer_void(effect)
             case EvictPods():
                 return self._answer_evict(effect)
             case ClearNomination():
@@ -161,10 +165,19 @@ class RandomBinderWorld:
             self.bind(post)
             status = 0
         elif fate < 0.4:
-            status = self.chance.choice([429, 500, 503])
+            status = self.chance.choice([429, 500, 503, 403])
         else:
             status = self.bind(post)
         return BindingAnswer(uid=post.pod.uid, status=status)
+
+    def _answer_void(self, effect: VoidBindings) -> PodAnswer:
+        pod = self.pods.get(effect.pod.metadata.name)
+        if pod is None or pod.uid != effect.pod.uid:
+            return PodAnswer(uid=effect.pod.uid, status=404 if pod is None else 422)
+        if self.chance.random() < 0.2:
+            return PodAnswer(uid=effect.pod.uid, status=503)
+        self.write(pod.metadata.name)
+        return PodAnswer(uid=effect.pod.uid, status=200, pod=self.pods[pod.metadata.name])
 
     def _answer_evict(self, effect: EvictPods) -> EvictionAnswer:
         """Delete the victims one after another; the answer may be lost at each of them, and at the end."""

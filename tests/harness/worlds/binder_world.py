@@ -82,7 +82,12 @@ class BinderWorld:
     async def leading_binder(self, settings: BinderSettings = QUICK) -> RunningBinder:
         """Start a binder and wait until it takes messages."""
         binder = await self.start_binder(settings)
-        await self.until(self._has_consumer)
+
+        async def consumes() -> bool:
+            number = binder.process.metrics.value("berth_leadership_number", role="binder")
+            return bool(number) and f"binder-{number:g}" in await self.session.consumers("RANKED")
+
+        await self.until(consumes)
         return binder
 
     async def _has_consumer(self) -> bool:
@@ -93,7 +98,7 @@ class BinderWorld:
         name = f"node-{uuid.uuid4().hex[:10]}"
         resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
         node = {
-            "metadata": {"name": name, "labels": labels or {}},
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
             "status": {"allocatable": resources, "capacity": resources},
         }
         assert (await self.cluster.api.post("/api/v1/nodes", node)).code == 201

@@ -19,6 +19,8 @@ from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 
 IMPORTANT = {"priorityClassName": "system-cluster-critical", "priority": 2_000_000_000}
+VIEW = {"evaluated": 10**6, "view_age_seconds": 1.0}
+"""A view of all nodes, those of other tests included."""
 DELETE = {"verb": "delete", "resource": "pods"}
 PATIENT = replace(QUICK, core=CoreSettings(backoff=Backoff(initial=timedelta(minutes=1), maximum=timedelta(minutes=1))))
 """A binder that is killed before it retries what failed."""
@@ -45,6 +47,11 @@ async def full_node(world: BinderWorld, *names: str, grace: int = 0) -> str:
     return node
 
 
+def only(node: str) -> dict[str, str]:
+    """The selector of pods that only fit there: nodes of other tests are free."""
+    return {"kubernetes.io/hostname": node}
+
+
 async def add(world: BinderWorld, name: str, cpu: str = "1", **spec: object) -> Pod:
     container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
     answer = await world.cluster.api.add_pod(name, containers=[container], **spec)
@@ -56,7 +63,8 @@ async def propose(world: BinderWorld, pod: Pod, node: str, *names: str) -> None:
     """Publish RANKED with the proposal to evict these pods from the node."""
     bound = [await world.pod(name) for name in names]
     victims = [Victim(uid=each.uid, namespace=each.metadata.namespace, name=each.metadata.name) for each in bound]
-    await world.rank(pod, message="0/1 nodes are available.", preemption=Preemption(node=node, victims=victims))
+    preemption = Preemption(node=node, victims=victims)
+    await world.rank(pod, message="0/1 nodes are available.", preemption=preemption, **VIEW)
 
 
 async def is_there(world: BinderWorld, name: str) -> bool:
@@ -75,7 +83,7 @@ async def preempted(world: BinderWorld, pod: Pod) -> Decision:
 
 async def test_victims_are_deleted_and_the_node_is_nominated(world):
     node = await full_node(world, "low-1", "low-2")
-    vip = await add(world, "vip", cpu="2", **IMPORTANT)
+    vip = await add(world, "vip", cpu="2", nodeSelector=only(node), **IMPORTANT)
     await world.leading_binder()
     await propose(world, vip, node, "low-1", "low-2")
     decision = await preempted(world, vip)
@@ -90,7 +98,7 @@ async def test_victims_are_deleted_and_the_node_is_nominated(world):
 
 async def test_victim_with_a_grace_period_has_a_disruption_condition(world):
     node = await full_node(world, "low", grace=3600)
-    vip = await add(world, "vip", **IMPORTANT)
+    vip = await add(world, "vip", nodeSelector=only(node), **IMPORTANT)
     await world.leading_binder()
     await propose(world, vip, node, "low")
     await preempted(world, vip)
@@ -102,13 +110,13 @@ async def test_victim_with_a_grace_period_has_a_disruption_condition(world):
 
 async def test_namesake_of_a_victim_is_not_evicted(world):
     node = await full_node(world, "low")
-    vip = await add(world, "vip", **IMPORTANT)
+    vip = await add(world, "vip", nodeSelector=only(node), **IMPORTANT)
     gone = await world.pod("low")
     await world.cluster.api.delete(f"{world.cluster.api.pods}/low", {"gracePeriodSeconds": 0})
     await add(world, "low")
     await world.leading_binder()
     victim = Victim(uid=gone.uid, namespace=gone.metadata.namespace, name="low")
-    await world.rank(vip, message="no", preemption=Preemption(node=node, victims=[victim]))
+    await world.rank(vip, message="no", preemption=Preemption(node=node, victims=[victim]), **VIEW)
     assert (await world.decision(vip)).outcome is Outcome.CONFLICT
     assert await is_there(world, "low")
 
@@ -124,7 +132,7 @@ async def test_namesake_of_a_victim_is_not_evicted(world):
 )
 async def test_failed_requests_are_retried(failing, fault):
     node = await full_node(failing, "low-1", "low-2", grace=3600)
-    vip = await add(failing, "vip", cpu="2", **IMPORTANT)
+    vip = await add(failing, "vip", cpu="2", nodeSelector=only(node), **IMPORTANT)
     await failing.leading_binder()
     failing.cluster.simulated.faults.inject(fault)
     await propose(failing, vip, node, "low-1", "low-2")
@@ -136,7 +144,7 @@ async def test_failed_requests_are_retried(failing, fault):
 
 async def test_missing_right_names_the_rule_to_add(failing):
     node = await full_node(failing, "low")
-    vip = await add(failing, "vip", **IMPORTANT)
+    vip = await add(failing, "vip", nodeSelector=only(node), **IMPORTANT)
     await failing.leading_binder()
     failing.cluster.simulated.faults.inject(Reject(**DELETE, count=None, user="system:serviceaccount:berth:binder"))
     await propose(failing, vip, node, "low")
@@ -153,7 +161,7 @@ async def test_missing_right_names_the_rule_to_add(failing):
 
 async def test_successor_decides_when_killed_after_the_deletion(failing):
     node = await full_node(failing, "low-1", "low-2", grace=3600)
-    vip = await add(failing, "vip", cpu="2", **IMPORTANT)
+    vip = await add(failing, "vip", cpu="2", nodeSelector=only(node), **IMPORTANT)
     first = await failing.leading_binder(PATIENT)
     failing.cluster.simulated.faults.inject(LoseAnswer(**DELETE, count=None))
     await propose(failing, vip, node, "low-1", "low-2")
@@ -175,7 +183,7 @@ async def test_successor_decides_when_killed_after_the_deletion(failing):
 
 async def test_successor_has_the_pod_ranked_when_all_victims_are_deleted(failing):
     node = await full_node(failing, "low")
-    vip = await add(failing, "vip", **IMPORTANT)
+    vip = await add(failing, "vip", nodeSelector=only(node), **IMPORTANT)
     first = await failing.leading_binder(PATIENT)
     await mark(failing, "low")
     failing.cluster.simulated.faults.inject(Fail(verb="patch", resource="pods/status", count=None))

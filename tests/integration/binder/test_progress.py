@@ -29,6 +29,10 @@ class FailingClient:
         self._client = client
         self._fails = lambda called, path: called == method and path.endswith(ending)
 
+    def checking(self, check: Any) -> FailingClient:
+        self._client = self._client.checking(check)
+        return self
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
@@ -61,7 +65,7 @@ async def test_pods_are_bound_after_preemptors_that_were_answered_503_are_delete
         assert (await world.cluster.api.bind(victim.metadata.name, node)).code == 201
         vip = await world.add_pod(f"vip-{number}", nodeSelector={"only": f"vip-{number}"}, **OWN_CLASS)
         named = Victim(uid=victim.uid, namespace=victim.metadata.namespace, name=victim.metadata.name)
-        await world.rank(vip, preemption=Preemption(node=node, victims=[named]), evaluated=10**6)
+        await world.rank(vip, preemption=Preemption(node=node, victims=[named]), evaluated=10**6, view_age_seconds=1.0)
     await world.until(lambda: failing.answered >= count)
     for number in range(count):
         deleted = await world.cluster.api.delete(f"{world.cluster.api.pods}/vip-{number}")

@@ -90,6 +90,7 @@ async def test_no_node_is_overcommitted(world):
 async def test_new_epoch_fences_ranked_pods_before_it_binds(world):
     node = await world.add_node()
     pod = await world.add_pod("web")
+    await (await world.leading_binder()).kill()
     await world.rank(pod, node)
     await world.leading_binder()
     assert (await world.decision(pod)).outcome is Outcome.BOUND

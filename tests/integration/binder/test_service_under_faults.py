@@ -147,21 +147,6 @@ async def test_message_of_a_newer_schema_stays_in_the_stream(world):
     assert left == ["berth.ranked.berth.default.new"]
 
 
-async def test_fence_of_a_higher_epoch_starts_a_new_term_above_it(world):
-    node = await world.add_node()
-    pod = await world.add_pod("web")
-    await world.leading_binder()
-    fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
-    path = f"{world.cluster.api.pods}/web/status"
-    assert (await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")).code == 200
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
-    await world.cluster.api.patch(lease, {"metadata": {"annotations": {"berth/term": "50"}}})
-    await world.rank(await world.pod("web"), node)
-    decision = await world.decision(pod)
-    assert decision.epoch > 50
-    assert decision.outcome is Outcome.BOUND
-
-
 async def test_deleted_consumer_leads_to_a_new_takeover(world):
     node = await world.add_node()
     await world.leading_binder()

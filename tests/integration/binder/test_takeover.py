@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 import pytest
 
-from berth.api.messages import Outcome
-from berth.api.pod import Pod
+from berth.api.messages import Outcome, Preemption, Victim
+from berth.api.pod import Pod, is_marked_for_preemption
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.kube.informers import Informers
@@ -19,6 +19,7 @@ from berth.leader.session import LeaderSession
 from berth.process.clients import cluster_informers
 from berth.process.lifecycle import Process
 from berth.sim.faults import Clear, CutWatches, Delay, Fail
+from berth_binder import apicalls
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.service import observe
 from berth_binder.takeover import FENCED_KEY, Takeover
@@ -34,10 +35,11 @@ class Epoch:
     """A leadership with a number only."""
 
     number: int
-    seen: list[int] = field(default_factory=list)
+    follows_settled: bool = False
+    confirmed: int = 0
 
-    def report_higher(self, number: int, *, seen_in: str) -> None:
-        self.seen.append(number)
+    async def confirm(self) -> None:
+        self.confirmed += 1
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ async def world(simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest) -
 
 @pytest.fixture
 async def informers(world: BinderWorld) -> AsyncIterator[Informers]:
-    cache = Cache()
+    cache = Cache(schedulers=["berth"])
     informers = cluster_informers(
         world.cluster.client, partial(observe, cache), Process(name="binder", metrics=RecordingMeter())
     )
@@ -61,10 +63,10 @@ async def informers(world: BinderWorld) -> AsyncIterator[Informers]:
         await task
 
 
-def takeover(world: BinderWorld, informers: Informers, epoch: int) -> Takeover:
+def takeover(world: BinderWorld, informers: Informers, epoch: int, *, follows_settled: bool = False) -> Takeover:
     return Takeover(
         session=world.session,
-        leadership=Epoch(epoch),
+        leadership=Epoch(epoch, follows_settled=follows_settled),
         client=world.cluster.client,
         cache=informers.cache,
         informers=informers,
@@ -100,6 +102,28 @@ async def test_later_epoch_on_the_same_store_fences_ranked_pods_again(world, inf
     await takeover(world, informers, 1).run()
     await takeover(world, informers, 2).run()
     assert await epochs(world, ranked, pending) == [2, 0]
+
+
+async def test_nothing_is_fenced_after_a_leader_that_left_nothing_under_way(world, informers):
+    pods = [await world.add_pod(f"p{number}") for number in range(3)]
+    for pod in pods:
+        await world.rank(pod, "n1")
+    await world.until(lambda: informers.cache.pod_count == 3)
+    assert await takeover(world, informers, 2, follows_settled=True).run() == "binder-2"
+    assert sorted(await epochs(world, *pods)) == [0, 0, 2], "one, so that the watch has a version to reach"
+
+
+async def test_fence_is_a_change_though_somebody_has_written_the_epoch_before(world, informers):
+    pod = await world.add_pod("web")
+    fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "reason": "Fence", "message": "3"}]}}
+    path = f"{world.cluster.api.pods}/web/status"
+    await world.cluster.api.patch(path, fence, "application/strategic-merge-patch+json")
+    before = await world.pod("web")
+    await world.rank(before, "n1")
+    await takeover(world, informers, 3).run()
+    after = await world.pod("web")
+    assert int(after.metadata.resource_version) > int(before.metadata.resource_version)
+    assert pod.uid == after.uid
 
 
 async def test_only_consumers_of_lower_epochs_are_deleted(world, informers):
@@ -168,7 +192,7 @@ async def test_fence_is_patched_until_the_api_answers(world, informers):
     assert await epochs(world, pod) == [1]
 
 
-async def test_fence_of_a_higher_epoch_is_reported(world, informers):
+async def test_fence_of_a_higher_epoch_is_a_reason_to_ask(world, informers):
     pod = await world.add_pod("web")
     fence = {"status": {"conditions": [{"type": "berth/fence", "status": "True", "message": "50"}]}}
     path = f"{world.cluster.api.pods}/web/status"
@@ -177,14 +201,16 @@ async def test_fence_of_a_higher_epoch_is_reported(world, informers):
     await world.rank(pod, "n1")
     taking = takeover(world, informers, 3)
     await taking.run()
-    assert taking.leadership.seen == [50]
+    assert taking.leadership.confirmed == 1
+    assert await epochs(world, pod) == [3]
 
 
 async def test_delayed_post_of_a_former_leader_never_lands(world):
     node = await world.add_node(cpu="1")
     pod, other = await world.add_pod("web"), await world.add_pod("other")
+    await (await world.leading_binder()).kill()
     await world.rank(pod, node)
-    world.cluster.simulated.faults.inject(Delay(verb="create", resource="pods/binding", seconds=1.0))
+    world.cluster.simulated.faults.inject(Delay(verb="create", resource="pods/binding", seconds=4.0))
     versions = {"uid": pod.uid, "resourceVersion": pod.metadata.resource_version}
     asleep = asyncio.create_task(world.cluster.api.bind("web", "elsewhere", **versions))
     await asyncio.sleep(0.1)
@@ -223,6 +249,28 @@ async def test_leadership_is_checked_right_before_each_post(world, monkeypatch):
         assert (await world.pod("web")).spec.node_name == ""
     decision = await world.decision(pod)
     assert (decision.outcome, decision.epoch > 1) == (Outcome.BOUND, True)
+
+
+async def test_leadership_is_checked_between_mark_and_delete_of_a_victim(world, monkeypatch):
+    node, low = await world.add_node(cpu="1"), await world.add_pod("low")
+    assert (await world.cluster.api.bind("low", node)).code == 201
+    vip = await world.add_pod("vip", priorityClassName="system-cluster-critical", priority=2_000_000_000)
+    await world.leading_binder()
+    with monkeypatch.context() as paused:
+        original = apicalls.mark_victim
+
+        async def mark_victim(*arguments, **parts):
+            answer = await original(*arguments, **parts)
+            paused.setattr(LeaderSession, "expired", lambda leadership: True)
+            return answer
+
+        paused.setattr(apicalls, "mark_victim", mark_victim)
+        victim = Victim(uid=low.uid, namespace=low.metadata.namespace, name="low")
+        view = {"evaluated": 10**6, "view_age_seconds": 1.0}
+        await world.rank(vip, preemption=Preemption(node=node, victims=[victim]), **view)
+        await world.until(lambda: _has_given_up(world))
+        assert is_marked_for_preemption(await world.pod("low"))
+    assert (await world.decision(vip)).outcome is Outcome.PREEMPTING
 
 
 async def _has_given_up(world: BinderWorld) -> bool:

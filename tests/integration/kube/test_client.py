@@ -79,7 +79,7 @@ async def test_pod_that_does_not_exist_is_none(cluster: Cluster):
 async def test_fence_moves_the_pods_version_so_that_an_older_binding_cannot_land(cluster: Cluster):
     await cluster.api.add_pod("web")
     before = await _pod(cluster)
-    patch = condition_patch(fence_condition(7), uid=before.uid)
+    patch = condition_patch(fence_condition(7, "a"), uid=before.uid)
     answer = await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)
     fenced = decode_pod(answer.body)
     assert [(c.type, c.message) for c in fenced.status.conditions or ()] == [(CONDITION_FENCE, "7")]
@@ -89,7 +89,7 @@ async def test_fence_moves_the_pods_version_so_that_an_older_binding_cannot_land
 
 async def test_patch_of_a_pod_that_is_another_one_by_now_is_invalid(cluster: Cluster):
     await cluster.api.add_pod("web")
-    patch = condition_patch(fence_condition(7), uid="another")
+    patch = condition_patch(fence_condition(7, "a"), uid="another")
     assert (await patch_pod_status(cluster.client, cluster.api.namespace, "web", patch)).status == 422
 
 
@@ -237,3 +237,55 @@ async def test_limit_on_requests_is_kept(simulated_cluster: Cluster, tmp_path: P
     async with await KubeClient.connect(path, qps=50, burst=1) as client:
         await asyncio.gather(*(client.request("GET", "/api/v1/namespaces") for _ in range(11)))
     assert asyncio.get_running_loop().time() - began >= 0.2  # ten pauses of 20 ms
+
+
+# The check right before the bytes go out.
+
+
+class OverError(Exception):
+    """Leading is over."""
+
+
+async def _add_pod(client: KubeClient, cluster: Cluster) -> int:
+    body = json.dumps({"metadata": {"name": "late"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}).encode()
+    return (await client.request("POST", cluster.api.pods, body=body)).status
+
+
+@pytest.mark.parametrize("waits_for", ["the rate limit", "a connection", "credentials"])
+async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, monkeypatch, waits_for: str):
+    is_over, goes_on = False, asyncio.Event()
+
+    def check() -> None:
+        if is_over:
+            raise OverError
+
+    async with await KubeClient.connect(simulated_cluster.kubeconfig_path) as client:
+        leading = client.checking(check)
+        if waits_for == "the rate limit":
+            leading._rate_limit = type("Limit", (), {"wait": staticmethod(goes_on.wait)})()
+        elif waits_for == "credentials":
+            original = client._credentials.headers
+
+            async def headers():
+                await goes_on.wait()
+                return await original()
+
+            monkeypatch.setattr(client._credentials, "headers", headers)
+        else:
+            create = client._session.connector._create_connection
+
+            async def connect(*arguments):
+                await goes_on.wait()
+                return await create(*arguments)
+
+            monkeypatch.setattr(client._session.connector, "_create_connection", connect)
+        writing = asyncio.create_task(_add_pod(leading, simulated_cluster))
+        await asyncio.sleep(0.05)
+        is_over = True
+        goes_on.set()
+        with pytest.raises(OverError):
+            await writing
+        monkeypatch.undo()
+        pods = await leading.request("GET", simulated_cluster.api.pods)
+        assert (pods.status, json.loads(pods.body)["items"]) == (200, [])
+        assert await _add_pod(client, simulated_cluster) == 201, "only the leader's own requests are checked"

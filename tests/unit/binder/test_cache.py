@@ -142,7 +142,8 @@ def test_unconfirmed_pods_of_a_former_epoch_are_forgotten(cache):
     assert set(cache.assumed_pods) == {confirmed.uid}
 
 
-def test_highest_fence_on_any_pod_is_kept(cache):
+def test_highest_fence_on_any_pod_is_kept():
+    cache = Cache(schedulers=["berth"])
     fence = PodCondition(type="berth/fence", status="True", message="9")
     show(cache, make_pod("web", status={"conditions": [fence]}))
     show(cache, make_pod("api"))

@@ -4,7 +4,7 @@ import pytest
 
 from berth.api.messages import Candidate, Outcome, Ranked, Reason
 from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodCondition
+from berth.api.pod import Pod, PodCondition, PodSpec
 from berth.api.subjects import Attempt
 from berth.framework.profile import Profile, WeightedScore
 from berth.kube.watch import Current, Upserted
@@ -38,11 +38,6 @@ def test_unknown_uid_with_an_old_resource_version_is_gone(bench):
     bench.cache.observe(Current(kind=PODS, resource_version="50"))
     assert posts(bench.take(ranked(make_pod("web", version=50), "n1"))) == []
     assert bench.outcomes == ["gone"]
-
-
-def test_unknown_uid_above_the_reflectors_version_is_bound(bench):
-    bench.cache.observe(Current(kind=PODS, resource_version="50"))
-    assert posts(bench.take(ranked(make_pod("web", version=51), "n1"))) == [("web", "n1", "51")]
 
 
 def test_unbound_pod_that_terminates_is_gone(bench):
@@ -83,7 +78,8 @@ def test_condition_or_nomination_is_no_change(bench):
 def test_error_about_a_pod_that_no_message_has_room_for_is_an_error_and_no_conflict(bench):
     pod = bench.show(labelled(make_pod("web"), 12))
     name_only = Pod(
-        metadata=ObjectMeta(name="web", namespace=pod.metadata.namespace, uid=pod.uid, resource_version="12")
+        metadata=ObjectMeta(name="web", namespace=pod.metadata.namespace, uid=pod.uid, resource_version="12"),
+        spec=PodSpec(scheduler_name=pod.spec.scheduler_name),
     )
     bench.take(ranked(name_only, error="the pod takes 9 bytes as a message"))
     assert [(each.outcome, each.message) for each in bench.decisions] == [

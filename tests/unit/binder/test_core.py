@@ -14,7 +14,7 @@ from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Reject
 from berth.kube.watch import Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
-from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent, SetAside
+from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent, SetAside, VoidBindings
 from berth_binder.settings import API_BACKOFF, CoreSettings
 from harness.worlds.binder_bench import (
     BACKOFF,
@@ -82,12 +82,6 @@ def test_binding_has_the_newest_known_resource_version(bench):
     pod = make_pod("web", version=10)
     bench.show(at_version(pod, 14))
     assert posts(bench.take(ranked(pod, "n1"))) == [("web", "n1", "14")]
-
-
-def test_newer_version_of_the_message_is_posted(bench):
-    bench.show(make_pod("web", version=10))
-    newer = make_pod("web", version=16)
-    assert posts(bench.take(ranked(newer, "n1"))) == [("web", "n1", "16")]
 
 
 def test_decision_carries_what_explains_it(bench):
@@ -244,6 +238,61 @@ def test_missing_right_is_logged_too(bench):
         "add to the ClusterRole: create pods/binding"
     ]
     assert "add to the ClusterRole" in bench.decisions[0].message
+
+
+def voided(effects) -> list[str]:
+    return [each.pod.metadata.name for each in effects if isinstance(each, VoidBindings)]
+
+
+@pytest.mark.parametrize("status", [0, 408, 500, 504])
+def test_refusal_frees_the_node_only_once_no_earlier_post_can_land(bench, status):
+    pod, other = bench.show(make_pod("web", cpu="3")), bench.show(make_pod("other", cpu="3"))
+    bench.take(ranked(pod, "n1"))
+    bench.answer(pod, status)
+    bench.wait(1)
+    bench.reading(pod, pod)
+    assert voided(bench.answer(pod, 403, message="quota exceeded")) == ["web"]
+    assert (bench.decisions, bench.cache.assumed_pod(pod.uid).node) == ([], "n1")
+    assert posts(bench.take(ranked(other, "n1"))) == []
+    bench.reading(pod, at_version(pod, 30))
+    assert [each.outcome for each in bench.decisions if each.uid == pod.uid] == [Outcome.ERROR]
+    assert "quota exceeded" in bench.decisions[-1].message
+    assert posts(bench.take(ranked(other, "n1", n=2))) == [("other", "n1", "10")]
+
+
+def test_post_that_landed_before_it_was_made_void_is_bound(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.no_answer(pod)
+    bench.wait(1)
+    bench.reading(pod, pod)
+    bench.answer(pod, 422)
+    bench.reading(pod, on_node(pod, "n1", 30))
+    assert bench.outcomes == ["bound"]
+
+
+def test_making_posts_void_is_tried_until_the_api_answers(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.no_answer(pod)
+    bench.wait(1)
+    bench.reading(pod, pod)
+    bench.answer(pod, 422)
+    bench.reading(pod, None, status=503)
+    assert bench.cache.assumed_pod(pod.uid).node == "n1"
+    assert voided(bench.wait(2)) == ["web"]
+    bench.reading(pod, None)
+    assert bench.outcomes == ["gone"]
+
+
+def test_refusal_frees_the_node_at_once_when_every_post_was_answered(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1"))
+    bench.answer(pod, 429)
+    bench.wait(1)
+    bench.reading(pod, pod)
+    assert voided(bench.answer(pod, 403)) == []
+    assert bench.outcomes == ["error"]
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 429, 500, 503, 504])

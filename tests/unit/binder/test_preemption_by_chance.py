@@ -35,7 +35,9 @@ class Preempting(RandomBinderWorld):
         preemption = Preemption(node=node, victims=[_victim(each) for each in victims])
         clears = self.chance.random() < 0.1
         proposed = preemption if not clears else None
-        self.messages[self.sequence] = ranked(pod, n=n, message="no", preemption=proposed, clears_nomination=clears)
+        view = {"evaluated": NODES, "view_age_seconds": 1.0}
+        whole = {"message": "no", "preemption": proposed, "clears_nomination": clears, **view}
+        self.messages[self.sequence] = ranked(pod, n=n, **whole)
         self.deliver(self.sequence)
 
     def step(self) -> None:

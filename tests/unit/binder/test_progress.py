@@ -24,7 +24,9 @@ def preempting(bench: Bench, number: int):
     bench.show(make_pod(f"low-{number}", cpu="2", node=f"n{number}"))
     pod = bench.show(make_pod(f"vip-{number}", cpu="2", spec={"priority": 1000}))
     victim = Victim(uid=f"uid-low-{number}", namespace="default", name=f"low-{number}")
-    return pod, ranked(pod, preemption=Preemption(node=f"n{number}", victims=[victim]), evaluated=99)
+    return pod, ranked(
+        pod, preemption=Preemption(node=f"n{number}", victims=[victim]), evaluated=99, view_age_seconds=1.0
+    )
 
 
 # The API server is silent.

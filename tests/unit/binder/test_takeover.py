@@ -1,9 +1,12 @@
 """Which pods are fenced, and which consumers are deleted."""
 
+import pytest
+
 from berth.api.pod import Pod, PodCondition
 from berth.api.subjects import Epoch
-from berth_binder.cache import fence_epoch
-from berth_binder.takeover import consumer_of, former_consumers, needs_fence, pods_to_fence
+from berth.kube.watch import Upserted
+from berth_binder.cache import PODS, Cache, fence_epoch
+from berth_binder.takeover import consumer_of, former_consumers, needs_fence
 from harness.worlds.binder_bench import make_pod
 
 
@@ -12,25 +15,34 @@ def fenced(epoch: str) -> Pod:
     return make_pod("web", status={"conditions": [PodCondition(type="PodScheduled"), condition]})
 
 
-def test_unbound_pod_needs_the_fence_of_each_epoch():
-    assert needs_fence(make_pod("web"), Epoch(3))
-    assert needs_fence(fenced("2"), Epoch(3))
-    assert not needs_fence(fenced("3"), Epoch(3))
+def test_unbound_pod_needs_a_fence_whatever_fence_it_carries():
+    assert needs_fence(make_pod("web"))
+    assert needs_fence(fenced("2"))
+    assert needs_fence(fenced("9" * 15)), "anybody may have written it"
 
 
 def test_bound_deleted_or_finished_pod_needs_no_fence():
-    assert not needs_fence(make_pod("web", node="n1"), Epoch(3))
-    assert not needs_fence(make_pod("web", metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}), Epoch(3))
-    assert not needs_fence(make_pod("web", status={"phase": "Failed"}), Epoch(3))
+    assert not needs_fence(make_pod("web", node="n1"))
+    assert not needs_fence(make_pod("web", metadata={"deletion_timestamp": "2026-01-01T00:00:00Z"}))
+    assert not needs_fence(make_pod("web", status={"phase": "Failed"}))
 
 
-def test_pod_is_fenced_once():
-    web, api = make_pod("web"), make_pod("api")
-    assert pods_to_fence([web, api, web], Epoch(1)) == [web, api]
+def test_fence_counts_on_pods_of_the_own_profiles_only():
+    cache = Cache(schedulers=["berth"])
+    condition = PodCondition(type="berth/fence", status="True", message="50")
+    cache.observe(
+        Upserted(
+            kind=PODS, object=make_pod("theirs", spec={"scheduler_name": "other"}, status={"conditions": [condition]})
+        )
+    )
+    assert cache.highest_fence == 0
+    cache.observe(Upserted(kind=PODS, object=make_pod("ours", status={"conditions": [condition]})))
+    assert cache.highest_fence == 50
 
 
-def test_fence_without_a_number_is_none():
-    assert fence_epoch(fenced("soon")) == 0
+@pytest.mark.parametrize("text", ["soon", "-1", "9" * 20, "9" * 5000, ""])
+def test_fence_without_a_number_is_none(text):
+    assert fence_epoch(fenced(text)) == 0
 
 
 def test_consumers_of_lower_epochs_are_deleted():

@@ -5,7 +5,6 @@ Every request may be repeated: after a kill or without an answer the binder star
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -20,11 +19,15 @@ from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
 from berth.kube.writes import (
     bind,
+    condition_patch,
     decode_pod,
     delete_victim,
+    fence_condition,
+    fence_token,
     keep_volume,
     mark_victim,
     nominate,
+    patch_pod_status,
     select_node,
     unmark_victim,
 )
@@ -38,6 +41,7 @@ from berth_binder.events import (
     PodAnswer,
     PostBinding,
     RequestAnswer,
+    VoidBindings,
     VolumesAnswer,
     WriteVolumes,
     leaves_open,
@@ -83,24 +87,28 @@ async def get_pod(client: KubeClient, effect: GetPod) -> PodAnswer:
         response = await client.request("GET", f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}")
     except ApiUnreachableError as error:
         return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
-    if not response.succeeded:
-        return _answer(PodAnswer, metadata.uid, response)
+    return _pod_answer(metadata.uid, response)
+
+
+async def void_bindings(client: KubeClient, effect: VoidBindings, epoch: int) -> PodAnswer:
+    """Patch the pod's status with a fence of its own: a Binding with the resourceVersion of before is then refused."""
+    metadata = effect.pod.metadata
+    body = condition_patch(fence_condition(epoch, fence_token()), uid=metadata.uid)
     try:
-        return PodAnswer(uid=metadata.uid, status=response.status, pod=decode_pod(response.body))
-    except DecodeError as error:
-        return PodAnswer(uid=metadata.uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
+        response = await patch_pod_status(client, metadata.namespace, metadata.name, body)
+    except ApiUnreachableError as error:
+        return PodAnswer(uid=metadata.uid, status=NO_ANSWER, message=str(error))
+    return _pod_answer(metadata.uid, response)
 
 
-async def evict_pods(client: KubeClient, effect: EvictPods, check_leadership: Callable[[], None]) -> EvictionAnswer:
-    """Evict one victim after another, then nominate the node. ``check_leadership`` raises without leadership."""
+async def evict_pods(client: KubeClient, effect: EvictPods) -> EvictionAnswer:
+    """Evict one victim after another, then nominate the node."""
     preemptor = effect.pod
     try:
         for victim in effect.victims:
-            check_leadership()
             failure = await _evict(client, victim, preemptor.spec.scheduler_name)
             if failure is not None:
                 return _answer(EvictionAnswer, preemptor.uid, failure)
-        check_leadership()
         response = await nominate(client, preemptor, effect.node)
     except ApiUnreachableError as error:
         return EvictionAnswer(uid=preemptor.uid, status=NO_ANSWER, message=str(error))
@@ -137,15 +145,12 @@ async def clear_nomination(client: KubeClient, effect: ClearNomination) -> Reque
         return RequestAnswer(uid=uid, status=NO_ANSWER, message=str(error))
 
 
-async def write_volumes(
-    client: KubeClient, effect: WriteVolumes, check_leadership: Callable[[], None]
-) -> VolumesAnswer:
-    """Send the writes in order, up to the first failure. ``check_leadership`` raises without leadership."""
+async def write_volumes(client: KubeClient, effect: WriteVolumes) -> VolumesAnswer:
+    """Send the writes in order, up to the first failure."""
     uid = effect.pod.uid
     versions: dict[str, int] = {}
     try:
         for request in effect.requests:
-            check_leadership()
             response = await _write(client, request)
             if not response.succeeded:
                 return _answer(VolumesAnswer, uid, response)
@@ -159,6 +164,15 @@ async def write_volumes(
 
 async def _write(client: KubeClient, request: Write) -> Response:
     return await (keep_volume(client, request) if isinstance(request, KeepVolume) else select_node(client, request))
+
+
+def _pod_answer(uid: str, response: Response) -> PodAnswer:
+    if not response.succeeded:
+        return _answer(PodAnswer, uid, response)
+    try:
+        return PodAnswer(uid=uid, status=response.status, pod=decode_pod(response.body))
+    except DecodeError as error:
+        return PodAnswer(uid=uid, status=HTTPStatus.UNPROCESSABLE_ENTITY, message=str(error))
 
 
 def _answer(kind: type[A], uid: str, response: Response) -> A:

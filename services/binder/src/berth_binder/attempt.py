@@ -112,6 +112,7 @@ class AttemptPhase(Enum):
 
     POSTING = "the answer to a Binding"
     READING = "the answer to the reading of the pod"
+    VOIDING = "the answer to the write that makes its Bindings void"
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to what is written before the Binding"
     PAUSED = "the end of a back-off"
@@ -139,6 +140,14 @@ class BindingAttempt:
     """The resourceVersions, by kind, of what was written for the pod: the watches must have reached them."""
     is_posted: bool = False
     """Whether a Binding to that node has ever been sent."""
+    lost_version: int = 0
+    """The same of the POSTs without an answer: until the pod's version is higher, the node must be kept for it."""
+    read: Pod | None = None
+    """The pod as the API server has just shown it; ``None`` again after a pause."""
+    has_waited_for_watch: bool = False
+    """Whether it has had its wait for a watch that has not shown the pod yet."""
+    undecided: tuple[Verdict, bool] | None = None
+    """A verdict, and whether with a dead letter, that must wait until no POST of the pod can land any more."""
     posted_version: int = 0
     """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
     failures: int = 0
@@ -197,6 +206,15 @@ class BindingAttempt:
         self.phase = AttemptPhase.POSTING
         self.is_posted = True
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
+
+    def lost_answer(self) -> None:
+        """The last POST has no answer: it may still land."""
+        self.lost_version = self.posted_version
+
+    @property
+    def may_still_land(self) -> bool:
+        """Whether a POST without an answer may still land."""
+        return 0 < self.lost_version >= version_number(self.pod.metadata.resource_version)
 
     def update_pod(self, pod: Pod) -> bool:
         """Set a newer state of the pod; returns whether no POST so far can land any more, as none named its version."""

@@ -7,7 +7,7 @@ attempt has failed for good (docs/protocol.md, 5). Pure: nothing here waits or d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,8 +40,10 @@ class AssumedPod:
 class Cache:
     """Takes the reflectors' events in order; every check and decision reads it."""
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, snapshot: Snapshot | None = None, *, schedulers: Collection[str] = ()) -> None:
+        """``schedulers``: the names of the profiles, on whose pods alone a fence counts."""
         self.snapshot = Snapshot() if snapshot is None else snapshot
+        self._schedulers = frozenset(schedulers)
         self.nominated_pods = NominatedPods(self.snapshot)
         self._unbound: dict[str, Pod] = {}
         self._bound: set[str] = set()
@@ -50,7 +52,7 @@ class Cache:
         self._newest_versions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self.highest_fence = 0
-        """The highest epoch whose fence a pod carries: a higher one than the binder's own ends its leadership."""
+        """The highest epoch in a fence on a pod of these schedulers: one above the binder's own is a reason to ask."""
         self._upsert: Mapping[str, Callable[[Any], None]] = {
             PODS: self._set_pod,
             NODES: self._set_node,
@@ -181,7 +183,8 @@ class Cache:
             self._set_bound(pod)
             return
         self._unbound[pod.uid] = pod
-        self.highest_fence = max(self.highest_fence, fence_epoch(pod))
+        if pod.spec.scheduler_name in self._schedulers:
+            self.highest_fence = max(self.highest_fence, fence_epoch(pod))
         if pod.uid not in self._assumed:
             self._update_nomination(pod)
 

@@ -16,7 +16,7 @@ from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import node_info
-from berth.framework.cycle import check
+from berth.framework.cycle import any_feasible_node, check
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
@@ -47,21 +47,21 @@ class RecheckError(Exception):
 class ConflictCheck:
     """The checks in docs/protocol.md, 5's order."""
 
-    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile], best: int = 8) -> None:
+    def __init__(
+        self, *, cache: Cache, profiles: Mapping[str, Profile], best: int = 8, max_view_age: float = 60.0
+    ) -> None:
+        """``max_view_age``: seconds; the oldest view on which pods are evicted."""
         self._cache = cache
         self._profiles = profiles
         self._nodes = NodeChoice(cache=cache, best=best)
-        self._preemption = PreemptionCheck(cache=cache)
+        self._preemption = PreemptionCheck(cache=cache, max_view_age=max_view_age)
 
-    def examine(self, ranked: Ranked, attempt: Attempt) -> Verdict | Placement | EvictionPlan:
-        """The verdict (bound, gone, changed, an error, no candidate), or else a node, or the pods to evict.
+    def examine(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement | EvictionPlan:
+        """The verdict (an error, no candidate), or else a node for the pod, or the pods to evict.
 
         Raises:
             RecheckError: a plugin could not answer.
         """
-        pod = self.current_pod(ranked, attempt)
-        if isinstance(pod, Verdict):
-            return pod
         verdict = _scorers_verdict(ranked)
         if verdict is None:
             return self.choose(ranked, attempt, pod)
@@ -69,21 +69,31 @@ class ConflictCheck:
             return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
         return verdict
 
-    def current_pod(self, ranked: Ranked, attempt: Attempt) -> Verdict | Pod:
-        """The verdict (bound, gone or changed), or else the newest known state of the pod."""
+    def current_pod(self, ranked: Ranked, attempt: Attempt, read: Pod | None) -> Verdict | Pod | None:
+        """The verdict (bound, gone or changed), or else the pod; ``None``: its own watch has not shown it yet.
+
+        ``read`` is what the API server has just answered. The pod of the message is compared, and never used itself.
+        """
         node = self._cache.bound_node(attempt.uid)
         if node is not None:
             return bound_or_gone(node, frozenset(each.node for each in ranked.candidates))
-        pod = self._newest(ranked.pod)
-        if pod is None:
-            return GONE
+        pod = _newer(self._cache.pod(attempt.uid), read)
+        if pod is None or (read is None and self._is_behind(pod, ranked.pod)):
+            is_to_come = version_number(ranked.pod.metadata.resource_version) > self._cache.reached(PODS)
+            return None if is_to_come else GONE if pod is None else self._unless_over(pod, ranked)
+        return GONE if pod.uid != attempt.uid else self._unless_over(pod, ranked)
+
+    def _unless_over(self, pod: Pod, ranked: Ranked) -> Verdict | Pod:
+        """The pod; or the verdict when it is bound or gone, or is not as it was ranked."""
         assumed = self._cache.assumed_pod(pod.uid)
         if assumed is not None and assumed.is_bound:
             return bound(assumed.node)
-        if pod.spec.node_name or is_gone_while_unbound(pod):
-            return GONE  # also when the message itself has a node: then the watcher reads the pod again
-        if ranked.error:
-            return pod  # the message may have only the pod's name
+        if pod.spec.node_name:
+            return bound_or_gone(pod.spec.node_name, frozenset(each.node for each in ranked.candidates))
+        if is_gone_while_unbound(pod):
+            return GONE
+        if ranked.error or pod.spec.scheduler_name != ranked.profile:
+            return pod  # the message may have only the pod's name; or no scorer has sent it, and the caller rejects it
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
     def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement:
@@ -103,17 +113,18 @@ class ConflictCheck:
         """
         return self._nodes.status(pod, node, self._profiles[ranked.profile]).is_success
 
-    def _newest(self, ranked: Pod) -> Pod | None:
-        """The newest known state of the pod; ``None`` when it must have been deleted since.
+    def _is_behind(self, shown: Pod, ranked: Pod) -> bool:
+        """Whether the watcher has seen a change of the pod that our own watch has not shown yet."""
+        return version_number(ranked.metadata.resource_version) > version_number(
+            shown.metadata.resource_version
+        ) and changed(ranked, shown)
 
-        The message's pod is newer when the binder's watch lags behind the watcher's. A pod that no watch has shown
-        counts only above everything that our watch has read: else it was created and deleted before.
-        """
-        shown = self._cache.pod(ranked.uid)
-        version = version_number(ranked.metadata.resource_version)
-        if shown is None:
-            return ranked if version > self._cache.reached(PODS) else None
-        return ranked if version > version_number(shown.metadata.resource_version) else shown
+
+def _newer(shown: Pod | None, read: Pod | None) -> Pod | None:
+    if shown is None or read is None:
+        return shown or read
+    versions = (version_number(each.metadata.resource_version) for each in (shown, read))
+    return shown if next(versions) > next(versions) else read
 
 
 def _scorers_verdict(ranked: Ranked) -> Verdict | None:
@@ -240,9 +251,14 @@ def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCheck:
-    """Checks a proposal to evict pods: repeats the dry run on the binder's own cache."""
+    """Checks a proposal to evict pods: no other way may exist by the binder's own cache, and the same victims.
+
+    A scorer whose view lacks nodes, or is old, proposes what one scheduler with full knowledge would not.
+    """
 
     cache: Cache
+    max_view_age: float
+    """Seconds."""
 
     def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
         """The pods to evict; or a verdict: victims still terminate, or (a conflict) other victims are needed by now.
@@ -254,6 +270,9 @@ class PreemptionCheck:
         if nominated and self._is_being_vacated(pod, nominated, profile):
             preemption = self._under_way(nominated, proposed)
             return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
+        verdict = self._too_little_known(ranked) or self._without_eviction(pod, profile)
+        if verdict is not None:
+            return verdict
         needed = self._dry_run(pod, proposed.node, profile)
         if needed is None or not self._is_as_proposed(needed, proposed):
             return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
@@ -267,6 +286,26 @@ class PreemptionCheck:
                 node=needed.node, victims=[_victim(each) for each in victims], violations=needed.violations
             ),
         )
+
+    def _too_little_known(self, ranked: Ranked) -> Verdict | None:
+        known, age = self.cache.snapshot.node_count, ranked.view_age_seconds
+        if age is None or age > self.max_view_age:
+            how_old = "of unknown age" if age is None else f"{age:.0f} s old"
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=f"the scorer's view was {how_old}")
+        if ranked.evaluated < known:
+            message = f"the scorer knew {ranked.evaluated} nodes, and there are {known}"
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=message)
+        return None
+
+    def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
+        try:
+            node = any_feasible_node(pod, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"looking for a node for {pod.key!r}: {failure}") from failure
+        if not node:
+            return None
+        message = f"it fits on node {node!r} without an eviction"
+        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
 
     def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
         """Whether victims still terminate on a node that the pod can use afterwards: then no other pod is evicted."""

@@ -58,12 +58,15 @@ from berth_binder.events import (
     PublishDecision,
     RankedDelivery,
     RecordEvent,
+    Reject,
     RequestAnswer,
     RequestFailed,
     SetAside,
     TimerFired,
+    VoidBindings,
     VolumesAnswer,
     WriteVolumes,
+    may_have_been_executed,
 )
 from berth_binder.pluginsteps import PluginSteps
 from berth_binder.progress import ApiSilence, Deadlines, Examinations, PausedAttempts
@@ -96,7 +99,8 @@ class BinderCore:
         self._profiles = profiles
         self._epoch = epoch
         self._config = config
-        self._check = ConflictCheck(cache=cache, profiles=profiles, best=self._settings.best)
+        age = self._settings.max_view_age.total_seconds()
+        self._check = ConflictCheck(cache=cache, profiles=profiles, best=self._settings.best, max_view_age=age)
         self._queue = RankedQueue()
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
@@ -145,6 +149,11 @@ class BinderCore:
         return len(self._in_flight)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether every request was answered: none is under way, and none is left that may still be carried out."""
+        return not self._in_flight and not any(attempt.failures for attempt in self._attempts.values())
+
+    @property
     def backlog(self) -> int:
         """Messages that are not examined yet."""
         return len(self._queue)
@@ -165,7 +174,7 @@ class BinderCore:
             case BindingAnswer():
                 return self._on_answer(event, self._after_posting, now)
             case PodAnswer():
-                return self._on_answer(event, self._after_reading, now)
+                return self._on_answer(event, self._after_pod_answer, now)
             case EvictionAnswer():
                 return self._on_answer(event, self._after_evicting, now)
             case VolumesAnswer():
@@ -215,6 +224,8 @@ class BinderCore:
     def _receive(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         if delivery.ranked.profile not in self._profiles:
             return [Nak(held=delivery, delay=self._settings.nak_delay)]
+        if delivery.ranked.pod.spec.scheduler_name != delivery.ranked.profile:
+            return [Reject(held=delivery, reason=_wrong_profile(delivery, delivery.ranked.pod))]
         return self._admit(delivery, now)
 
     def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
@@ -250,13 +261,41 @@ class BinderCore:
     # From the conflict check to the Binding.
 
     def _examine(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        latest = attempt.latest
-        found = self._check.examine(latest.ranked, latest.attempt)
+        """Decide on the pod as it is now; where a node is chosen and still passes, go on with the plugins' steps."""
+        latest, steps = attempt.latest, attempt.steps
+        pod = self._check.current_pod(latest.ranked, latest.attempt, attempt.read)
+        if pod is None:
+            return self._wait_for_watch(attempt, now)
+        if isinstance(pod, Verdict):
+            return self._decide(attempt, pod)
+        if pod.spec.scheduler_name != latest.ranked.profile:
+            return self._reject(attempt, pod)
+        attempt.pod = pod
+        if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
+            return self._before_binding(attempt, steps, now)
+        return self._go_to(self._check.examine(latest.ranked, latest.attempt, pod), attempt, now)
+
+    def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):
             return self._decide(attempt, found)
         if isinstance(found, EvictionPlan):
-            return self._evict(attempt, found)
+            # A pod that is gone or has changed since must not cost others their place: the API's word, not a watch's.
+            return self._evict(attempt, found) if attempt.read is not None else self._read(attempt)
         return self._assume(attempt, found, now)
+
+    def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        """Give the watch some time to show the pod; then read it. It is never taken from the message."""
+        if attempt.has_waited_for_watch:
+            return self._read(attempt)
+        attempt.has_waited_for_watch = True
+        attempt.due = now + self._settings.unseen_wait.total_seconds()
+        self._paused.add(attempt)
+        return []
+
+    def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
+        self._waiting.remove(attempt.uid)
+        del self._attempts[attempt.uid]
+        return [Reject(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
         """Assume the pod on the node, and begin the plugins' steps there."""
@@ -296,6 +335,12 @@ class BinderCore:
         self._in_flight.add(attempt.uid)
         return [GetPod(pod=attempt.pod)]
 
+    def _void(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool) -> list[Effect]:
+        """Make the pod's Bindings void before its node is free for others: one of them has no answer yet."""
+        attempt.undecided, attempt.phase = (verdict, dead_letter), AttemptPhase.VOIDING
+        self._in_flight.add(attempt.uid)
+        return [VoidBindings(pod=attempt.pod)]
+
     def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
         """Nominate the node before the victims are evicted, so that no other pod takes the freed resources."""
         attempt.pod, attempt.eviction, attempt.phase = plan.pod, plan, AttemptPhase.EVICTING
@@ -328,6 +373,8 @@ class BinderCore:
     def _after_posting(self, attempt: BindingAttempt, answer: BindingAnswer, now: float) -> list[Effect]:
         if answer.succeeded:
             return self._decide(attempt, bound(attempt.node))
+        if may_have_been_executed(answer.status):
+            attempt.lost_answer()
         if answer.status == HTTPStatus.CONFLICT and attempt.conflicts < self._settings.max_conflicts:
             attempt.conflicts += 1
             return self._read(attempt)
@@ -335,13 +382,29 @@ class BinderCore:
             return self._back_off(attempt, answer, now)
         return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
 
-    def _after_reading(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
+    def _after_pod_answer(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
         if answer.is_open:
             return self._back_off(attempt, answer, now)
+        if attempt.undecided is not None:
+            return self._after_voiding(attempt, answer, now)
         if answer.pod is None:
             return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
+        if not attempt.is_posted:
+            attempt.read = answer.pod
+            return self._examine(attempt, now)
         verdict = verdict_on(answer.pod, attempt.latest.ranked.pod, attempt.node)
         return self._retry(attempt, answer.pod, now) if verdict is None else self._decide(attempt, verdict)
+
+    def _after_voiding(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
+        """Give the verdict that was put off; the Binding may have landed meanwhile."""
+        if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY):
+            return self._decide(attempt, GONE)
+        if answer.pod is None or attempt.undecided is None:
+            return self._back_off(attempt, answer, now)
+        (verdict, dead_letter), attempt.undecided = attempt.undecided, None
+        attempt.update_pod(answer.pod)
+        landed = verdict_on(answer.pod, answer.pod, attempt.node)
+        return self._decide(attempt, landed or verdict, dead_letter=dead_letter and landed is None)
 
     def _retry(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
         """Try the same node again, since a lost POST may still land.
@@ -352,10 +415,7 @@ class BinderCore:
         latest, steps = attempt.latest, attempt.steps
         if steps is not None and (not is_free or self._check.passes(latest.ranked, pod, attempt.node)):
             return self._post(attempt, steps)
-        found = self._check.choose(latest.ranked, latest.attempt, pod)
-        if isinstance(found, Verdict):
-            return self._decide(attempt, found)
-        return self._assume(attempt, found, now)
+        return self._go_to(self._check.choose(latest.ranked, latest.attempt, pod), attempt, now)
 
     def _after_evicting(self, attempt: BindingAttempt, answer: EvictionAnswer, now: float) -> list[Effect]:
         plan = attempt.eviction
@@ -418,22 +478,13 @@ class BinderCore:
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
         self._has_resumed_last = True
+        attempt.read = None
+        if attempt.undecided is not None:
+            verdict, dead_letter = attempt.undecided
+            return self._void(attempt, verdict, dead_letter=dead_letter)
         if attempt.is_posted:
             return self._read(attempt)
-        return self._guard(attempt, lambda: self._resume_unposted(attempt, now), now)
-
-    def _resume_unposted(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """Resume without a Binding sent: no node was chosen, or a plugin waited and the cluster may have changed."""
-        latest, steps = attempt.latest, attempt.steps
-        if steps is None:
-            return self._examine(attempt, now)
-        pod = self._check.current_pod(latest.ranked, latest.attempt)
-        if isinstance(pod, Verdict):
-            return self._decide(attempt, pod)
-        attempt.pod = pod
-        if self._check.passes(latest.ranked, pod, attempt.node):
-            return self._before_binding(attempt, steps, now)
-        return self._examine(attempt, now)
+        return self._guard(attempt, lambda: self._examine(attempt, now), now)
 
     def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
         decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
@@ -460,7 +511,13 @@ class BinderCore:
         return self._decide(attempt, verdict, dead_letter=True)
 
     def _decide(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool = False) -> list[Effect]:
-        """Publish the final Decision; unless the pod is bound, free the node and what plugins have reserved."""
+        """Publish the final Decision; unless the pod is bound, free the node and what plugins have reserved.
+
+        While a POST without an answer may still land, first make it void; that of a pod that is gone cannot land.
+        """
+        if attempt.may_still_land and verdict.outcome not in {Outcome.BOUND, Outcome.GONE}:
+            return self._void(attempt, verdict, dead_letter=dead_letter)
+        attempt.undecided = None
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)
             if attempt.steps is not None:
@@ -529,6 +586,11 @@ class BinderCore:
 def _error(request: str, answer: RequestAnswer) -> Verdict:
     reason = answer.missing_right or answer.message or "no reason given"
     return failed(f"{request} rejected by the API server: {answer.status}: {reason}", reason=str(answer.status))
+
+
+def _wrong_profile(delivery: RankedDelivery, pod: Pod) -> str:
+    ranked = delivery.ranked
+    return f"ranked by profile {ranked.profile!r}, and pod {pod.key!r} names scheduler {pod.spec.scheduler_name!r}"
 
 
 def _nomination_is_useless(attempt: BindingAttempt, verdict: Verdict) -> bool:

@@ -41,13 +41,13 @@ class DecisionPublisher:
         await _until_stored(lambda: self._publish(decision, delivery))
         count_decision(self._metrics, decision)
 
-    async def reject_undecodable(self, delivery: Delivery, reason: str) -> None:
-        """Publish a dead letter of a message that cannot be decoded, then acknowledge it.
+    async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
+        """Publish a dead letter of a message that cannot be used, then acknowledge it.
 
         Raises:
             BusLostError, MissingError: the connection or the stream is lost.
         """
-        log.warning("cannot decode a message, wrote a dead letter", subject=delivery.subject, reason=reason)
+        log.warning("cannot use a message, wrote a dead letter", subject=delivery.subject, reason=reason)
         await self._publish_dead_letter(delivery, reason, cause="undecodable")
         delivery.ack()
 

@@ -27,6 +27,11 @@ def leaves_open(status: int) -> bool:
     return status in _OPEN or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+def may_have_been_executed(status: int) -> bool:
+    """Whether the API server may execute a request, now or later, that it answered so."""
+    return status in {NO_ANSWER, HTTPStatus.REQUEST_TIMEOUT} or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
 # Events.
 
 
@@ -70,7 +75,7 @@ class BindingAnswer(RequestAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAnswer(RequestAnswer):
-    """The answer to the GET of a pod."""
+    """The answer to the GET of a pod, or to ``VoidBindings``."""
 
     pod: Pod | None = None
     """The pod of that name, when there is one."""
@@ -143,6 +148,13 @@ class GetPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VoidBindings:
+    """Write the pod's status, so that no Binding that was sent before can land any more. -> PodAnswer."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvictPods:
     """Evict the victims from the node and nominate it for the pod. -> EvictionAnswer."""
 
@@ -192,6 +204,14 @@ class Nak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """Copy the message to ``dead`` and acknowledge it: it can never be used."""
+
+    held: RankedDelivery
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Keep the message without counting it among those that may be held: its pod waits (docs/protocol.md, 5)."""
 
@@ -213,7 +233,7 @@ class LogError:
     text: str
 
 
-ApiRequest = PostBinding | GetPod | EvictPods | ClearNomination | WriteVolumes
+ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes
 """The requests to the API server."""
 
-Effect = ApiRequest | PublishDecision | Ack | Nak | SetAside | RecordEvent | LogError
+Effect = ApiRequest | PublishDecision | Ack | Nak | Reject | SetAside | RecordEvent | LogError

@@ -8,24 +8,25 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth.api.errors import BerthError, DecodeError
+from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
+from berth.api.pod import Pod
 from berth.api.subjects import Epoch
-from berth.bus.interface import Deliveries, Delivery, Session
+from berth.bus.interface import BusLostError, Deliveries, Delivery, Session
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
-from berth.leader.session import LeaderSession
+from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import GaugeName, Meter
 from berth.process.sessions import follow_live
 from berth_binder import apicalls
-from berth_binder.cache import Cache
+from berth_binder.cache import Cache, fence_epoch
 from berth_binder.core import BinderCore
 from berth_binder.decisions import DecisionPublisher
 from berth_binder.eventrecorder import EventRecorder
@@ -45,9 +46,11 @@ from berth_binder.events import (
     PublishDecision,
     RankedDelivery,
     RecordEvent,
+    Reject,
     RequestFailed,
     SetAside,
     TimerFired,
+    VoidBindings,
     WriteVolumes,
 )
 from berth_binder.settings import BinderSettings
@@ -88,6 +91,7 @@ class BinderRunner:
         self._parts = parts
         self._session = session
         self._leadership = leadership
+        self._client = parts.client.checking(leadership.check)
         self._now = parts.process.clock.now
         self._metrics = parts.process.metrics
         self._core = BinderCore(
@@ -121,7 +125,7 @@ class BinderRunner:
         return Takeover(
             session=self._session,
             leadership=self._leadership,
-            client=parts.client,
+            client=self._client,
             cache=parts.cache,
             informers=parts.informers,
             schedulers=parts.profiles.keys(),
@@ -143,6 +147,8 @@ class BinderRunner:
             await self._parts.process.stopping.wait()
             receiving.cancel()
             await self._finish()
+            if self._core.is_settled and not self._running:
+                self._leadership.settled()
             for task in (*lasting, *live):
                 task.cancel()
 
@@ -185,7 +191,7 @@ class BinderRunner:
         except UnknownSchemaError:
             delivery.nak(self._parts.settings.unknown_schema_delay)
         except DecodeError as error:
-            self._start(self._publisher.reject_undecodable(delivery, str(error)))
+            self._start(self._publisher.reject_unusable(delivery, str(error)))
         else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._now())
             event = RankedDelivery(ranked=ranked, attempt=attempt, sequence=delivery.sequence, delivery=delivery)
@@ -241,6 +247,8 @@ class BinderRunner:
                 effect.held.delivery.ack()
             case Nak():
                 effect.held.delivery.nak(effect.delay)
+            case Reject():
+                self._start(self._publisher.reject_unusable(effect.held.delivery, effect.reason))
             case SetAside():
                 effect.held.delivery.set_aside()
             case RecordEvent():
@@ -255,6 +263,7 @@ class BinderRunner:
     async def _send(self, effect: ApiRequest) -> None:
         """Send a request. Every one ends in an event of the core: else its place would never be free again."""
         try:
+            await self._confirm_lead(effect.pod)
             await self._request(effect)
         except BerthError:
             raise  # the leadership is over
@@ -268,6 +277,8 @@ class BinderRunner:
                 return self._post_binding(effect)
             case GetPod():
                 return self._get_pod(effect)
+            case VoidBindings():
+                return self._void_bindings(effect)
             case EvictPods():
                 return self._evict_pods(effect)
             case ClearNomination():
@@ -284,17 +295,19 @@ class BinderRunner:
         self._changed.set()
 
     async def _post_binding(self, effect: PostBinding) -> None:
-        self._check_leadership()
         began = self._now()
-        answer = await apicalls.post_binding(self._parts.client, effect, self._parts.settings.binding_timeout)
+        answer = await apicalls.post_binding(self._client, effect, self._parts.settings.binding_timeout)
         count_binding(self._metrics, answer, self._now() - began, profile=effect.pod.spec.scheduler_name)
         self._handle(answer)
 
     async def _get_pod(self, effect: GetPod) -> None:
-        self._handle(await apicalls.get_pod(self._parts.client, effect))
+        self._handle(await apicalls.get_pod(self._client, effect))
+
+    async def _void_bindings(self, effect: VoidBindings) -> None:
+        self._handle(await apicalls.void_bindings(self._client, effect, self._leadership.number))
 
     async def _evict_pods(self, effect: EvictPods) -> None:
-        answer = await apicalls.evict_pods(self._parts.client, effect, self._check_leadership)
+        answer = await apicalls.evict_pods(self._client, effect)
         victims = [victim.key for victim in effect.victims]
         about = {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": victims}
         if answer.pod is not None:
@@ -304,13 +317,12 @@ class BinderRunner:
         self._handle(answer)
 
     async def _clear_nomination(self, effect: ClearNomination) -> None:
-        self._check_leadership()
-        answer = await apicalls.clear_nomination(self._parts.client, effect)
+        answer = await apicalls.clear_nomination(self._client, effect)
         if answer.missing_right:
             self._log_once(answer.missing_right)
 
     async def _write_volumes(self, effect: WriteVolumes) -> None:
-        answer = await apicalls.write_volumes(self._parts.client, effect, self._check_leadership)
+        answer = await apicalls.write_volumes(self._client, effect)
         log.info("wrote what comes before a Binding", pod=effect.pod.key, uid=effect.pod.uid, status=answer.status)
         self._handle(answer)
 
@@ -323,10 +335,20 @@ class BinderRunner:
             self._logged.add(text)
             log.error(text)
 
-    def _check_leadership(self) -> None:
-        """Raise when this binder no longer leads, by the clock or by the fences on pods; called before each write."""
-        self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
-        self._leadership.check()
+    async def _confirm_lead(self, pod: Pod) -> None:
+        """Before a request for a pod with a fence of a higher epoch, make sure that no such epoch leads."""
+        shown = self._parts.cache.pod(pod.uid) or pod
+        while max(fence_epoch(shown), fence_epoch(pod)) > self._leadership.number:
+            try:
+                await self._leadership.confirm()
+            except (BusLostError, NoLongerLeadingError):
+                raise
+            except TemporaryError as error:
+                log.warning("a fence of a higher epoch, and no answer whether it leads", pod=pod.key, reason=str(error))
+                await self._parts.process.clock.sleep(PROGRESS_SECONDS)
+            else:
+                self._log_once(f"ignoring a fence of epoch {fence_epoch(shown)} on {pod.key}: no such binder leads")
+                return
 
 
 def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:

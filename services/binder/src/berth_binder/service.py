@@ -54,7 +54,8 @@ async def serve_on(
 ) -> None:
     """The same on given clients."""
     process.health.condition("leadership", "waiting to lead as binder")  # before the bus alone makes it ready
-    cache, client = Cache(), clients.api
+    profiles = dict(profiles_of(configuration, process.settings.numbers.plugin_deadline))
+    cache, client = Cache(schedulers=profiles.keys()), clients.api
     parts = BinderParts(
         process=process,
         client=client,
@@ -62,7 +63,7 @@ async def serve_on(
         informers=cluster_informers(client, partial(observe, cache), process),
         recorder=EventRecorder(clients.events, process, EventBudget(settings.events)),
         progress=Progress(process.health, process.clock, limit=settings.stalled),
-        profiles=dict(profiles_of(configuration, process.settings.numbers.plugin_deadline)),
+        profiles=profiles,
         config=configuration.digest,
         settings=settings,
     )

@@ -26,6 +26,12 @@ class CoreSettings:
     """Exceptions in the binder for one pod until its attempt ends in an error (docs/protocol.md, 6)."""
     max_conflicts: int = 3
     """409 answers in a row after which to back off: a client writes the pod faster than the binder reads it."""
+    unseen_wait: timedelta = timedelta(milliseconds=100)
+    """How long a pod that the watch has not shown yet is waited for before it is read: several times what a watch is
+    behind (docs/protocol.md, 5)."""
+    max_view_age: timedelta = timedelta(seconds=60)
+    """The oldest view on which pods are evicted. A quiet kind is known to be complete every 20 to 30 s, when its watch
+    ends; twice that means that no watcher writes the mirror."""
     waiting_interval: timedelta = timedelta(seconds=10)
     """Between two ``waiting`` Decisions; a third of the 30 s for which a scorer counts a proposal after the last."""
     plugin_interval: timedelta = timedelta(seconds=1)

@@ -5,7 +5,8 @@ could be under way; wait until the own watch has reached the versions that the f
 consumer.
 
 The fence is a status condition whose message is the epoch (docs/protocol.md, 5, *Fence*). Writing it changes the pod's
-resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders.
+resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders. Where the former
+leader has released its Lease with every request answered, there is nothing to fence.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from berth.bus.topology import CONTROL, RANKED
 from berth.kube.client import KubeClient
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.informers import Informers
-from berth.kube.writes import condition_patch, decode_pod, fence_condition, get_pod, patch_pod_status
+from berth.kube.writes import condition_patch, decode_pod, fence_condition, fence_token, get_pod, patch_pod_status
 from berth.leader.session import LeaderSession
 from berth.process.logging import get_logger
-from berth_binder.cache import PODS, Cache, fence_epoch
+from berth_binder.cache import PODS, Cache
 from berth_binder.events import leaves_open
 
 log = get_logger()
@@ -96,13 +97,10 @@ class Takeover:
 
     async def _fence(self) -> int:
         """Fence, and wait until the watch has shown all that former epochs did; returns how many pods were fenced."""
-        candidates = [*await self._pods_in_ranked(), *await self._further_pods()]
-        pods = pods_to_fence(candidates, self.epoch) or self._one_unbound()
-        self.leadership.report_higher(self.cache.highest_fence, seen_in="a fence")
-        limit = asyncio.Semaphore(MAX_IN_FLIGHT)
-        async with asyncio.TaskGroup() as tasks:
-            patches = [tasks.create_task(self._fence_pod(pod, limit)) for pod in pods]
-        highest = max((patch.result() for patch in patches), default=0)
+        if self.cache.highest_fence > self.epoch:
+            await self.leadership.confirm()
+        pods = [] if self.leadership.follows_settled else await self._pods_to_fence()
+        highest = await self._fence_all(pods or self._one_unbound())
         if highest:
             await self.informers.reached(POD, str(highest))
         else:
@@ -110,17 +108,32 @@ class Takeover:
         self.cache.forget_former_epochs()
         return len(pods)
 
+    async def _pods_to_fence(self) -> list[Pod]:
+        candidates = [*await self._pods_in_ranked(), *await self._further_pods()]
+        return list({pod.uid: pod for pod in candidates if needs_fence(pod)}.values())
+
+    async def _fence_all(self, pods: Iterable[Pod]) -> int:
+        """Fence them, a bounded number at once; returns the highest resourceVersion that the patches gave."""
+        left = iter(pods)
+
+        async def fence_next() -> int:
+            return max([await self._fence_pod(pod) for pod in left], default=0)
+
+        async with asyncio.TaskGroup() as tasks:
+            workers = [tasks.create_task(fence_next()) for _ in range(MAX_IN_FLIGHT)]
+        return max(worker.result() for worker in workers)
+
     def _one_unbound(self) -> list[Pod]:
         """Any unbound pod. Without a fence there is no version that the watch must reach."""
-        return pods_to_fence(islice(self.cache.unbound_pods(self.schedulers), 1), self.epoch)
+        return list(islice(filter(needs_fence, self.cache.unbound_pods(self.schedulers)), 1))
 
     async def _become_current(self) -> None:
         await self.informers.become_current(POD, self.cache.pod_count)
 
     async def _pods_in_ranked(self) -> list[Pod]:
         """The unbound pods of messages in RANKED, each in its newest known state."""
-        stored = [each.data async for each in self.session.scan(RANKED, all_of("ranked"))]
-        return [pod for data in stored if (pod := self._newest(data)) is not None]
+        found = (self._newest(each.data) async for each in self.session.scan(RANKED, all_of("ranked")))
+        return [pod async for pod in found if pod is not None]
 
     def _newest(self, data: bytes) -> Pod | None:
         try:
@@ -149,11 +162,10 @@ class Takeover:
         """Whether binders have led before, but none on this store."""
         return self.epoch > 1 and await self.session.get(CONTROL, FENCED_KEY) is None
 
-    async def _fence_pod(self, pod: Pod, limit: asyncio.Semaphore) -> int:
+    async def _fence_pod(self, pod: Pod) -> int:
         """Patch until the API confirms it; returns the pod's new resourceVersion, 0 when the pod is gone."""
         while True:
-            async with limit:
-                version = await self._patch(pod)
+            version = await self._patch(pod)
             if version is not None:
                 return version
             await asyncio.sleep(RETRY_SECONDS)
@@ -161,7 +173,7 @@ class Takeover:
     async def _patch(self, pod: Pod) -> int | None:
         """Try once; ``None``: try again."""
         metadata = pod.metadata
-        body = condition_patch(fence_condition(self.epoch), uid=pod.uid)
+        body = condition_patch(fence_condition(self.epoch, fence_token()), uid=pod.uid)
         try:
             response = await patch_pod_status(self.client, metadata.namespace, metadata.name, body)
             if response.succeeded:
@@ -190,14 +202,9 @@ class Takeover:
         return 0
 
 
-def needs_fence(pod: Pod, epoch: Epoch) -> bool:
-    """Whether a former leader's POST for the pod could still land: it is unbound, and not yet fenced by this epoch."""
-    return not pod.spec.node_name and not is_gone_while_unbound(pod) and fence_epoch(pod) < epoch
-
-
-def pods_to_fence(pods: Iterable[Pod], epoch: Epoch) -> list[Pod]:
-    """Those of the pods that need this epoch's fence, each once."""
-    return list({pod.uid: pod for pod in pods if needs_fence(pod, epoch)}.values())
+def needs_fence(pod: Pod) -> bool:
+    """Whether a former leader's POST for the pod could still land: it is unbound, and not going."""
+    return not pod.spec.node_name and not is_gone_while_unbound(pod)
 
 
 def consumer_of(epoch: Epoch) -> str:

@@ -72,6 +72,10 @@ class Reason(StrEnum):
     """The pod was rejected on a view that had not read everything that PENDING asked for."""
     VICTIMS = "victims"
     """The binder found other victims than the scorer, or none."""
+    FITS = "fits"
+    """The pod was to have others evicted, and by the binder's cache it fits on a node as it is."""
+    VIEW = "view"
+    """The pod was to have others evicted, on a view that was old or of fewer nodes than the binder knows."""
     VOLUMES = "volumes"
     """Another client changed a volume or claim that the pod was to use."""
 

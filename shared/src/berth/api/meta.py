@@ -5,7 +5,7 @@ Decoding a full object into these types is the trimming; ``trim`` drops what the
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -103,9 +103,19 @@ def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
     )
 
 
+MAX_DIGITS: Final = 19
+"""Digits of the largest number that Kubernetes and NATS write (63 bits). Longer ones are none: reading a number takes
+time that grows with the square of its digits, and Python refuses to read more than 4,300."""
+
+
 def version_number(resource_version: str) -> int:
     """A resourceVersion as a number, which may be compared within a kind; 0 for one that is absent or no number."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+    return bounded_number(resource_version) or 0
+
+
+def bounded_number(text: str) -> int | None:
+    """A number written in decimal digits, at most ``MAX_DIGITS`` of them; ``None`` for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def parse_resource_version(resource_version: str) -> int:

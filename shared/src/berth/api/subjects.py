@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NewType
 
 from berth.api.errors import DecodeError
+from berth.api.meta import bounded_number
 
 PREFIX: Final = "berth"
 
@@ -121,6 +122,9 @@ def parse_key(text: str) -> tuple[str, str]:
     return unescape(kind), unescape(name)
 
 
+_QUOTED: Final = 200
+"""How many characters of an unreadable attempt an error quotes."""
+
 Uid = NewType("Uid", str)
 """A Kubernetes object's metadata.uid."""
 
@@ -148,9 +152,10 @@ class Attempt:
         """
         uid, _, rest = text.rpartition(".")
         uid, _, term = uid.rpartition(".")
-        if not uid or not (term.isascii() and term.isdigit()) or not (rest.isascii() and rest.isdigit()):
-            raise DecodeError(f"decoding attempt {text!r}: want <uid>.<term>.<n>")
-        return cls(uid=Uid(uid), term=Term(int(term)), n=int(rest))
+        number, n = bounded_number(term), bounded_number(rest)
+        if not uid or number is None or n is None:
+            raise DecodeError(f"decoding attempt {text[:_QUOTED]!r}: want <uid>.<term>.<n>")
+        return cls(uid=Uid(uid), term=Term(number), n=n)
 
     def __str__(self) -> str:
         return f"{self.uid}.{self.term}.{self.n}"

@@ -137,6 +137,25 @@ def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
         return Status.error(str(failure))
 
 
+def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
+    """A node on which the pod passes all filters, nominated pods included; empty when there is none.
+
+    Raises:
+        PluginFailure: a plugin failed.
+    """
+    if snapshot.class_of(pod).requests.problems:
+        return ""
+    with _without_itself(pod, snapshot):
+        results = EquivalenceCache.of(snapshot, profile).results_of(pod)
+        found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
+        if found.rejection is not None:
+            return ""
+        feasible = FeasibleNodes(pod, snapshot, profile, found, results)
+        feasible.find()
+        rows = np.flatnonzero(feasible.mask)
+        return snapshot.rows.names[rows[0]] if len(rows) else ""
+
+
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
     """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
     detail = Detail()

@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
@@ -118,6 +120,33 @@ class ResponseStream:
         return Response(status=self.status, body=body, retry_after=self.retry_after)
 
 
+Check = Callable[[], None]
+"""Raises when a request must not be sent."""
+
+_check: ContextVar[Check | None] = ContextVar("check", default=None)
+"""What is called right before the bytes of this task's request go out."""
+
+
+class _CheckingConnector(aiohttp.TCPConnector):
+    """Runs the request's check once it has a connection: from there on nothing is waited for until it is sent."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as the method that it extends
+    ) -> aiohttp.connector.Connection:
+        connection = await super().connect(req, traces, timeout)
+        check = _check.get()
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                connection.release()
+                raise
+        return connection
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
     method: str
@@ -146,6 +175,17 @@ class KubeClient:
         self._rate_limit = rate_limit
         self._listener = listener
         self._session = _session(user_agent)
+        self._check: Check | None = None
+
+    def checking(self, check: Check) -> Self:
+        """The same client, which calls ``check`` right before the bytes of each write go out.
+
+        That is after every wait: for the rate limit, for credentials, for a connection. What it raises is passed on,
+        and nothing is sent.
+        """
+        checking = copy(self)
+        checking._check = check  # noqa: SLF001 - of a copy of itself
+        return checking
 
     @classmethod
     async def connect(
@@ -243,6 +283,7 @@ class KubeClient:
         if self._rate_limit is not None:
             await self._rate_limit.wait()
         headers = await self._credentials.headers()
+        _check.set(None if call.method == "GET" else self._check)
         answer = await self._send(call, headers)
         if answer.status != HTTPStatus.UNAUTHORIZED:
             return answer
@@ -294,7 +335,7 @@ class KubeClient:
 
 def _session(user_agent: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE.total_seconds()),
+        connector=_CheckingConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE.total_seconds()),
         # Compressing a LIST costs the API server more than sending it uncompressed.
         headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),

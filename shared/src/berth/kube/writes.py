@@ -5,6 +5,7 @@ Each function sends one request and returns the answer of any status; the caller
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -81,9 +82,17 @@ def condition_patch(condition: PodCondition, *, uid: str | None = None) -> bytes
     return _encoder.encode({**metadata, "status": {"conditions": [condition]}})
 
 
-def fence_condition(epoch: int) -> PodCondition:
-    """The fence of an epoch. The message differs for each epoch: a patch without a change keeps the resourceVersion."""
-    return PodCondition(type=CONDITION_FENCE, status="True", reason="Fence", message=str(epoch))
+def fence_condition(epoch: int, token: str) -> PodCondition:
+    """The fence of an epoch.
+
+    A patch without a change keeps the resourceVersion: ``token``, which nobody can know before, makes each one a
+    change, also where somebody has written the epoch's number already.
+    """
+    return PodCondition(type=CONDITION_FENCE, status="True", reason=f"Fence_{token}", message=str(epoch))
+
+
+def fence_token() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 class _Preconditions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

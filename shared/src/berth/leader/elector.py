@@ -22,6 +22,7 @@ from berth.api.workloads import LeaseSpec
 from berth.kube.client import KubeClient
 from berth.kube.clock import Clock, SteadyClock
 from berth.leader.lease import (
+    ANNOTATION_SETTLED,
     ElectionStep,
     LeaseConflictError,
     LeaseDeadline,
@@ -66,6 +67,11 @@ class HeldLease(Protocol):
     def annotations(self) -> Mapping[str, str]:
         """The annotations of the Lease, at most one retry period old while the API server answers."""
         ...
+
+    former_settled: str
+    """``ANNOTATION_SETTLED`` as it was when this leader took the Lease; empty for none."""
+    settled: str
+    """The same for this leader, written when the Lease is released."""
 
     def expired(self) -> bool:
         """Whether leading is over, by the clock. Call it before each action that only a leader may do."""
@@ -159,11 +165,14 @@ class Elector:
         if stored is None:
             taken = await self._lease.create(self._record(LeaseSpec()), annotations)
         else:
-            taken = await self._lease.write(stored, self._record(stored.lease.spec), annotations)
+            cleared = {**_cleared(stored), **annotations}
+            taken = await self._lease.write(stored, self._record(stored.lease.spec), cleared)
         deadline = LeaseDeadline(renewed_at=sent_at, deadline_seconds=self._settings.renew_deadline.total_seconds())
-        return ElectedLease(
+        lease = ElectedLease(
             self._lease, taken, identity=self._identity, settings=self._settings, deadline=deadline, clock=self._clock
         )
+        lease.former_settled = _settled(stored)
+        return lease
 
     def _record(self, before: LeaseSpec) -> dict[str, Any]:
         return held_record(self._identity, before, self._settings, datetime.now(UTC))
@@ -188,6 +197,7 @@ class ElectedLease:
         clock: Clock,
     ) -> None:
         self.lost = asyncio.Event()
+        self.former_settled = self.settled = ""
         self._lease = lease
         self._stored = taken
         self._identity = identity
@@ -271,9 +281,9 @@ class ElectedLease:
             if self._stored.lease.spec.holder_identity != self._identity:
                 return
             try:
-                self._stored = await self._lease.write(
-                    self._stored, released_record(self._stored.lease.spec, datetime.now(UTC)), {}
-                )
+                released = released_record(self._stored.lease.spec, datetime.now(UTC))
+                settled = {ANNOTATION_SETTLED: self.settled} if self.settled else {}
+                self._stored = await self._lease.write(self._stored, released, settled)
             except LeaseConflictError:
                 stored = await self._lease.read()
                 if stored is None:
@@ -305,18 +315,22 @@ class Unelected:
     @asynccontextmanager
     async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
         """Write these annotations to the Lease, with no holder, then lead."""
-        made = await self._made(annotations or {})
+        before, made = await self._made(annotations or {})
         lease = UnelectedLease(self._lease, made, self._period, self._clock)
+        lease.former_settled = _settled(before)
         following = asyncio.create_task(lease.follow(), name=f"following lease {self._lease}")
         try:
             yield lease
         finally:
             await _cancel(following)
+            await lease.release()
 
-    async def _made(self, annotations: Mapping[str, str]) -> StoredLease:
+    async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
+        """The Lease as it was, and as it is written now."""
         while True:
             try:
-                return await write_annotations(self._lease, await self._lease.read(), annotations)
+                before = await self._lease.read()
+                return before, await write_annotations(self._lease, before, {**_cleared(before), **annotations})
             except BerthError as exc:
                 logger.warning("%s", exc)
             await self._clock.sleep(self._period.total_seconds())
@@ -327,6 +341,7 @@ class UnelectedLease:
 
     def __init__(self, lease: LeaseObject, stored: StoredLease, period: timedelta, clock: Clock) -> None:
         self.lost = asyncio.Event()
+        self.former_settled = self.settled = ""
         self._lease = lease
         self._stored = stored
         self._period = period
@@ -348,6 +363,17 @@ class UnelectedLease:
                 if await self._written(changes):
                     return
         raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
+
+    async def release(self) -> None:
+        """Write that nothing is under way, if so. Raises no error of the API."""
+        self.lost.set()
+        if not self.settled:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
+                await write_annotations(self._lease, self._stored, {ANNOTATION_SETTLED: self.settled})
+        except (BerthError, TimeoutError) as exc:
+            logger.info("lease %s was not written, the next leader takes longer: %s", self._lease, exc or "no answer")
 
     async def follow(self) -> None:
         """Read the Lease periodically, to find a higher number on it."""
@@ -378,6 +404,15 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
     if not task.cancelled() and task.exception() is not None:
         logger.error("%s: %r", task.get_name(), task.exception())
+
+
+def _settled(stored: StoredLease | None) -> str:
+    return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
+
+
+def _cleared(stored: StoredLease | None) -> dict[str, str]:
+    """The change that takes back what the former leader wrote about its end, if it wrote anything."""
+    return {ANNOTATION_SETTLED: ""} if _settled(stored) else {}
 
 
 def _check_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:

@@ -31,6 +31,10 @@ ANNOTATION_BUS_ID = "bus.id"
 """The bus that the holder uses (docs/protocol.md, 2, *one cluster, one bus*)."""
 
 
+ANNOTATION_SETTLED = "berth/settled"
+"""The number of the last leadership, when it ended with every request answered; cleared when the next one begins."""
+
+
 class LeaseConflictError(TemporaryError):
     """Another process wrote, created or deleted the Lease after it was read: read it again."""
 

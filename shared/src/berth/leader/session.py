@@ -119,8 +119,32 @@ class LeaderSession:
             why = self.reason or "the Lease was not renewed in time"
             raise NoLongerLeadingError(f"leading as {self.role} {self.number}: {why}")
 
+    @property
+    def follows_settled(self) -> bool:
+        """Whether no request of a former leadership can be under way: there was none, or the last one has said so."""
+        return self.number == 1 or self._lease.former_settled == str(self.number - 1)
+
+    def settled(self) -> None:
+        """Every request of this leadership was answered, and no more follow. The Lease says so once it is released."""
+        self._lease.settled = str(self.number)
+
+    async def confirm(self) -> None:
+        """Ask the Lease and ``control`` whether another process leads, where something else says so.
+
+        Anybody who may patch a pod can write a number into a fence: it is only a reason to ask (docs/protocol.md, 5).
+
+        Raises:
+            NoLongerLeadingError: leading is over.
+            BusLostError, UnansweredError, ApiUnreachableError, ApiRefusedError: one of them has not answered.
+        """
+        await self._lease.annotate({})
+        self.report_higher(number_on_lease(self._lease), seen_in="the Lease")
+        entry = await self._session.get(CONTROL, term_key(self.role))
+        self.report_higher(number_in_control(entry, self.role), seen_in=CONTROL)
+        self.check()
+
     def report_higher(self, number: int, *, seen_in: str = "a message") -> None:
-        """Report a number of this role, such as that of a fence. A higher one ends this leadership."""
+        """Report a number of this role that the Lease or ``control`` has. A higher one ends this leadership."""
         if number > self.number:
             self.end(f"{self.role} {number} was seen in {seen_in}, this is {self.number}")
 

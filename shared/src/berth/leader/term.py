@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from berth.api.errors import DecodeError
+from berth.api.meta import bounded_number
 from berth.bus.interface import Entry, Session, WrongLastSequenceError
 from berth.leader.elector import AnnotationConflictError, HeldLease
 from berth.leader.lease import ANNOTATION_TERM
@@ -19,6 +20,8 @@ Role = Literal["watcher", "binder"]
 
 ROLES: Final[tuple[Role, ...]] = ("watcher", "binder")
 CONTROL: Final = "control"
+_QUOTED: Final = 100
+"""How many characters of something that is no number an error quotes."""
 
 
 async def take_number(session: Session, lease: HeldLease, role: Role) -> int:
@@ -77,6 +80,7 @@ def _usable_number_in_control(entry: Entry | None, role: Role, lease: HeldLease)
 def _number(text: str | None, *, where: str) -> int:
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit()):
-        raise DecodeError(f"reading {where}: want a number, got {text!r}: remove it, it is written again")
-    return int(text)
+    number = bounded_number(text)
+    if number is None:
+        raise DecodeError(f"reading {where}: want a number, got {text[:_QUOTED]!r}: remove it, it is written again")
+    return number

@@ -225,7 +225,8 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_conflicts_total": Metric(
         kind="counter",
         labels=("reason",),
-        meaning="Conflicts (a pod is ranked again): stale, no-candidate, changed, proposals, behind, victims.",
+        meaning="Conflicts (a pod is ranked again): stale, no-candidate, changed, proposals, behind, victims, fits, "
+        "view, volumes.",
         values=tuple(Reason),
     ),
     "berth_stage_duration_seconds": Metric(
