@@ -132,8 +132,11 @@ def test_a_pod_ranked_again_withdraws_its_nomination(snapshot):
     assert nominated_nodes(snapshot) == []
 
 
-def test_a_pod_that_leaves_the_mirror_ends_its_nomination(snapshot):
+def test_a_nomination_that_leaves_the_mirror_leaves_the_proposal_of_another(snapshot):
     proposals = Proposals(snapshot)
     proposals.ranked(ranked("n1"), 0.0)
+    snapshot.end_nomination(POD.uid)  # what applying the purge does
     proposals.unmirrored(POD.uid)
+    assert nominated_nodes(snapshot) == ["n1"]
+    proposals.mirrored(POD.uid)
     assert len(proposals.nominations) == 0

@@ -74,3 +74,30 @@ def test_preemptors_at_the_same_time_get_a_node_each(view):
     ranked = [answer(view, vip) for vip in vips]
     assert sorted(each.preemption.node for each in ranked[:4]) == ["n1", "n2", "n3", "n4"]
     assert (ranked[4].preemption, ranked[4].proposals_counted) == (None, True)
+
+
+def test_purge_of_a_nominated_pod_leaves_its_open_proposals_in_the_view(view):
+    apply(view, "node.n2", a_node("n2", cpu="1"))
+    nominee = important_pod(node_selector=None)
+    apply(view, f"pod.{nominee.uid}", nominated(nominee, "n2"))
+    assert [each.node for each in answer(view, nominee).candidates] == ["n2"]
+    purge(view, f"pod.{nominee.uid}")
+    assert view.snapshot.node_of(nominee.uid) == "n2"
+    other = a_pod("other", priority=0, containers=[a_container(cpu="1")])
+    assert answer(view, other).candidates == []
+
+
+def test_purge_of_a_nomination_leaves_a_newer_proposal_of_one(view):
+    vip = important_pod()
+    apply(view, f"pod.{vip.uid}", nominated(vip, "n9"))
+    assert answer(view, vip).preemption.node == "n1"
+    purge(view, f"pod.{vip.uid}")
+    assert [(each.pod.uid, each.node) for each in view.snapshot.nominations()] == [(vip.uid, "n1")]
+
+
+def nominated(pod: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, nominated_node_name=node))
+
+
+def purge(view: View, key: str) -> None:
+    assert view.apply_mirror([Entry(key=key, data=None, sequence=2, time=NOW)], 2) == []

@@ -81,14 +81,17 @@ class Proposals:
 
     def mirrored(self, uid: str) -> None:
         """The mirror shows the pod bound, and from here on the Snapshot counts it there."""
-        self.nominations.unmirrored(uid)
+        self.nominations.bound(uid)
         self._mirrored.add(uid)
         self._by_uid.pop(uid, None)
 
     def unmirrored(self, uid: str) -> None:
-        """The mirror does not show the pod any more."""
+        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts."""
         self.nominations.unmirrored(uid)
         self._mirrored.discard(uid)
+        proposal = self._by_uid.get(uid)
+        if proposal is not None:
+            self._snapshot.place(proposal.pod, proposal.node)
 
     def complete_up_to(self, watermark: datetime) -> None:
         """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
@@ -219,10 +222,17 @@ class NominationProposals:
         self._mirrored[pod.uid] = pod
         self._by_uid.pop(pod.uid, None)
 
-    def unmirrored(self, uid: str) -> None:
-        """The mirror shows the pod bound, or does not show it any more."""
+    def bound(self, uid: str) -> None:
+        """The mirror shows the pod on a node."""
         self._mirrored.pop(uid, None)
         self._by_uid.pop(uid, None)
+
+    def unmirrored(self, uid: str) -> None:
+        """The mirror does not show the pod any more. An open proposal still counts."""
+        self._mirrored.pop(uid, None)
+        proposal = self._by_uid.get(uid)
+        if proposal is not None:
+            self._snapshot.nominate(proposal.pod, proposal.node)
 
     def expire(self, now: float) -> None:
         for uid in [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]:

@@ -12,7 +12,7 @@ from typing import Final
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import all_of
-from berth.bus.interface import BucketReader, Bus, Delivery, Session, StreamReader
+from berth.bus.interface import BucketReader, Bus, BusLostError, Delivery, MissingError, Session, StreamReader
 from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.plugincalls import Timing
@@ -24,14 +24,14 @@ from berth.process.metrics import Meter, point_of, status_of
 from berth.process.peers import present
 from berth.process.sessions import follow_live, sessions
 from berth.process.tracing import TRACEPARENT
-from berth_scorer.backlog import Backlog, Outbox, PendingDelivery, TryCounter
+from berth_scorer.backlog import RETRY_DELAY, Backlog, BegunTries, Outbox, PendingDelivery, TryCounter
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 
 log = get_logger()
 
-DECISIONS_READ: Final = timedelta(minutes=1)
-"""How far back DECISIONS is read at the start: twice a proposal's lifetime, so that no decided proposal counts."""
+DECISIONS_READ: Final = 2
+"""How far back DECISIONS is read at the start, in lifetimes of a proposal, so that no decided proposal counts."""
 
 HEARTBEAT: Final = timedelta(seconds=1)
 """Between two ``in_progress`` for everything held: a third of the ack_wait."""
@@ -50,8 +50,9 @@ cycle at 5,000 nodes. A prime number, so that all kinds of pods are timed when t
 async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
     """Rank until the process stops. Each session has a new scorer, since the store may be another one."""
     condition = process.health.condition("scorer", "waiting for NATS")
+    begun = BegunTries()
     async for session in sessions(bus, name="scorer", process=process):
-        scorer = Scorer(session, ranker, process)
+        scorer = Scorer(session, ranker, process, begun)
         try:
             async with present(session, process, stats=scorer.stats):
                 await run_until(scorer.run(condition), process.stopping, session.lost)
@@ -64,18 +65,19 @@ async def serve(process: Process, bus: Bus, ranker: Ranker) -> None:
 class Scorer:
     """One scorer on one session."""
 
-    def __init__(self, session: Session, ranker: Ranker, process: Process) -> None:
+    def __init__(self, session: Session, ranker: Ranker, process: Process, begun: BegunTries) -> None:
         self._session = session
         self._ranker = ranker
         self._metrics = process.metrics
         self._peers = process.peers
         self._now = process.clock.now
         self._tracing = process.tracing
+        self._lifetime = process.settings.numbers.proposal
         self._max_unacked = process.settings.numbers.scorer_hold
-        self._view = View()
+        self._view = View(proposal_lifetime=self._lifetime)
         self._backlog = Backlog(position_wait=process.settings.numbers.position_wait)
         self._outbox = Outbox(session, process.metrics)
-        self._tries = TryCounter(session)
+        self._tries = TryCounter(session, begun)
         self._changed = asyncio.Event()
         self._answered = 0
 
@@ -96,6 +98,7 @@ class Scorer:
             tasks.create_task(self._consume(), name="consume")
             tasks.create_task(self._heartbeat(), name="heartbeat")
             tasks.create_task(self._rank_backlog(), name="rank")
+            tasks.create_task(self._settle_tries(), name="tries")
             condition.ready()
 
     async def finish(self) -> None:
@@ -119,7 +122,9 @@ class Scorer:
         await follow_live(self._session, live_data, stack, tasks, self._on_reached)
         async for stored in self._session.scan(RANKED, all_of("ranked")):
             self._warn(self._view.apply_ranked(stored.data, time.monotonic()), stored.subject)
-        decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_READ))
+        decisions = await stack.enter_async_context(
+            self._session.read_stream(DECISIONS, since=DECISIONS_READ * self._lifetime)
+        )
         tasks.create_task(self._read_decisions(decisions), name="decisions")
         await decisions.caught_up.wait()
 
@@ -187,7 +192,7 @@ class Scorer:
             if item is None:
                 await self._wait()
             elif item.suspect:
-                await self._rank_alone(item)
+                await self._rank_suspect(item)
             else:
                 self._outbox.send(item, *self._answer(item))
                 await asyncio.sleep(0)
@@ -200,6 +205,27 @@ class Scorer:
         except TimeoutError:
             return
 
+    async def _rank_suspect(self, item: PendingDelivery) -> None:
+        """Rank it alone. A NATS that does not answer is not the pod's failure: the message is redelivered."""
+        try:
+            await self._rank_alone(item)
+        except (BusLostError, MissingError):
+            raise
+        except TemporaryError as error:
+            log.warning("ranking a suspect again later", attempt=item.pending.attempt, reason=str(error))
+            self._outbox.release(item.delivery, RETRY_DELAY)
+
+    async def _settle_tries(self) -> None:
+        """Take back what NATS did not answer; the session may be another one than that of the tries."""
+        while True:
+            await asyncio.sleep(HEARTBEAT.total_seconds())
+            try:
+                await self._tries.settle()
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError:
+                continue
+
     async def _rank_alone(self, item: PendingDelivery) -> None:
         """Rank a suspect once everything else is published; the try is counted in KV ``tries``."""
         await self._outbox.wait_empty()
@@ -209,7 +235,11 @@ class Scorer:
             message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
         else:
             message, headers = self._answer(item)
-        await self._outbox.publish(item, message, headers)
+        try:
+            await self._outbox.publish(item, message, headers)
+        except TemporaryError:
+            await self._tries.take_back(item.pending.attempt)
+            raise
         await self._tries.clear(item.pending.attempt)
 
     def _answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:

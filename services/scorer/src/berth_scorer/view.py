@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -13,15 +13,15 @@ from berth.api.messages import Decision, Positions, Ranked, decode
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
 from berth.cluster.snapshot import Snapshot
-from berth_scorer.proposals import Proposals
+from berth_scorer.proposals import LIFETIME, Proposals
 
 
 class View:
     """Messages in, a Snapshot to rank on out. No I/O; ``now`` is in monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, proposal_lifetime: timedelta = LIFETIME) -> None:
         self.snapshot = Snapshot()
-        self.proposals = Proposals(self.snapshot)
+        self.proposals = Proposals(self.snapshot, lifetime=proposal_lifetime)
         self.positions = Positions()
         self.undecodable = 0
         self._mirror = MirroredSnapshot(self.snapshot)
