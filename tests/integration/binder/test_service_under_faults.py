@@ -94,6 +94,29 @@ async def test_failing_events_delay_no_binding(world):
     inject(world, Clear())
 
 
+async def test_missing_right_for_events_is_logged_once_with_the_rule(world, capsys):
+    node = await world.add_node()
+    pods = [await world.add_pod(f"p{number}", cpu="10m") for number in range(5)]
+    await world.leading_binder()
+    inject(world, Reject(verb="create", resource="events", count=None, user="system:serviceaccount:berth:binder"))
+    for pod in pods:
+        await world.rank(pod, node)
+    for pod in pods:
+        assert (await world.decision(pod)).outcome is Outcome.BOUND
+    printed = ""
+
+    def is_logged() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return 'apiGroups: ["events.k8s.io"], resources: ["events"], verbs: ["create"]' in printed
+
+    await world.until(is_logged)
+    await world.until(lambda: world.binders[0].process.metrics.value("berth_api_events_total", result="failed") == 5)
+    printed += capsys.readouterr().out
+    assert printed.count("may not create events") == 1
+    inject(world, Clear())
+
+
 async def test_cut_watches_are_resumed(world):
     node = await world.add_node()
     await world.leading_binder()

@@ -23,10 +23,13 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.kube.client import KubeClient
 from berth.kube.clock import micro_time, whole_seconds
-from berth.kube.errors import Response
+from berth.kube.errors import Response, missing_right
 from berth.kube.writes import condition_patch, create_event, cut, patch_event, patch_pod_status
 from berth.process.lifecycle import Process
+from berth.process.logging import get_logger
 from berth_binder.settings import EventSettings
+
+log = get_logger()
 
 NAME_LIMIT: Final = 253
 """Characters of an object's name."""
@@ -53,6 +56,7 @@ class EventRecorder:
         self._woken = asyncio.Event()
         self._answered = asyncio.Event()
         self._dropped = 0
+        self._logged: set[str] = set()
         self.bindings_wait = False
         """Whether pods wait to be examined: then fewer requests are sent at once."""
 
@@ -95,7 +99,9 @@ class EventRecorder:
 
     async def _send(self, record: Record) -> None:
         try:
-            status = (await self._request(record)).status
+            response = await self._request(record)
+            status = response.status
+            self._log_missing_right(response)
         except BerthError:
             status = 0
         finally:
@@ -106,6 +112,13 @@ class EventRecorder:
             self._budget.end_series(record)
         sent = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES or status == HTTPStatus.CONFLICT
         self._process.metrics.count("berth_api_events_total", result="sent" if sent else "failed")
+
+    def _log_missing_right(self, response: Response) -> None:
+        """Log once which rule berth's account lacks: without it no pod shows why it waits."""
+        text = missing_right(response.failure()) if response.status == HTTPStatus.FORBIDDEN else None
+        if text is not None and text not in self._logged:
+            self._logged.add(text)
+            log.error(text)
 
     async def _request(self, record: Record) -> Response:
         """Create an Event, count it in its series, or patch the condition.

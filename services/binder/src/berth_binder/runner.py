@@ -107,6 +107,8 @@ class BinderRunner:
         self._changed = asyncio.Event()
         self._due: float | None = None
         self._logged: set[str] = set()
+        self._asked_about = 0
+        """The highest epoch in a fence that was found to lead nowhere."""
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
@@ -229,6 +231,7 @@ class BinderRunner:
         progress = self._parts.progress
         while True:
             await self._parts.process.clock.sleep(PROGRESS_SECONDS)
+            await self._ask_about_fences()
             examinations = self._core.examinations
             reason = progress.check(examinations.missing_since, self._describe_stall, begun=examinations.count > 0)
             if reason is not None:
@@ -338,17 +341,32 @@ class BinderRunner:
     async def _confirm_lead(self, pod: Pod) -> None:
         """Before a request for a pod with a fence of a higher epoch, make sure that no such epoch leads."""
         shown = self._parts.cache.pod(pod.uid) or pod
-        while max(fence_epoch(shown), fence_epoch(pod)) > self._leadership.number:
-            try:
-                await self._leadership.confirm()
-            except (BusLostError, NoLongerLeadingError):
-                raise
-            except TemporaryError as error:
-                log.warning("a fence of a higher epoch, and no answer whether it leads", pod=pod.key, reason=str(error))
-                await self._parts.process.clock.sleep(PROGRESS_SECONDS)
-            else:
-                self._log_once(f"ignoring a fence of epoch {fence_epoch(shown)} on {pod.key}: no such binder leads")
-                return
+        epoch = max(fence_epoch(shown), fence_epoch(pod))
+        while epoch > self._leadership.number and not await self._disproves(epoch):
+            await self._parts.process.clock.sleep(PROGRESS_SECONDS)
+
+    async def _ask_about_fences(self) -> None:
+        """A fence of a higher epoch on any pod: ask once whether it leads. It may be known to nobody else yet."""
+        highest = self._parts.cache.highest_fence
+        if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
+            self._asked_about = highest
+
+    async def _disproves(self, epoch: int) -> bool:
+        """Whether Lease and ``control`` have answered that no such epoch leads.
+
+        Raises:
+            NoLongerLeadingError: it does.
+            BusLostError: the session is lost.
+        """
+        try:
+            await self._leadership.confirm()
+        except (BusLostError, NoLongerLeadingError):
+            raise
+        except TemporaryError as error:
+            log.warning("a fence of a higher epoch, and no answer whether it leads", epoch=epoch, reason=str(error))
+            return False
+        self._log_once("ignoring fences of epochs above the own, which no binder leads with: somebody else writes them")
+        return True
 
 
 def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
+from berth.api.meta import Int64
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Term, key
 
@@ -107,9 +108,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     node: str
-    total: int
-    scores: dict[str, int] = {}
-    pods: int = 0
+    total: Int64
+    scores: dict[str, Int64] = {}
+    pods: Int64 = 0
     details: dict[str, str] = {}
 
 
