@@ -144,10 +144,10 @@ class FeasibleNodes:
             PluginFailure: a plugin failed.
         """
         self._results.refresh_filters()
-        self._nominated = self._rejected_with_nominated_pods()
         if self._all_cached():
+            # Only nodes that fit without nominated pods: on a full cluster with a thousand nominations there are none.
             self.mask = self._results.fits[: self._snapshot.size].copy()
-            self.mask[list(self._nominated)] = False
+            self.mask[list(self._rejected_with_nominated_pods(self.mask))] = False
         else:
             self._run_filters()
 
@@ -169,6 +169,7 @@ class FeasibleNodes:
         """Filter after filter, each on the nodes that the filters before it accepted."""
         self._diagnosis = diagnosis = Diagnosis(self._snapshot.node_count)
         remaining = self._snapshot.columns.exists[: self._snapshot.size].copy()
+        self._nominated = self._rejected_with_nominated_pods(remaining)
         self._reject_other_nodes(remaining, diagnosis)
         self._reject_for_nominated_pods(remaining, diagnosis)
         for plugin in self._filters:
@@ -212,12 +213,13 @@ class FeasibleNodes:
                 diagnosis.add(status, np.array([row]))
                 remaining[row] = False
 
-    def _rejected_with_nominated_pods(self) -> dict[int, Status]:
+    def _rejected_with_nominated_pods(self, rows: Mask) -> dict[int, Status]:
+        """Of these rows, those that the pod does not fit together with their nominated pods."""
         rejected: dict[int, Status] = {}
         state, skipped = self._found.state, self._found.skipped
         for node, nominated in nominated_pods(self._pod, self._snapshot).items():
             info = node_info(self._snapshot, node)
-            if info is not None:
+            if info is not None and rows[info.row]:
                 status = filter_node_with(nominated, state, self._pod, info, self._profile, skipped=skipped)
                 if not status.is_success:
                     rejected[info.row] = status
