@@ -163,6 +163,9 @@ class KubeClient:
     Create it inside a running event loop.
     """
 
+    _check: Check | None = None
+    """Called right before the bytes of a write go out."""
+
     def __init__(
         self,
         credentials: KubeCredentials,
@@ -175,7 +178,6 @@ class KubeClient:
         self._rate_limit = rate_limit
         self._listener = listener
         self._session = _session(user_agent)
-        self._check: Check | None = None
 
     def checking(self, check: Check) -> Self:
         """The same client, which calls ``check`` right before the bytes of each write go out.
