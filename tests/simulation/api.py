@@ -175,6 +175,8 @@ class SimulatedClient(KubeClient):
     ) -> Response:
         route = parse(path)
         assert route is not None, path
+        if method != "GET" and self._check is not None:
+            self._check()
         if method == "GET" and not route.name:
             return await self._list(route, path, params or {}, timeout)
         request = ApiRequest(

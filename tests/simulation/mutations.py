@@ -17,7 +17,7 @@ from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
 from berth_binder import cache as binder_cache
-from berth_binder import conflictcheck, core, progress, runner, takeover
+from berth_binder import conflictcheck, core, progress, takeover
 from berth_binder.events import Ack
 from berth_scorer import backlog, proposals
 from berth_watcher import core as watcher_core
@@ -99,10 +99,10 @@ def _old_consumer() -> list[Replacement]:
 
 
 def _unknown_pod_is_believed() -> list[Replacement]:
-    def newest(self: Any, ranked: Any) -> Any:
-        return self._cache.pod(ranked.uid) or ranked
+    def current_pod(self: Any, ranked: Any, attempt: Any, read: Any) -> Any:
+        return self._cache.pod(attempt.uid) or read or ranked.pod
 
-    return [(conflictcheck.ConflictCheck, "_newest", newest)]
+    return [(conflictcheck.ConflictCheck, "current_pod", current_pod)]
 
 
 def _no_release_by_list() -> list[Replacement]:
@@ -122,10 +122,7 @@ def _freed_after_lost_answer() -> list[Replacement]:
 
 
 def _leadership_unchecked() -> list[Replacement]:
-    return [
-        (runner.BinderRunner, "_check_leadership", lambda _self: None),
-        (LeaderSession, "check", lambda _self: None),
-    ]
+    return [(LeaderSession, "check", lambda _self: None)]
 
 
 def _acknowledged_before_decision() -> list[Replacement]:
