@@ -441,7 +441,7 @@ NOT_OF_PODS: Final = tuple(
         "_events",
         "_free",
         "_handlers",
-        "_has_hint",
+        "_of_interest",
         "_keys",
         "_marks",
         "_newest_versions",

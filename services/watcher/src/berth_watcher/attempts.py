@@ -180,6 +180,8 @@ class Attempts:
                 self._read_pod(queued)
             else:
                 self._requeue.on_timer(queued)
+            if not self._clock.may_continue():
+                return
 
     def publish_active(self) -> None:
         """Publish active pods in order while their profile's window has a free slot."""

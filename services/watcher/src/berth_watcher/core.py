@@ -44,10 +44,11 @@ from berth_watcher.events import (
 from berth_watcher.hints import QueueingHints, cluster_events
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
-from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
+from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews
+from berth_watcher.unschedulable import UnschedulablePods
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
     BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
@@ -73,16 +74,18 @@ class WatcherCore:
     ) -> None:
         self._store = store
         self._effects: list[Effect] = []
-        self._hints = hints = QueueingHints(profiles)
         self._mirror = Mirror(term, max_writes=max_writes)
         self._clock = clock = EventClock(started)
-        self._queue = SchedulingQueue(profiles, clock)
+        self._hints = hints = QueueingHints(profiles, clock, self._warn_of_plugin)
+        waiting = UnschedulablePods(profiles, hints)
+        self._queue = SchedulingQueue(profiles, clock, waiting)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)
         self._requeue = Requeue(
             clock=clock,
             queue=self._queue,
             hints=hints,
+            waiting=waiting,
             mirror=self._mirror,
             kinds=store.kinds,
             settings=settings.requeue,
@@ -115,11 +118,15 @@ class WatcherCore:
         self._requeue.begin(position=0)
         return self._take_effects()
 
-    def handle(self, events: Iterable[Event], now: float) -> list[Effect]:
-        """Handle events in order, then timers, and publish what may go. ``now`` is in monotonic seconds."""
-        self._clock.now = now
+    def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = always) -> list[Effect]:
+        """Handle events in order, then the pods they may help, then timers, and publish what may go.
+
+        ``now`` is in monotonic seconds. Once ``may_continue`` is false, work that is left waits for the next call.
+        """
+        self._clock.now, self._clock.may_continue = now, may_continue
         for event in events:
             self._handlers[type(event)](event)
+        self._attempts.requeue(self._requeue.pods_to_requeue())
         self._effects += self._mirror.take_writes()
         self._requeue.on_mirror_settled()
         self._start_queue()
@@ -137,7 +144,7 @@ class WatcherCore:
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
-        if self._mirror.may_write:
+        if self._mirror.may_write or self._requeue.has_more:
             return self._clock.now
         times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
         return min((time for time in times if time is not None), default=None)
@@ -201,7 +208,7 @@ class WatcherCore:
         number = self._mirror_object(change.kind, change.name, change.new)
         if number != NO_CHANGE:
             for event, old, new in cluster_events(change):
-                self._attempts.requeue(self._requeue.on_cluster_event(event, old, new, number))
+                self._requeue.on_cluster_event(event, old, new, number)
         if isinstance(change.new, Pod):
             self._attempts.on_pod(change.new)
         elif change.kind == "pod":
@@ -251,8 +258,10 @@ class WatcherCore:
         except DecodeError:
             return  # any client may put facts, and no plugin reads a key without source and node
         news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
-        pods = self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
-        self._attempts.requeue(pods)
+        self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
+
+    def _warn_of_plugin(self, failure: str, pod: str) -> None:
+        self._effects.append(Warn(message=failure, fields={"pod": pod}))
 
     def _take_effects(self) -> list[Effect]:
         effects = self._effects.copy()

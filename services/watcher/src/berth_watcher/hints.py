@@ -1,12 +1,11 @@
-"""QueueingHints: which cluster events a change of an object makes, and which waiting pods they may help.
+"""QueueingHints: which cluster events a change of an object makes, and calls of the hints that say whom they may help.
 
-Whether any plugin of a group of pods registered for an event is looked up once for the group and cached. The plugins'
-hints are called for each pod only if one has. The names of events in metrics are here too.
+Which pods a hint is called for is in ``unschedulable``. The names of events in metrics are here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -16,91 +15,89 @@ from berth.api.messages import Outcome
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
-from berth.framework.events import NO_ACTION, Action, ClusterEvent, Resource, node_update_actions, pod_update_actions
-from berth.framework.interface import EnqueueExtensions, Plugin
-from berth.framework.plugincalls import may_help, pre_enqueue
+from berth.framework.events import (
+    NO_ACTION,
+    Action,
+    ClusterEvent,
+    EventHint,
+    Resource,
+    node_update_actions,
+    pod_update_actions,
+)
+from berth.framework.interface import Plugin
+from berth.framework.plugincalls import PluginFailure, PluginTimeout, pre_enqueue, run_hint
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth_watcher.queue import QueuedPod, RejectedBy
+from berth_watcher.queue import EventClock, QueuedPod
 from berth_watcher.store import ObjectChange, nominated_node, without_version
 
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 """A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
 
 
+SUSPENDED_SECONDS: Final = 60.0
+"""How long a plugin's hints are not called after one of them exceeded its deadline: every event counts meanwhile."""
+
+
 class QueueingHints:
-    """Applies the QueueingHints of the profiles' plugins.
+    """Calls the QueueingHints of the profiles' plugins. One that fails counts as yes."""
 
-    Every event may help a pod that no plugin rejected, or that was rejected by a plugin which registers no events.
-    """
-
-    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock, warn: Callable[[str, str], None]) -> None:
         self._profiles = profiles
-        self._registered = {name: _registered_events(profile) for name, profile in profiles.items()}
-        self._has_hint: dict[tuple[RejectedBy, ClusterEvent], bool] = {}
-        self._by_all_plugins = [
-            RejectedBy(profile=name, plugins=frozenset(plugins)) for name, plugins in self._registered.items()
-        ]
+        self._clock = clock
+        self._warn = warn
+        self._suspended: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+        self._of_interest: dict[ClusterEvent, bool] = {}
 
-    def pods_worth_requeuing(
-        self,
-        groups: Mapping[RejectedBy, Mapping[str, QueuedPod]],
-        event: ClusterEvent,
-        old: object,
-        new: object,
-    ) -> list[QueuedPod]:
-        """The pods that an event may help. A group that no plugin registered the event for costs one look-up."""
-        found: list[QueuedPod] = []
-        for rejected_by, pods in groups.items():
-            if self._is_registered(rejected_by, event):
-                found += [pod for pod in pods.values() if self._may_help(pod, event, old, new)]
-        return found
+    def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
+        """Whether an event may help a pod: one that no plugin rejected, or one without events, is helped by any."""
+        if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
+            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
+        profile = self._profiles[pod.profile]
+        if not pod.unschedulable_plugins:
+            return True
+        for name in pod.unschedulable_plugins:
+            hints = profile.event_hints.get(name)
+            if hints is None:
+                return True
+            plugin = profile.requeueing[name]
+            if any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints):
+                return True
+        return False
 
-    def is_worth_requeuing(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether an event may help this pod."""
-        return self._is_registered(pod.rejected_by, event) and self._may_help(pod, event, old, new)
+    def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
+        """Whether one hint says that an event may help a pod."""
+        if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
+            return True
+        try:
+            return run_hint(plugin, hint, pod, old, new)
+        except PluginTimeout as failure:
+            self._suspended[plugin.name] = self._clock.now + SUSPENDED_SECONDS
+            self._report(plugin, pod, f"{failure}; for {SUSPENDED_SECONDS:g} s every event counts as one that may help")
+        except PluginFailure as failure:
+            self._report(plugin, pod, f"{failure}; the event counts as one that may help")
+        return True
 
     def is_event_of_interest(self, event: ClusterEvent) -> bool:
         """Whether any plugin of any profile registered for the event, so that it has to be remembered."""
-        return VICTIM_DELETED.matches(event) or any(self._is_registered(each, event) for each in self._by_all_plugins)
+        answer = self._of_interest.get(event)
+        if answer is None:
+            registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
+            answer = self._of_interest[event] = VICTIM_DELETED.matches(event) or any(
+                hints is None or any(hint.event.matches(event) for hint in hints) for hints in registered
+            )
+        return answer
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """Whether the PreEnqueue plugins let the pod into the queue."""
         return pre_enqueue(self._profiles[pod.spec.scheduler_name], pod)
 
-    def _is_registered(self, rejected_by: RejectedBy, event: ClusterEvent) -> bool:
-        key = (rejected_by, event)
-        answer = self._has_hint.get(key)
-        if answer is None:
-            awaits_victim = rejected_by.preempting and VICTIM_DELETED.matches(event)
-            answer = self._has_hint[key] = awaits_victim or self._plugins_register(rejected_by, event)
-        return answer
-
-    def _plugins_register(self, rejected_by: RejectedBy, event: ClusterEvent) -> bool:
-        registered = [self._registered[rejected_by.profile].get(name) for name in rejected_by.plugins]
-        return not registered or any(
-            events is None or any(each.matches(event) for each in events) for events in registered
-        )
-
-    def _may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
-            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-        return may_help(self._profiles[pod.profile], pod.unschedulable_plugins, event, pod.pod, old, new)
-
-
-def _registered_events(profile: Profile) -> dict[str, tuple[ClusterEvent, ...] | None]:
-    """By plugin, the events that it registers for; None for a plugin without EnqueueExtensions."""
-    plugins: tuple[Plugin, ...] = (
-        *profile.pre_enqueues,
-        *profile.pre_filters,
-        *profile.filters,
-        *profile.reserves,
-        *profile.permits,
-    )
-    return {
-        plugin.name: tuple(hint.event for hint in plugin.events()) if isinstance(plugin, EnqueueExtensions) else None
-        for plugin in plugins
-    }
+    def _report(self, plugin: Plugin, pod: Pod, failure: str) -> None:
+        """Once a minute for each plugin: a broken hint fails for every pod and event."""
+        if self._clock.now >= self._reported.get(plugin.name, 0.0):
+            self._reported[plugin.name] = self._clock.now + SUSPENDED_SECONDS
+            self._warn(failure, pod.key)
 
 
 EventWithObjects = tuple[ClusterEvent, object, object]

@@ -1,19 +1,18 @@
 """The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
-Active pods are ordered by the profile's QueueSort plugin. Unschedulable and gated pods are grouped by the plugins that
-rejected them, so that a cluster event is compared with each group once.
+Active pods are ordered by the profile's QueueSort plugin. Which unschedulable and gated pods an event may help is in
+``unschedulable``.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -68,17 +67,18 @@ INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
 }
 """The same for ``scheduler_queue_incoming_pods_total``, which has no queue of gated pods."""
 
+
+class Turn(NamedTuple):
+    """The place of a pod among those that wake at the same event: namespaces take turns within a priority."""
+
+    since: datetime
+    """One time for all of them in place of their own, since which the first of them waits."""
+    number: int
+    """How many of its namespace and priority go before it."""
+
+
 FRONT: Final = datetime.min.replace(tzinfo=UTC)
 """The timestamp of a pod at the front of its priority."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedBy:
-    """What pods have in common that wait for the same events."""
-
-    profile: str
-    plugins: frozenset[str]
-    preempting: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -126,6 +126,8 @@ class QueuedPod:
     """Monotonic seconds. Also set while the pod is unschedulable."""
     at_front: bool = False
     """After a conflict it goes first within its priority."""
+    turn: Turn | None = None
+    """Since the event that woke it, until it is tried."""
     awaited_versions: dict[str, int] = field(default_factory=dict)
     """By kind, the resourceVersion that the reflectors must have reached."""
     mirror_change: int = 0
@@ -140,11 +142,6 @@ class QueuedPod:
     @property
     def profile(self) -> str:
         return self.pod.spec.scheduler_name
-
-    @property
-    def rejected_by(self) -> RejectedBy:
-        preempting = self.outcome is Outcome.PREEMPTING
-        return RejectedBy(profile=self.profile, plugins=self.unschedulable_plugins, preempting=preempting)
 
     def record_decision(self, decision: Decision) -> None:
         """Keep what a final Decision says about why the pod waits."""
@@ -175,13 +172,20 @@ class Timestamp:
     wall: datetime
 
 
+def always() -> bool:
+    """Work without a limit."""
+    return True
+
+
 class EventClock:
-    """The time of the events that are being handled. The core sets ``now``; all its parts read it."""
+    """The time of the events that are being handled. The core sets it; all its parts read it."""
 
     def __init__(self, started: Timestamp) -> None:
         self._started = started
         self.now = started.monotonic
         """Monotonic seconds."""
+        self.may_continue: Callable[[], bool] = always
+        """Whether this slice has time left. Long work asks after each step, and goes on in the next slice."""
 
     def timestamp(self) -> Timestamp:
         since_start = timedelta(seconds=self.now - self._started.monotonic)
@@ -196,21 +200,35 @@ class QueueSort(Protocol):
         ...
 
 
-class SchedulingQueue:
-    """All pods that wait. A move costs O(log n); a cluster event costs nothing per pod unless some pod waits for it."""
+class WaitingForEvent(Protocol):
+    """The unschedulable and gated pods, as the queue keeps them up to date."""
 
-    def __init__(self, profiles: Mapping[str, QueueSort], clock: EventClock) -> None:
+    def add(self, pod: QueuedPod) -> None:
+        """A pod begins to wait for an event."""
+        ...
+
+    def discard(self, pod: QueuedPod) -> None:
+        """A pod does not wait for an event, perhaps it never did."""
+        ...
+
+
+class SchedulingQueue:
+    """All pods that wait. A move costs O(log n), whatever the number of pods that wait."""
+
+    def __init__(self, profiles: Mapping[str, QueueSort], clock: EventClock, waiting: WaitingForEvent) -> None:
         self.incoming: Counter[tuple[str, str]] = Counter()
         """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
         self._profiles = profiles
         self._clock = clock
+        self._waiting = waiting
         self._pods: dict[str, QueuedPod] = {}
-        self._active: dict[str, list[tuple[Any, datetime, int, str]]] = {profile: [] for profile in profiles}
+        self._active: dict[str, list[tuple[Any, int, datetime, int, str]]] = {profile: [] for profile in profiles}
         self._timers: list[tuple[float, int, str]] = []
-        self._generations = itertools.count(1)
+        self.generation = 0
+        """Of the last move."""
+        self.last_wait = 0
+        """The generation of the last pod that began to wait for an event."""
         self._stage_sizes: Counter[Stage] = Counter()
-        self._groups: dict[RejectedBy, dict[str, QueuedPod]] = {}
-        self._group_of: dict[str, RejectedBy] = {}
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
 
@@ -219,10 +237,6 @@ class SchedulingQueue:
 
     def pods(self) -> Iterator[QueuedPod]:
         return iter(self._pods.values())
-
-    def waiting_for_event(self) -> Mapping[RejectedBy, Mapping[str, QueuedPod]]:
-        """The unschedulable and gated pods, grouped by what rejected them."""
-        return self._groups
 
     def pending(self) -> dict[str, int]:
         """The number of pods in each of kube-scheduler's queues."""
@@ -249,22 +263,28 @@ class SchedulingQueue:
             return
         self._leave_stage(pod)
         self._clear_rejection(pod)
-        pod.generation = next(self._generations)
+        pod.generation = self._next_generation()
 
     def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None) -> None:
         """Put a pod into a stage, with a timer if ``due`` is given."""
         self._leave_stage(pod)
         self._update_metrics(pod, stage)
-        pod.stage, pod.generation = stage, next(self._generations)
+        pod.stage, pod.generation = stage, self._next_generation()
         self._stage_sizes[stage] += 1
         if stage in WAITING_FOR_EVENT:
-            self._group_of[pod.uid] = group = pod.rejected_by
-            self._groups.setdefault(group, {})[pod.uid] = pod
+            self._waiting.add(pod)
+            self.last_wait = pod.generation
         if stage is Stage.ACTIVE:
-            key = self._profiles[pod.profile].sort_key(pod.pod, FRONT if pod.at_front else pod.timestamp)
-            heapq.heappush(self._active[pod.profile], (key, pod.timestamp, pod.generation, pod.uid))
+            self._push_active(pod)
+        if stage is Stage.IN_FLIGHT:
+            pod.turn = None
         if due is not None:
             self.set_timer(pod, due)
+
+    def _push_active(self, pod: QueuedPod) -> None:
+        since, number = pod.turn or (pod.timestamp, 0)
+        key = self._profiles[pod.profile].sort_key(pod.pod, FRONT if pod.at_front else since)
+        heapq.heappush(self._active[pod.profile], (key, number, pod.timestamp, pod.generation, pod.uid))
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
@@ -275,7 +295,7 @@ class SchedulingQueue:
         heads = [heap for profile, heap in self._active.items() if free[profile] > 0 and self._has_current(heap)]
         if not heads:
             return None
-        _, _, _, uid = heapq.heappop(min(heads, key=lambda heap: heap[0]))
+        *_, uid = heapq.heappop(min(heads, key=lambda heap: heap[0]))
         return self._pods[uid]
 
     def pop_due(self) -> Iterator[QueuedPod]:
@@ -292,11 +312,15 @@ class SchedulingQueue:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def _has_current(self, heap: list[tuple[Any, datetime, int, str]]) -> bool:
+    def _has_current(self, heap: list[tuple[Any, int, datetime, int, str]]) -> bool:
         """Whether an active pod is left in the heap; the first entry is one."""
-        while heap and self._current(heap[0][2], heap[0][3]) is None:
+        while heap and self._current(heap[0][3], heap[0][4]) is None:
             heapq.heappop(heap)
         return bool(heap)
+
+    def _next_generation(self) -> int:
+        self.generation += 1
+        return self.generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
         """The pod of a heap entry; None if the entry is stale."""
@@ -305,12 +329,7 @@ class SchedulingQueue:
 
     def _leave_stage(self, pod: QueuedPod) -> None:
         self._stage_sizes[pod.stage] -= 1
-        group = self._group_of.pop(pod.uid, None)
-        if group is None:
-            return
-        del self._groups[group][pod.uid]
-        if not self._groups[group]:
-            del self._groups[group]
+        self._waiting.discard(pod)
 
     def _update_metrics(self, pod: QueuedPod, stage: Stage) -> None:
         queue = INCOMING_QUEUES.get(stage)

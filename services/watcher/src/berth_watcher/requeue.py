@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions, Reason
 from berth.api.meta import version_number
-from berth.framework.events import ClusterEvent, LiveDataUpdate
+from berth.api.node import Node
+from berth.api.pod import priority_of
+from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.hints import QueueingHints, label_of
 from berth_watcher.mirror import Mirror
-from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
+from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, Turn
 from berth_watcher.settings import RequeueSettings
+from berth_watcher.unschedulable import Step, UnschedulablePods
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
@@ -33,7 +37,15 @@ MAX_CONFLICTS: Final = 3
 
 MAX_EVENTS: Final = 2048
 """Events that a log keeps: more than a busy cluster has in a second. A Decision made before the oldest of them counts
-as having missed something."""
+as having missed something. Also the events whose hints may be asked later: with more, hints are not asked any more, and
+the oldest event counts as one that may help."""
+
+EVENTS_AT_ONCE: Final = 16
+"""Events that a Decision is compared with whatever the time. If the slice has none left for the rest, it counts as
+having missed one: the hints of a pod with thousands of terms take milliseconds each."""
+
+PODS_AT_ONCE: Final = 256
+"""Pods that one event wakes between two looks at the clock: about 5 ms."""
 
 
 class Requeue:
@@ -45,6 +57,7 @@ class Requeue:
         clock: EventClock,
         queue: SchedulingQueue,
         hints: QueueingHints,
+        waiting: UnschedulablePods,
         mirror: Mirror,
         kinds: Iterable[str],
         settings: RequeueSettings,
@@ -52,12 +65,15 @@ class Requeue:
         self._clock = clock
         self._queue = queue
         self._hints = hints
+        self._waiting = waiting
         self._mirror = mirror
         self._settings = settings
         self._versions = VersionGate(kinds)
         self._cluster_log = EventLog()
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
         self._awaiting_mirror: list[tuple[int, int, QueuedPod]] = []
+        self._unchecked: deque[_UncheckedEvent] = deque()
+        self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
         self.last_decision = 0
         """The sequence of the last Decision received."""
 
@@ -92,23 +108,31 @@ class Requeue:
         pod.awaited_versions = {}
         self._retry_soon(pod, self._clock.timestamp(), counts=True)
 
-    def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> list[QueuedPod]:
-        """Record an event that the mirror is storing. Returns the waiting pods that it may help."""
+    def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+        """Record an event that the mirror is storing. ``pods_to_requeue`` has the pods that it may help."""
         if self._hints.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
-        pods = self._hints.pods_worth_requeuing(self._queue.waiting_for_event(), event, old, new)
-        for pod in pods:
-            pod.mirror_change, pod.incoming_event = change, label_of(event)
-        return pods
+            self._check_later(event, old, new, change)
 
-    def on_live_data(self, news: LiveDataUpdate, event: ClusterEvent, sequence: int) -> list[QueuedPod]:
+    def on_live_data(self, news: LiveDataUpdate, event: ClusterEvent, sequence: int) -> None:
         """The same for live data, which is already stored."""
         if self._hints.is_event_of_interest(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
-        pods = self._hints.pods_worth_requeuing(self._queue.waiting_for_event(), event, None, news)
-        for pod in pods:
-            pod.incoming_event = label_of(event)
-        return pods
+            self._check_later(event, None, news, 0)
+
+    def pods_to_requeue(self) -> Iterator[QueuedPod]:
+        """The waiting pods that an event may help, as many as this slice has time for; the caller must move each."""
+        while self._unchecked:
+            unchecked = self._unchecked[0]
+            if len(self._unchecked) > MAX_EVENTS:
+                unchecked.steps = self._waiting.waiting_for(unchecked.event)
+            for pods in self._helped(unchecked):
+                yield from pods
+                if not self._clock.may_continue():
+                    return
+            self._unchecked.popleft()
+            if self._unchecked_nodes.get(unchecked.node) is unchecked:
+                del self._unchecked_nodes[unchecked.node]
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> None:
         """A reflector has reached a version: pods that waited for it go on."""
@@ -126,10 +150,12 @@ class Requeue:
         """The mirror may have stored something: pods that waited for it go on."""
         settled = self._mirror.settled
         self._cluster_log.on_settled(settled, self._mirror.position)
-        while self._awaiting_mirror and self._awaiting_mirror[0][0] <= settled:
+        while self._is_mirror_settled_for_some():
             _, generation, pod = heapq.heappop(self._awaiting_mirror)
             if pod.generation == generation:
                 self._activate(pod)
+            if not self._clock.may_continue():
+                return
 
     def on_timer(self, pod: QueuedPod) -> None:
         """The timer of a pod that waits here has gone off."""
@@ -139,12 +165,60 @@ class Requeue:
             pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
             self._activate(pod)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether this slice had no time for all pods that may go on."""
+        return bool(self._unchecked) or self._is_mirror_settled_for_some()
+
     def requeue(self, pod: QueuedPod) -> None:
         """An event may help the pod: it is tried again, after its back-off."""
         if self._clock.now < pod.backoff_until:
             self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
         else:
             self._activate(pod)
+
+    def _is_mirror_settled_for_some(self) -> bool:
+        return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= self._mirror.settled
+
+    def _check_later(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
+        """Check an event at the end of the slice, or later. Updates of a node that have not been checked become one.
+
+        Not if pods began to wait between two of them, since these have seen the first and not the second.
+        """
+        if not len(self._waiting):
+            return
+        generation = self._queue.generation
+        if isinstance(old, Node) and isinstance(new, Node):
+            earlier = self._unchecked_nodes.get(new.metadata.name)
+            if earlier is not None and self._queue.last_wait <= earlier.generation and earlier.merge(new, change):
+                earlier.generation = generation
+                return
+        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, generation=generation)
+        self._unchecked.append(unchecked)
+        if isinstance(new, Node):
+            self._unchecked_nodes[new.metadata.name] = unchecked
+
+    def _helped(self, unchecked: _UncheckedEvent) -> Iterator[list[QueuedPod]]:
+        """The pods that an event may help, in parts of at most PODS_AT_ONCE, each in the order of waiting."""
+        found: dict[str, QueuedPod] = {}
+        if unchecked.steps is None:
+            unchecked.steps = self._waiting.helped_by(unchecked.event, unchecked.old, unchecked.new)
+        for pod in unchecked.steps:
+            # A pod that began to wait after the event was rejected with the event in view, or is checked with the log.
+            if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.generation:
+                found[pod.uid] = pod
+            if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
+                yield self._in_turn(found, unchecked)
+                found = {}
+        yield self._in_turn(found, unchecked)
+
+    def _in_turn(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
+        pods = sorted(found.values(), key=lambda pod: pod.timestamp)
+        for pod in pods:
+            pod.turn = unchecked.next_turn(pod)
+            pod.mirror_change = max(pod.mirror_change, unchecked.change)
+            pod.incoming_event = label_of(unchecked.event)
+        return pods
 
     def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp, *, counts: bool) -> None:
         pod.conflicts += counts
@@ -193,11 +267,50 @@ class Requeue:
             (self._live_logs[BANDWIDTH], positions.bandwidth),
             (self._live_logs[FACTS], positions.facts),
         )
+        checked = 0
         for log, position in logs:
             for event, old, new, change in log.since(position):
-                if self._hints.is_worth_requeuing(pod, event, old, new):
+                checked += 1
+                if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
+                    return self._mirror.changes
+                if self._hints.may_help(pod, event, old, new):
                     return change
         return None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _UncheckedEvent:
+    """An event whose hints have not all been asked. ``change`` is 0 for what is stored already."""
+
+    event: ClusterEvent
+    old: object
+    new: object
+    change: int
+    generation: int
+    """Of the queue when it happened: pods that moved later do not wait for this event."""
+    steps: Iterator[Step] | None = None
+    """What is left to do; None before the first step."""
+    since: datetime | None = None
+    turns: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    @property
+    def node(self) -> str:
+        return self.new.metadata.name if isinstance(self.new, Node) else ""
+
+    def merge(self, new: Node, change: int) -> bool:
+        """Make one update of two, unless hints have been asked about the first."""
+        if self.steps is not None or not isinstance(self.old, Node):
+            return False
+        self.event = ClusterEvent(self.event.resource, node_update_actions(self.old, new))
+        self.new, self.change = new, change
+        return True
+
+    def next_turn(self, pod: QueuedPod) -> Turn:
+        """The turn of a pod that the event wakes; those that wait longest come first."""
+        self.since = self.since or pod.timestamp
+        same = (pod.pod.metadata.namespace, priority_of(pod.pod))
+        self.turns[same] += 1
+        return Turn(self.since, self.turns[same] - 1)
 
 
 def _versions(decision: Decision) -> dict[str, int]:

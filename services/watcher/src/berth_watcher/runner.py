@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -64,7 +64,6 @@ from berth_watcher.events import (
     PurgeKey,
     ReadPod,
     StepDown,
-    Tick,
     Warn,
     WriteKey,
 )
@@ -98,6 +97,10 @@ RETRY_SECONDS: Final = 0.2
 
 WORK_QUEUES: Final[Mapping[WorkQueue, str]] = {"pending": PENDING, "ranked": RANKED}
 """The streams that hold the messages of an attempt, in the order in which they move."""
+
+SHARE_OF_EVENTS: Final = 2 / 3
+"""Of a slice. The rest is for the pods that events may help, however many events there are."""
+
 
 V_POD: Final = 4
 """klog's verbosity for one line per pod."""
@@ -193,8 +196,9 @@ class WatcherRunner:
             await self._inbox.wait(self._seconds_until(core.next_wakeup()))
             self._leadership.check()
             now = self._now()
-            events = self._inbox.take(self._parts.settings.batch_size) or [Tick()]
-            runner.run(core.handle(events, now))
+            seconds = self._parts.settings.slice.total_seconds()
+            events = self._inbox.take(self._parts.settings.batch_size, self._until(now + seconds * SHARE_OF_EVENTS))
+            runner.run(core.handle(events, now, self._until(now + seconds)))
             if not taken_over and core.is_queue_running:
                 taken_over = True
                 log.info("taken over", term=self._leadership.number)
@@ -207,6 +211,9 @@ class WatcherRunner:
         self._gauges.update(figures)
         self._parts.stats.clear()
         self._parts.stats.update(stats_of(figures))
+
+    def _until(self, deadline: float) -> Callable[[], bool]:
+        return lambda: self._now() < deadline
 
     def _seconds_until(self, due: float | None) -> float:
         """Until something is due in the core, or the gauges are."""
@@ -260,12 +267,14 @@ class Inbox:
         self._events.extend(events)
         self._filled.set()
 
-    def take(self, most: int) -> list[Event]:
-        """The next events, in order; empty if there are none."""
-        taken = [self._events.popleft() for _ in range(min(most, len(self._events)))]
+    def take(self, most: int, may_continue: Callable[[], bool]) -> Iterator[Event]:
+        """The next events, in order, while there is time; one at least, if there is any."""
+        for _ in range(min(most, len(self._events))):
+            yield self._events.popleft()
+            if not may_continue():
+                break
         if not self._events:
             self._filled.clear()
-        return taken
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until there is an event, or for so long."""

@@ -54,6 +54,10 @@ class WatcherSettings:
     cluster does not hold up everything else in the connection's buffer."""
     batch_size: int = 512
     """Events handled before other tasks run, 1 or more: some milliseconds of work."""
+    slice: timedelta = timedelta(milliseconds=30)
+    """Work of the core before other tasks run, such as the renewal of the Lease: two thirds of it for events, the rest
+    for the pods that they may help. Short against the seconds that a renewal has, long against the microseconds that a
+    turn of the event loop costs."""
     gauge_interval: timedelta = timedelta(seconds=1)
     """Between two updates of the gauges."""
 

@@ -10,6 +10,7 @@ from berth.api.livedata import LiveSource
 from berth.api.node import Node
 from berth.api.pod import Pod, is_gated
 from berth.api.resources import pod_requests
+from berth.framework.hintindex import HintIndex, PodKey
 
 
 class Resource(StrEnum):
@@ -91,10 +92,18 @@ QueueingHint = Callable[[Pod, object, object], bool]
 
 @dataclass(frozen=True, slots=True)
 class EventHint:
-    """An event that may make a rejected pod schedulable; without ``hint`` it always may."""
+    """An event that may make a rejected pod schedulable; without ``hint`` it always may.
+
+    With ``key`` the hint is called once for all pods with an equal key, with ``index`` for the keys only that the index
+    finds. An event about the rejected pod itself is checked for that pod alone, so both may take it to be about others.
+    """
 
     event: ClusterEvent
     hint: QueueingHint | None = None
+    key: PodKey | None = None
+    """What the hint reads of the pod; None: anything, so it is called for each pod."""
+    index: Callable[[], HintIndex] | None = None
+    """Makes the index of one profile's pods."""
 
 
 def node_update_actions(old: Node, new: Node) -> Action:

@@ -7,10 +7,10 @@ are called by the watcher, the others in the scheduling cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import ClusterEvent, EventHint
+from berth.framework.hintindex import HintIndex, PodKey
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
@@ -45,10 +46,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Clock = Callable[[], float]
 """Seconds from any starting point."""
+_HINTS: Final = "EnqueueExtensions"
+"""How failures name the calls of a plugin's queueing hints."""
 
 
 class PluginFailure(Exception):  # noqa: N818 - not every failure is an error of the program: a Status of code ERROR is one too
     """A plugin raised, returned a value of the wrong type or range, or returned ERROR. The text names the plugin."""
+
+
+class PluginTimeout(PluginFailure):
+    """A plugin's call took too long."""
 
 
 class OutOfTime(BaseException):
@@ -73,14 +80,14 @@ def call_within_limit(plugin: Plugin, point: str, work: Callable[[], R]) -> R:
     """Run work that calls a plugin, once or many times, within the plugin's time limit if it has one.
 
     Raises:
-        PluginFailure: it took too long.
+        PluginTimeout: it took too long.
     """
     if plugin.limit is None:
         return work()
     try:
         return plugin.limit(work)
     except OutOfTime as exc:
-        raise PluginFailure(f'running {point} plugin "{plugin.name}": {exc}') from exc
+        raise PluginTimeout(f'running {point} plugin "{plugin.name}": {exc}') from exc
 
 
 def with_plugin_name(plugin: Plugin, point: str, status: Status) -> Status:
@@ -332,7 +339,7 @@ def may_help(  # noqa: PLR0913, PLR0917 - the pod and the event as a queueing hi
     Every event may help when no plugin is named, or when one of them has no EnqueueExtensions.
     """
     return not unschedulable_plugins or any(
-        hint is None or (hint.event.matches(event) and _run_hint(profile.requeueing[name], hint, pod, old, new))
+        hint is None or (hint.event.matches(event) and _may_help(profile.requeueing[name], hint, pod, old, new))
         for name in unschedulable_plugins
         for hint in _hints_of(profile, name)
     )
@@ -344,10 +351,36 @@ def _hints_of(profile: Profile, plugin: str) -> Sequence[EventHint | None]:
     return (None,) if hints is None else hints
 
 
-def _run_hint(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-    if hint.hint is None:
-        return True
+def _may_help(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
+    """A hint that fails counts as yes: a try too many beats a pod that is never retried."""
     try:
-        return call_within_limit(plugin, "EnqueueExtensions", partial(hint.hint, pod, old, new))
-    except Exception:  # noqa: BLE001 - a hint that fails counts as yes: a try too many beats a pod that is never retried
+        return run_hint(plugin, hint, pod, old, new)
+    except PluginFailure:
         return True
+
+
+def run_hint(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
+    """Whether the hint says that the event may help the pod."""
+    ask = hint.hint
+    return ask is None or call(plugin, _HINTS, lambda: bool(ask(pod, old, new)), bool)
+
+
+def run_key(plugin: Plugin, key: PodKey, pod: Pod) -> Hashable:
+    """The key of a pod for a hint of the plugin."""
+
+    def hashable() -> Hashable:
+        found = key(pod)
+        hash(found)
+        return found
+
+    return call(plugin, _HINTS, hashable, object)
+
+
+def find_in_index(plugin: Plugin, index: HintIndex, old: object, new: object) -> list[Hashable]:
+    """The keys that an event can concern."""
+    return call(plugin, _HINTS, lambda: list(index.find(old, new)), list)
+
+
+def update_index(plugin: Plugin, update: Callable[[], None]) -> None:
+    """Add a key to an index of the plugin, or remove it."""
+    call(plugin, _HINTS, update, object)

@@ -15,12 +15,21 @@ from berth.api.config.types import Point
 from berth.api.meta import SelectorRequirement
 from berth.api.node import Node
 from berth.api.pod import NodeAffinity as Affinity
-from berth.api.pod import NodeSelectorTerm, Pod
-from berth.api.selectors import WeightedNodeTerm, compile_node_selector, compile_preferred, is_valid_term, named_nodes
+from berth.api.pod import NodeSelectorTerm, Pod, PodSpec
+from berth.api.selectors import (
+    NAME_FIELD,
+    NodeTerm,
+    WeightedNodeTerm,
+    compile_node_selector,
+    compile_preferred,
+    is_valid_term,
+    named_nodes,
+)
 from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
@@ -42,6 +51,10 @@ NAME: Final = "NodeAffinity"
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
+_MAX_KEPT: Final = 50_000
+"""Compiled terms of waiting pods that are kept between two calls of the hint, about 500 bytes each."""
+_MAX_INDEXED: Final = 64
+"""Terms of a pod that are indexed; pods with more are found by every event."""
 
 
 class NodeAffinityArgs(Args, frozen=True, kw_only=True):
@@ -63,6 +76,7 @@ class NodeAffinityPlugin(
         required = added.required_during_scheduling_ignored_during_execution
         self._required = compile_node_selector(required) if required is not None else None
         self._preferred = compile_preferred(added.preferred_during_scheduling_ignored_during_execution)
+        self._class_of = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_terms_in)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip without any requirement; the node names where the terms select by name."""
@@ -108,10 +122,14 @@ class NodeAffinityPlugin(
 
     def events(self) -> Sequence[EventHint]:
         """A node that matches is added, or its labels change so that it matches."""
-        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._matches_now),)
+        changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
+        return (EventHint(changes, self._matches_now, key=_required_of, index=self._index),)
+
+    def _index(self) -> ValueIndex:
+        return ValueIndex(lambda pod: _indexed_values(EquivalenceClass(b"", pod.spec)), _values_of)
 
     def _matches_now(self, pod: Pod, old: object, new: object) -> bool:
-        pod_class = EquivalenceClass(b"", pod.spec)
+        pod_class = self._class_of(pod.spec)
         if not isinstance(new, Node) or not self._allows(pod_class, new):
             return False
         return not (isinstance(old, Node) and self._allows(pod_class, old))
@@ -120,6 +138,53 @@ class NodeAffinityPlugin(
         added = self._required
         name, labels = node.metadata.name, node.metadata.labels or {}
         return (added is None or added.matches(name, labels)) and pod_class.allows(name, labels)
+
+
+def _compiled(spec: PodSpec) -> EquivalenceClass:
+    return EquivalenceClass(b"", spec)
+
+
+def _terms_in(pod_class: EquivalenceClass) -> int:
+    return 1 + len(pod_class.required_nodes.terms if pod_class.required_nodes is not None else ())
+
+
+def _required_of(pod: Pod) -> bytes:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    return encoded(pod.spec.node_selector, required)
+
+
+def _indexed_values(pod_class: EquivalenceClass) -> Values:
+    """Labels and names of which a node must have one; None when some term names none."""
+    terms = [pod_class.node_labels] if pod_class.node_labels is not None else None
+    if terms is None and pod_class.required_nodes is not None:
+        terms = list(pod_class.required_nodes.terms)
+    if terms is None or len(terms) > _MAX_INDEXED:
+        return None
+    values: set[tuple[str, str]] = set()
+    for term in terms:
+        named = _named_by(term)
+        if named is None:
+            return None
+        values |= named
+    return values
+
+
+def _named_by(term: NodeTerm) -> set[tuple[str, str]] | None:
+    for requirement in term.labels:
+        if requirement.operator == "In":
+            return {(requirement.key, value) for value in requirement.values}
+    for requirement in term.names:
+        if requirement.operator == "In":
+            return {(NAME_FIELD, value) for value in requirement.values}
+    return None
+
+
+def _values_of(_: object, new: object) -> Values:
+    """The labels and the name of the node; a label of the name's key only makes the answer larger."""
+    if not isinstance(new, Node):
+        return ()
+    return [*(new.metadata.labels or {}).items(), (NAME_FIELD, new.metadata.name)]
 
 
 _EXPRESSION: Final = (

@@ -10,6 +10,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import ValueIndex
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status, Verdicts
@@ -35,11 +36,21 @@ class NodeName(VectorFilterPlugin, EnqueueExtensions):
 
     def events(self) -> Sequence[EventHint]:
         """The named node is added."""
-        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node),)
+        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD), _is_the_node, key=_node_name, index=_index),)
 
 
 def _is_the_node(pod: Pod, _: object, new: object) -> bool:
     return isinstance(new, Node) and pod.spec.node_name in ("", new.metadata.name)
+
+
+def _node_name(pod: Pod) -> str:
+    return pod.spec.node_name
+
+
+def _index() -> ValueIndex:
+    return ValueIndex(
+        lambda pod: (pod.spec.node_name,), lambda _, new: ("", new.metadata.name) if isinstance(new, Node) else ()
+    )
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.FILTER,), build=no_args(NodeName))

@@ -7,10 +7,11 @@ from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
-from berth.cluster.columns import host_ports
+from berth.cluster.columns import HostPort, host_ports
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
@@ -41,9 +42,9 @@ class NodePorts(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
     def events(self) -> Sequence[EventHint]:
         """A pod with one of the ports is deleted; a node is added."""
         return (
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _frees_a_port, key=_ports, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_a_port),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _frees_a_port, key=_ports, index=_index),
         )
 
 
@@ -52,6 +53,18 @@ def _frees_a_port(pod: Pod, old: object, _: object) -> bool:
         return True
     wanted, freed = host_ports(pod.spec), host_ports(old.spec) if old.spec.node_name else ()
     return any(port.conflicts(other) for port in wanted for other in freed)
+
+
+def _ports(pod: Pod) -> tuple[HostPort, ...]:
+    return host_ports(pod.spec)
+
+
+def _index() -> ValueIndex:
+    return ValueIndex(_numbers, lambda old, _: _numbers(old) if isinstance(old, Pod) else None)
+
+
+def _numbers(pod: Pod) -> Values:
+    return {port.port for port in host_ports(pod.spec)}
 
 
 FACTORY: Final = PluginFactory(name=NAME, points=(Point.PRE_FILTER, Point.FILTER), build=no_args(NodePorts))

@@ -10,6 +10,7 @@ from berth.api.node import UNSCHEDULABLE_TAINT, Node, is_tolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status, Verdicts
@@ -38,8 +39,10 @@ class NodeUnschedulable(VectorFilterPlugin, EnqueueExtensions):
     def events(self) -> Sequence[EventHint]:
         """A node is added or uncordoned; the pod gets the toleration."""
         return (
-            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_schedulable_now),
-            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _tolerates_now),
+            EventHint(
+                ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_schedulable_now, key=nothing
+            ),
+            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _tolerates_now, key=nothing),
         )
 
 

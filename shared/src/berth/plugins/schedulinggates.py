@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.pod import Pod, is_gated
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, PreEnqueuePlugin, Reads
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory, no_args
@@ -31,7 +32,7 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
     def events(self) -> Sequence[EventHint]:
         """The pod's own gates are removed."""
         eliminated = ClusterEvent(Resource.POD, Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
-        return (EventHint(eliminated, _is_ungated_now),)
+        return (EventHint(eliminated, _is_ungated_now, key=nothing),)
 
 
 def _is_ungated_now(pod: Pod, _: object, new: object) -> bool:

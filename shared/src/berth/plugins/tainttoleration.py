@@ -14,6 +14,7 @@ from berth.api.node import Node, count_untolerated_prefer_no_schedule, first_unt
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import encoded, nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
@@ -60,8 +61,12 @@ class TaintToleration(VectorFilterPlugin, VectorScorePlugin, NormalizePlugin, En
     def events(self) -> Sequence[EventHint]:
         """A node is added or its taints change; the pod gets tolerations."""
         return (
-            EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT), _is_tolerable_now),
-            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself),
+            EventHint(
+                ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT),
+                _is_tolerable_now,
+                key=lambda pod: encoded(pod.spec.tolerations),
+            ),
+            EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_TOLERATIONS), _is_itself, key=nothing),
         )
 
 

@@ -17,6 +17,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
@@ -69,7 +70,8 @@ class NodeFilterLabel(VectorFilterPlugin, EnqueueExtensions):
 
     def events(self) -> Sequence[EventHint]:
         """A node is added with the label, or gets it."""
-        return (EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), self._is_labelled_now),)
+        changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
+        return (EventHint(changes, self._is_labelled_now, key=nothing),)
 
     def _is_labelled(self, node: Node) -> bool:
         return (node.metadata.labels or {}).get(self._key) == self._value

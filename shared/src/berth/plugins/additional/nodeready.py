@@ -14,6 +14,7 @@ from berth.api.node import Node, is_ready
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status, Verdicts
@@ -39,7 +40,7 @@ class NodeReady(VectorFilterPlugin, EnqueueExtensions):
     def events(self) -> Sequence[EventHint]:
         """A node is added, or becomes ready."""
         changes = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_CONDITION)
-        return (EventHint(changes, _is_ready_now),)
+        return (EventHint(changes, _is_ready_now, key=nothing),)
 
 
 def _is_ready_now(_: Pod, old: object, new: object) -> bool:

@@ -17,6 +17,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
@@ -80,7 +81,7 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
 
     def events(self) -> Sequence[EventHint]:
         """The pod gets the label: nothing else helps a pod without it."""
-        return (EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL), self._is_labelled_now),)
+        return (EventHint(ClusterEvent(Resource.POD, Action.UPDATE_POD_LABEL), self._is_labelled_now, key=nothing),)
 
     def _tenant(self, pod: Pod) -> str:
         return (pod.metadata.labels or {}).get(self._key, "")

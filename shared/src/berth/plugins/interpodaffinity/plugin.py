@@ -8,18 +8,19 @@ kube-scheduler 1.36's plugin of that name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.node import Node
-from berth.api.pod import Pod
-from berth.api.selectors import AffinityTerm, compile_affinity_terms
+from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
+from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
 from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -148,7 +149,7 @@ def _after_pod_change(pod: Pod, old: object, new: object) -> bool:
     was, now = old if isinstance(old, Pod) else None, new if isinstance(new, Pod) else None
     if now is not None and now.uid == pod.uid:
         return True
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    terms = _terms_of(pod)
     if (
         now is not None
         and _all_match(terms.required_affinity, now)
@@ -162,7 +163,7 @@ def _after_pod_change(pod: Pod, old: object, new: object) -> bool:
 
 
 def _has_anti_affinity_to(deleted: Pod, pod: Pod) -> bool:
-    terms = compile_affinity_terms(deleted.spec.affinity, deleted.metadata.namespace)
+    terms = _terms_of(deleted)
     return any(_matches(term, pod) for term in terms.required_anti_affinity)
 
 
@@ -173,29 +174,24 @@ def _after_node_change(pod: Pod, old: object, new: object) -> bool:
     """
     if not isinstance(new, Node):
         return False
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    together, apart = _topology_keys_of(pod)
     now = new.metadata.labels or {}
     if not isinstance(old, Node):
-        return all(term.topology_key in now for term in terms.required_affinity)
+        return together <= now.keys()
     was = old.metadata.labels or {}
-    if not terms.required_affinity and not terms.required_anti_affinity:
+    if not together and not apart:
         return was != now
-    enters = any(term.topology_key in now and _changes_domain(term, was, now) for term in terms.required_affinity)
-    return enters or any(
-        term.topology_key in was and _changes_domain(term, was, now) for term in terms.required_anti_affinity
-    )
-
-
-def _changes_domain(term: AffinityTerm, was: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    return was.get(term.topology_key) != now.get(term.topology_key)
+    changed = {key for key in together | apart if was.get(key) != now.get(key)}
+    return any(key in now for key in together & changed) or any(key in was for key in apart & changed)
 
 
 def _after_namespace_change(pod: Pod, _: object, __: object) -> bool:
     """Another namespace may match a namespaceSelector of the pod; terms of existing pods are not known here."""
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
-    return any(
-        term.selector.uses_namespace_labels for term in (*terms.required_affinity, *terms.required_anti_affinity)
-    )
+    return _uses_namespace_labels(pod)
+
+
+def _uses_namespace_labels(pod: Pod) -> bool:
+    return any(term.namespace_selector is not None for terms in _required_of(pod) for term in terms)
 
 
 def _all_match(terms: Sequence[AffinityTerm], pod: Pod) -> bool:
@@ -209,11 +205,104 @@ def _matches(term: AffinityTerm, pod: Pod) -> bool:
     return covered and selector.labels.matches(meta.labels or {})
 
 
+_MAX_KEPT: Final = 50_000
+"""Compiled terms of pods that are kept between two calls of a hint, about 600 bytes each."""
+_MAX_INDEXED: Final = 64
+"""Terms of a pod that are indexed; pods with more are found by every event about a pod."""
+
+
+def _compiled(pod: Pod) -> AffinityTerms:
+    return compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+
+
+def _number_of(terms: AffinityTerms) -> int:
+    return 1 + sum(len(terms.at(kind)) for kind in AffinityTermKind)
+
+
+_terms_of: Final = IdentityCache(_compiled, capacity=_MAX_KEPT, weigh=_number_of)
+
+
+def _required_of(pod: Pod) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]]:
+    """Affinity and anti-affinity terms as they are written: keys are computed once a pod, without compiling them."""
+    affinity = pod.spec.affinity or Affinity()
+    together, apart = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
+    return (
+        together.required_during_scheduling_ignored_during_execution or [],
+        apart.required_during_scheduling_ignored_during_execution or [],
+    )
+
+
+def _required_terms(pod: Pod) -> bytes:
+    """What the hint for pods reads: whom the pod has terms for, and who may have terms for it."""
+    return encoded(pod.metadata.namespace, pod.metadata.labels, _required_of(pod))
+
+
+def _topology_keys(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
+    together, apart = _required_of(pod)
+    return frozenset(term.topology_key for term in together), frozenset(term.topology_key for term in apart)
+
+
+_topology_keys_of: Final = IdentityCache(_topology_keys, capacity=4096)
+
+
+def _index() -> ValueIndex:
+    """Finds pods by the labels that their terms ask for, and by their own, which terms of a deleted pod ask for."""
+    return ValueIndex(_values_of_pod, _values_of_event)
+
+
+def _values_of_pod(pod: Pod) -> Values:
+    if max(map(len, _required_of(pod))) > _MAX_INDEXED:
+        return None
+    terms = _terms_of(pod)
+    values: set[Hashable] = {("own", *label) for label in (pod.metadata.labels or {}).items()}
+    if terms.required_affinity:  # all must match, so one is enough to find the pod
+        named = filter(None, map(_labels_named_by, terms.required_affinity))
+        labels = next(named, None)
+        if labels is None:
+            return None
+        values.update(("term", *label) for label in labels)
+    for term in terms.required_anti_affinity:
+        labels = _labels_named_by(term)
+        if labels is None:
+            return None
+        values.update(("term", *label) for label in labels)
+    return values
+
+
+def _values_of_event(old: object, new: object) -> Values:
+    known = [other for other in (old, new) if isinstance(other, Pod)]
+    values: set[Hashable] = {("term", *label) for other in known for label in (other.metadata.labels or {}).items()}
+    if isinstance(old, Pod) and not isinstance(new, Pod):
+        for term in _terms_of(old).required_anti_affinity:
+            labels = _labels_named_by(term)
+            if labels is None:
+                return None
+            values.update(("own", *label) for label in labels)
+    return values
+
+
+def _labels_named_by(term: AffinityTerm) -> list[tuple[str, str]] | None:
+    """Labels of which a pod must have one to match the term; None when it names none."""
+    for requirement in term.selector.labels.requirements:
+        if requirement.operator == "In":
+            return [(requirement.key, value) for value in requirement.values]
+    return None
+
+
 EVENTS: Final[Sequence[EventHint]] = (
-    EventHint(ClusterEvent(Resource.POD, Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL), _after_pod_change),
-    EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _after_node_change),
-    EventHint(ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _after_namespace_change),
-    EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _after_pod_change),
+    EventHint(
+        ClusterEvent(Resource.POD, Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL),
+        _after_pod_change,
+        key=_required_terms,
+        index=_index,
+    ),
+    EventHint(
+        ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL), _after_node_change, _topology_keys_of
+    ),
+    EventHint(
+        ClusterEvent(Resource.NAMESPACE, Action.ADD | Action.UPDATE), _after_namespace_change, _uses_namespace_labels
+    ),
+    EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _after_pod_change, key=_required_terms, index=_index),
 )
 _MAX_WEIGHT: Final = 100
 

@@ -21,6 +21,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,
@@ -107,9 +108,9 @@ class FilteringNetworkTraffic(NetworkTraffic, VectorFilterPlugin, EnqueueExtensi
     def events(self) -> Sequence[EventHint]:
         """A sample below the limit; a new node, which has no sample yet; a placed pod is deleted."""
         return (
-            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._is_unsaturated_now),
+            EventHint(ClusterEvent(Resource.BANDWIDTH, Action.UPDATE), self._is_unsaturated_now, key=nothing),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _was_on_a_node, key=nothing),
         )
 
     def _is_unsaturated_now(self, _: Pod, __: object, news: object) -> bool:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from berth.api.config.types import Point
 from berth.api.node import Node
-from berth.api.pod import Pod
+from berth.api.pod import Pod, PodSpec
 from berth.api.resources import (
     CPU,
     EPHEMERAL_STORAGE,
@@ -32,6 +32,7 @@ from berth.api.resources import (
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import IdentityCache
 from berth.framework.interface import (
     EnqueueExtensions,
     PreFilterPlugin,
@@ -44,6 +45,7 @@ from berth.framework.interface import (
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SUCCESS, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.noderesources.amountsindex import AmountsIndex, CountedAmounts
 from berth.plugins.noderesources.scoringstrategy import (
     LEAST,
     ScoringStrategy,
@@ -55,12 +57,12 @@ from berth.plugins.noderesources.scoringstrategy import (
 NAME: Final = "NodeResourcesFit"
 TOO_MANY_PODS: Final = "Too many pods"
 INSUFFICIENT: Final = "Insufficient {}"
-CountedAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), each amount more than 0, in the order of the reasons."""
 WANTED: Final = StateKey[CountedAmounts]("NodeResourcesFit.wanted")
 _FIRST: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
 _MAX_BITS: Final = 60
 """More reasons do not fit into the bits of an int64."""
+_MAX_KEPT: Final = 4096
+"""Pods and nodes whose amounts are kept between two calls of a hint."""
 
 
 class NodeResourcesFitArgs(Args, frozen=True, kw_only=True):
@@ -84,6 +86,10 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         self._weights = weights_of(args.scoring_strategy)
         self._strategy = strategy_of(args.scoring_strategy)
         self.packs = self._strategy.packs
+        self._wanted_by = IdentityCache[PodSpec, CountedAmounts](
+            lambda spec: self._wanted(pod_requests(spec)), capacity=_MAX_KEPT
+        )
+        self._allocatable_of = IdentityCache[Node, Amounts](_allocatable, capacity=_MAX_KEPT)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Never Skip, since a node may have too many pods."""
@@ -138,10 +144,16 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
         return (
-            EventHint(pod_change, self._after_pod_change),
-            EventHint(node_change, self._after_node_change),
+            EventHint(pod_change, self._after_pod_change, key=self._wanted_by_pod),
+            EventHint(node_change, self._after_node_change, key=self._wanted_by_pod, index=self._index),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
         )
+
+    def _index(self) -> AmountsIndex:
+        return AmountsIndex(self._wanted_by_pod, self._allocatable_of)
+
+    def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:
+        return self._wanted_by(pod.spec)
 
     def _wanted(self, requests: Requests) -> CountedAmounts:
         """The requests that Filter counts: without the extended resources that the arguments ignore."""
@@ -162,17 +174,17 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         if new.uid != pod.uid and not new.spec.node_name:
             return False
         before, now = pod_requests(old.spec).amounts, pod_requests(new.spec).amounts
-        wanted = self._wanted(pod_requests(old.spec if new.uid == pod.uid else pod.spec))
+        wanted = self._wanted_by(old.spec if new.uid == pod.uid else pod.spec)
         return any(now.get(name, 0) < before.get(name, 0) for name, _ in wanted)
 
     def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
         """The pod fits the node if it were empty, and the node has more of a requested resource than before."""
         if not isinstance(new, Node):
             return False
-        wanted, now = self._wanted(pod_requests(pod.spec)), _allocatable(new)
+        wanted, now = self._wanted_by(pod.spec), self._allocatable_of(new)
         if now.get(PODS, 0) < 1 or any(amount > now.get(name, 0) for name, amount in wanted):
             return False
-        before = _allocatable(old) if isinstance(old, Node) else {}
+        before = self._allocatable_of(old) if isinstance(old, Node) else {}
         return any(now.get(name, 0) > before.get(name, 0) for name in (PODS, *(name for name, _ in wanted)))
 
     def _counted(self, requests: Requests) -> list[tuple[str, int, int]]:

@@ -19,6 +19,7 @@ from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,
@@ -58,6 +59,8 @@ SYSTEM_CONSTRAINTS: Final = (
 )
 """The default constraints under ``defaultingType: System``."""
 _POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
+_MAX_KEPT: Final = 10_000
+"""Compiled constraints of waiting pods that are kept between two calls of a hint."""
 _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
@@ -83,6 +86,7 @@ class PodTopologySpread(
     def __init__(self, args: PodTopologySpreadArgs) -> None:
         self._system = args.defaulting_type == SYSTEM
         self._defaults = SYSTEM_CONSTRAINTS if self._system else tuple(args.default_constraints or ())
+        self._required_of = IdentityCache(_required_constraints, capacity=_MAX_KEPT, weigh=len)
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip without DoNotSchedule constraints."""
@@ -145,9 +149,11 @@ class PodTopologySpread(
     def events(self) -> Sequence[EventHint]:
         """Matching pods are added, deleted or relabelled; nodes are added, deleted, or change domains or taints."""
         return (
-            EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change),
-            EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), self._after_pod_change),
+            EventHint(ClusterEvent(Resource.POD, _POD_CHANGES), self._after_pod_change, _counted_by, _namespace_index),
+            EventHint(ClusterEvent(Resource.NODE, _NODE_CHANGES), self._after_node_change, self._required_keys),
+            EventHint(
+                ClusterEvent(Resource.NOMINATION, Action.DELETE), self._after_pod_change, _counted_by, _namespace_index
+            ),
         )
 
     def constraints(self, pod: Pod, action: str, snapshot: Snapshot) -> tuple[Constraint, ...]:
@@ -169,15 +175,41 @@ class PodTopologySpread(
             return False
         if not pod.spec.topology_spread_constraints:
             return bool(self._defaults)
-        constraints = compile_constraints(pod.spec.topology_spread_constraints, pod, DO_NOT_SCHEDULE)
+        constraints = self._required_of(pod)
         return any(_selects(constraint, old) != _selects(constraint, new) for constraint in constraints)
 
     def _after_node_change(self, pod: Pod, old: object, new: object) -> bool:
         """A node with all topology keys is added or deleted, or changes its domains or taints."""
-        constraints = pod.spec.topology_spread_constraints or self._defaults
-        keys = [c.topology_key for c in constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE]
+        keys = self._required_keys(pod)
         was, now = _domains(old, keys), _domains(new, keys)
         return was != now or (now is not None and _taints_of(old) != _taints_of(new))
+
+    def _required_keys(self, pod: Pod) -> tuple[str, ...]:
+        constraints = pod.spec.topology_spread_constraints or self._defaults
+        return tuple(c.topology_key for c in constraints if c.when_unsatisfiable == DO_NOT_SCHEDULE)
+
+
+def _required_constraints(pod: Pod) -> tuple[Constraint, ...]:
+    return compile_constraints(pod.spec.topology_spread_constraints or (), pod, DO_NOT_SCHEDULE)
+
+
+def _counted_by(pod: Pod) -> bytes:
+    constraints = pod.spec.topology_spread_constraints
+    return encoded(pod.metadata.namespace, pod.metadata.labels if constraints else None, constraints)
+
+
+def _namespace_index() -> ValueIndex:
+    return ValueIndex(_namespace_of, _namespaces_of)
+
+
+def _namespace_of(pod: Pod) -> Values:
+    return (pod.metadata.namespace,)
+
+
+def _namespaces_of(old: object, new: object) -> Values:
+    """Of an event without a pod: any, as the hint has it."""
+    known = [other.metadata.namespace for other in (old, new) if isinstance(other, Pod)]
+    return set(known) or None
 
 
 def _selects(constraint: Constraint, pod: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 from berth.api.pod import Pod, Volume
 from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolumeClaim, StorageClass
 from berth.cluster.snapshot import Snapshot
+from berth.framework.hintindex import ValueIndex, Values
 from berth.framework.status import Status
 
 LOST: Final = "Lost"
@@ -50,6 +51,21 @@ def uses_claim(pod: Pod, claim: object, *, also_ephemeral: bool = True) -> bool:
     if not isinstance(claim, PersistentVolumeClaim) or claim.metadata.namespace != pod.metadata.namespace:
         return False
     return any(use.name == claim.metadata.name and (also_ephemeral or not use.is_ephemeral) for use in claims_of(pod))
+
+
+def claim_index() -> ValueIndex:
+    """Finds the pods that use the claim of an event."""
+    return ValueIndex(_names_of_claims, _name_of_claim)
+
+
+def _names_of_claims(pod: Pod) -> Values:
+    return {(pod.metadata.namespace, use.name) for use in claims_of(pod)}
+
+
+def _name_of_claim(_: object, claim: object) -> Values:
+    if not isinstance(claim, PersistentVolumeClaim):
+        return ()
+    return ((claim.metadata.namespace, claim.metadata.name),)
 
 
 @dataclass(frozen=True, slots=True)

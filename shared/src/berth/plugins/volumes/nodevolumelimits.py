@@ -20,11 +20,12 @@ from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, 
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumes.claims import ClaimUse, claim_not_found, claim_of, uses_claim, why_not_owned
+from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, claim_of, uses_claim, why_not_owned
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of
 
 NAME: Final = "NodeVolumeLimits"
@@ -76,11 +77,11 @@ class NodeVolumeLimits(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         """A CSINode is added or allows more; a pod or an attachment is deleted; the pod's claim is added."""
         return (
             EventHint(ClusterEvent(Resource.CSI_NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more),
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes),
+            EventHint(ClusterEvent(Resource.CSI_NODE, Action.UPDATE), _allows_more, nothing),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _had_volumes, nothing),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim, index=claim_index),
+            EventHint(ClusterEvent(Resource.VOLUME_ATTACHMENT, Action.DELETE), _detaches, _needed_drivers),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _had_volumes, nothing),
         )
 
     def _rejected(self, needed: AttachedVolumes, snapshot: Snapshot) -> dict[int, Status]:
@@ -136,10 +137,16 @@ def _detaches(pod: Pod, old: object, _: object) -> bool:
     """A claim may need any driver; an inline volume needs its own."""
     if not isinstance(old, VolumeAttachment):
         return True
+    drivers, has_claim = _needed_drivers(pod)
+    return has_claim or old.spec.attacher in drivers
+
+
+def _needed_drivers(pod: Pod) -> tuple[frozenset[str], bool]:
+    """The drivers of inline volumes, and whether a claim may need any other."""
     volumes = pod.spec.volumes or ()
-    found = [driver_of(volume) for volume in volumes]
-    inline = {driver.name for driver, _source in filter(None, found)}
-    return old.spec.attacher in inline or any(volume.persistent_volume_claim is not None for volume in volumes)
+    inline = filter(None, (driver_of(volume) for volume in volumes))
+    drivers = frozenset(driver.name for driver, _source in inline)
+    return drivers, any(volume.persistent_volume_claim is not None for volume in volumes)
 
 
 class AttachLimits:

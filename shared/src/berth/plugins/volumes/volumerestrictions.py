@@ -18,11 +18,12 @@ from berth.api.volumes import READ_WRITE_ONCE_POD
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
-from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, uses_claim
+from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, uses_claim
 
 NAME: Final = "VolumeRestrictions"
 DISK_CONFLICT: Final = Status.unschedulable("node(s) had no available disk")
@@ -92,10 +93,10 @@ class VolumeRestrictions(PreFilterExtensions, VectorFilterPlugin, EnqueueExtensi
     def events(self) -> Sequence[EventHint]:
         """A pod with one of the disks or claims is deleted; a node or one of the pod's claims is added."""
         return (
-            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _releases_volume),
+            EventHint(ClusterEvent(Resource.POD, Action.DELETE), _releases_volume, index=_index),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD)),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim),
-            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _releases_volume),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD), _is_its_claim, index=claim_index),
+            EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE), _releases_volume, index=_index),
         )
 
     def _restricted(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> RestrictedVolumes | Status:
@@ -138,6 +139,16 @@ def _releases_volume(pod: Pod, old: object, _: object) -> bool:
     if old.metadata.namespace != pod.metadata.namespace:
         return False
     return any_conflict(disks_of(pod), [old]) or not set(named_claims(pod)).isdisjoint(named_claims(old))
+
+
+def _index() -> ValueIndex:
+    return ValueIndex(_volumes_of, lambda old, _: _volumes_of(old) if isinstance(old, Pod) else None)
+
+
+def _volumes_of(pod: Pod) -> Values:
+    """The claims that a pod names, and whether it has disks."""
+    namespace, disks = pod.metadata.namespace, disks_of(pod)
+    return {(namespace, name) for name in (*named_claims(pod), *([""] if disks else []))}
 
 
 def _is_its_claim(pod: Pod, _: object, new: object) -> bool:

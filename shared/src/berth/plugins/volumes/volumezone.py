@@ -17,12 +17,13 @@ from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, Persist
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
 from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Mask, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import term_mask
-from berth.plugins.volumes.claims import ClaimUse, claim_not_found, named_claims, not_found, uses_claim
+from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, not_found, uses_claim
 
 NAME: Final = "VolumeZone"
 ZONE_CONFLICT: Final = Status.unresolvable("node(s) had no available volume zone")
@@ -76,10 +77,10 @@ class VolumeZone(PreFilterPlugin, VectorFilterPlugin, EnqueueExtensions):
         """A delayed-binding class is added; the pod's claim, a volume or a node is added or relabelled."""
         changed = Action.ADD | Action.UPDATE
         return (
-            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding),
+            EventHint(ClusterEvent(Resource.STORAGE_CLASS, Action.ADD), _delays_binding, nothing),
             EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim),
-            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _topology_changed),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, changed), _is_its_claim, index=claim_index),
+            EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, changed), _topology_changed, nothing),
         )
 
     def _topologies(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PVTopologies | Status:

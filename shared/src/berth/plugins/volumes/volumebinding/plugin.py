@@ -24,6 +24,7 @@ from berth.api.volumes import (
 from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.hintindex import nothing
 from berth.framework.interface import (
     SNAPSHOT,
     EnqueueExtensions,
@@ -38,7 +39,7 @@ from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
-from berth.plugins.volumes.claims import uses_claim
+from berth.plugins.volumes.claims import claim_index, uses_claim
 from berth.plugins.volumes.volumebinding.binder import (
     PodVolumeFinder,
     assume_pod_volumes,
@@ -160,8 +161,13 @@ def _after_csi_driver_change(pod: Pod, old: object, new: object) -> bool:
     """The driver of one of the pod's volumes stops publishing its capacity: then the capacity is not checked."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return True
-    named = {volume.csi.driver for volume in pod.spec.volumes or () if volume.csi is not None}
-    return new.metadata.name in named and bool(old.spec.storage_capacity) and not new.spec.storage_capacity
+    return (
+        new.metadata.name in _inline_drivers(pod) and bool(old.spec.storage_capacity) and not new.spec.storage_capacity
+    )
+
+
+def _inline_drivers(pod: Pod) -> frozenset[str]:
+    return frozenset(volume.csi.driver for volume in pod.spec.volumes or () if volume.csi is not None)
 
 
 def _after_capacity_change(_: Pod, old: object, new: object) -> bool:
@@ -173,13 +179,13 @@ def _after_capacity_change(_: Pod, old: object, new: object) -> bool:
 
 _CHANGED: Final = Action.ADD | Action.UPDATE
 EVENTS: Final[Sequence[EventHint]] = (
-    EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _after_storage_class_change),
-    EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _after_claim_change),
+    EventHint(ClusterEvent(Resource.STORAGE_CLASS, _CHANGED), _after_storage_class_change, nothing),
+    EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, _CHANGED), _after_claim_change, index=claim_index),
     EventHint(ClusterEvent(Resource.PERSISTENT_VOLUME, _CHANGED)),
     EventHint(ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)),
-    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED), _after_csi_node_change),
-    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE), _after_csi_driver_change),
-    EventHint(ClusterEvent(Resource.CSI_STORAGE_CAPACITY, _CHANGED), _after_capacity_change),
+    EventHint(ClusterEvent(Resource.CSI_NODE, _CHANGED), _after_csi_node_change, nothing),
+    EventHint(ClusterEvent(Resource.CSI_DRIVER, Action.UPDATE), _after_csi_driver_change, _inline_drivers),
+    EventHint(ClusterEvent(Resource.CSI_STORAGE_CAPACITY, _CHANGED), _after_capacity_change, nothing),
 )
 
 
