@@ -43,7 +43,7 @@ from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import keep_freed_memory
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import BucketComplete, PublishPending, StreamsRead
-from berth_watcher.hints import QueueingHints
+from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectStore
@@ -187,7 +187,7 @@ def compare(scenario: Scenario, profile: Profile) -> dict[str, float]:
 def index_of(profile: Profile) -> UnschedulablePods:
     profiles = {"berth": profile}
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    return UnschedulablePods(profiles, QueueingHints(profiles, clock, lambda *_: None))
+    return UnschedulablePods(profiles, QueuePlugins(profiles, clock, lambda *_: None))
 
 
 def microseconds(

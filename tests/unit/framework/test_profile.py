@@ -8,7 +8,7 @@ from berth.api.config.load import load
 from berth.api.pod import PodSchedulingGate
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
-from berth.framework.plugincalls import may_help, pre_enqueue
+from berth.framework.plugincalls import may_help, pre_enqueue, run_sort_key
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT
@@ -80,9 +80,9 @@ def test_a_plugin_is_one_instance_at_all_its_points():
 def test_important_pods_come_first_then_those_that_waited_longer():
     profile = default_profile()
     keys = {
-        "old": profile.sort_key(a_pod(), MORNING),
-        "young": profile.sort_key(a_pod(), NOON),
-        "important": profile.sort_key(a_pod(priority=5), NOON),
+        "old": run_sort_key(profile.queue_sort, a_pod(), MORNING),
+        "young": run_sort_key(profile.queue_sort, a_pod(), NOON),
+        "important": run_sort_key(profile.queue_sort, a_pod(priority=5), NOON),
     }
     assert sorted(keys, key=keys.__getitem__) == ["important", "old", "young"]
 

@@ -26,7 +26,8 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from berth_watcher.hints import RESOURCES, QueueingHints, cluster_events
+from berth_watcher.hints import RESOURCES, cluster_events
+from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import ObjectChange
 from berth_watcher.unschedulable import UnschedulablePods
@@ -131,9 +132,9 @@ def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
     return list({pod.uid: pod for pod in found}.values())
 
 
-def hints_of(profile: Profile) -> QueueingHints:
+def hints_of(profile: Profile) -> QueuePlugins:
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    return QueueingHints({"berth": profile}, clock, lambda *_: None)
+    return QueuePlugins({"berth": profile}, clock, lambda *_: None)
 
 
 def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: object) -> set[str]:

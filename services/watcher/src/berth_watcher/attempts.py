@@ -14,6 +14,8 @@ from berth.api.messages import DeadLetter, Decision, Outcome, Pending
 from berth.api.pod import Pod, changed, is_bound, is_gone_while_unbound
 from berth.api.subjects import Attempt, Term
 from berth.framework.events import pod_update_actions
+from berth.framework.plugincalls import PluginFailure
+from berth.framework.status import SUCCESS
 from berth_watcher.events import (
     AttemptLookedUp,
     CountScheduled,
@@ -29,7 +31,8 @@ from berth_watcher.events import (
     StreamsRead,
     Warn,
 )
-from berth_watcher.hints import QueueingHints, label_of_own_update
+from berth_watcher.hints import label_of_own_update
+from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import (
     WAITING_FOR_EVENT,
     EventClock,
@@ -60,7 +63,7 @@ class Attempts:
         clock: EventClock,
         queue: SchedulingQueue,
         requeue: Requeue,
-        hints: QueueingHints,
+        plugins: QueuePlugins,
         profiles: Mapping[str, object],
         settings: AttemptSettings,
         emit: Callable[[Effect], None],
@@ -69,7 +72,7 @@ class Attempts:
         self._clock = clock
         self._queue = queue
         self._requeue = requeue
-        self._hints = hints
+        self._plugins = plugins
         self._profiles = profiles
         self._settings = settings
         self._emit = emit
@@ -178,6 +181,8 @@ class Attempts:
                 self._look_up(queued, queued.attempt)
             elif queued.stage is Stage.AWAITING_WATCH:
                 self._read_pod(queued)
+            elif queued.plugin_failure:
+                self._enqueue(queued)
             else:
                 self._requeue.on_timer(queued)
             if not self._clock.may_continue():
@@ -211,7 +216,11 @@ class Attempts:
 
     def _enqueue(self, queued: QueuedPod) -> None:
         """Make a pod active, unless a PreEnqueue plugin rejects it."""
-        status = self._hints.pre_enqueue(queued.pod)
+        queued.plugin_failure, status = "", SUCCESS
+        try:
+            status = self._plugins.pre_enqueue(queued.pod)
+        except PluginFailure as failure:
+            queued.record_failure(failure, self._clock.now)
         if status.is_success:
             queued.unschedulable_plugins, queued.message = frozenset(), ""
             self._queue.move(queued, Stage.ACTIVE if self.running else Stage.RECOVERING)
@@ -221,6 +230,8 @@ class Attempts:
 
     def _update(self, queued: QueuedPod, pod: Pod) -> None:
         before, queued.pod = queued.pod, pod
+        if queued.plugin_failure and changed(before, pod):
+            queued.do_not_ask_until = 0.0
         if queued.stage in WAITING_FOR_EVENT:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
         if queued.stage is Stage.GATED:
@@ -230,6 +241,8 @@ class Attempts:
                 self._publish(queued)
         elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
             self._requeue.requeue(queued)
+        elif queued.stage is Stage.BACKOFF and queued.plugin_failure:
+            self._requeue.back_off(queued)
 
     def _count_scheduled(self, queued: QueuedPod, pod: Pod) -> None:
         """Count a bound pod, if the Binding is ours: its attempt is in flight, or was decided ``bound``."""
@@ -259,6 +272,7 @@ class Attempts:
             attempt=str(attempt),
             profile=queued.profile,
             pod=queued.pod,
+            error=queued.plugin_failure,
             after=queued.positions_after(self._takeover_position),
         )
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0

@@ -41,9 +41,10 @@ from berth_watcher.events import (
     Tick,
     Warn,
 )
-from berth_watcher.hints import QueueingHints, cluster_events
+from berth_watcher.hints import cluster_events
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
+from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
@@ -76,15 +77,15 @@ class WatcherCore:
         self._effects: list[Effect] = []
         self._mirror = Mirror(term, max_writes=max_writes)
         self._clock = clock = EventClock(started)
-        self._hints = hints = QueueingHints(profiles, clock, self._warn_of_plugin)
-        waiting = UnschedulablePods(profiles, hints)
-        self._queue = SchedulingQueue(profiles, clock, waiting)
+        self._plugins = plugins = QueuePlugins(profiles, clock, self._warn_of_plugin)
+        waiting = UnschedulablePods(profiles, plugins)
+        self._queue = SchedulingQueue(profiles, clock, plugins.sort_key, waiting)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)
         self._requeue = Requeue(
             clock=clock,
             queue=self._queue,
-            hints=hints,
+            plugins=plugins,
             waiting=waiting,
             mirror=self._mirror,
             kinds=store.kinds,
@@ -95,7 +96,7 @@ class WatcherCore:
             clock=clock,
             queue=self._queue,
             requeue=self._requeue,
-            hints=hints,
+            plugins=plugins,
             profiles=profiles,
             settings=settings,
             emit=self._effects.append,
@@ -155,7 +156,7 @@ class WatcherCore:
 
     def live_buckets(self) -> list[LiveBucket]:
         """The buckets of live data whose events a plugin has registered for."""
-        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._hints.is_event_of_interest(event)]
+        return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._plugins.is_event_of_interest(event)]
 
     def find(self, uid: str) -> QueuedPod | None:
         """A waiting pod."""

@@ -1,17 +1,13 @@
-"""QueueingHints: which cluster events a change of an object makes, and calls of the hints that say whom they may help.
-
-Which pods a hint is called for is in ``unschedulable``. The names of events in metrics are here too.
-"""
+"""Which cluster events a change of an object makes, and how metrics name them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.messages import Outcome
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound
@@ -19,86 +15,11 @@ from berth.framework.events import (
     NO_ACTION,
     Action,
     ClusterEvent,
-    EventHint,
     Resource,
     node_update_actions,
     pod_update_actions,
 )
-from berth.framework.interface import Plugin
-from berth.framework.plugincalls import PluginFailure, PluginTimeout, pre_enqueue, run_hint
-from berth.framework.profile import Profile
-from berth.framework.status import Status
-from berth_watcher.queue import EventClock, QueuedPod
 from berth_watcher.store import ObjectChange, nominated_node, without_version
-
-VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
-"""A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
-
-
-SUSPENDED_SECONDS: Final = 60.0
-"""How long a plugin's hints are not called after one of them exceeded its deadline: every event counts meanwhile."""
-
-
-class QueueingHints:
-    """Calls the QueueingHints of the profiles' plugins. One that fails counts as yes."""
-
-    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock, warn: Callable[[str, str], None]) -> None:
-        self._profiles = profiles
-        self._clock = clock
-        self._warn = warn
-        self._suspended: dict[str, float] = {}
-        self._reported: dict[str, float] = {}
-        self._of_interest: dict[ClusterEvent, bool] = {}
-
-    def may_help(self, pod: QueuedPod, event: ClusterEvent, old: object, new: object) -> bool:
-        """Whether an event may help a pod: one that no plugin rejected, or one without events, is helped by any."""
-        if pod.outcome is Outcome.PREEMPTING and VICTIM_DELETED.matches(event):
-            return not isinstance(old, Pod) or not pod.node or old.spec.node_name == pod.node
-        profile = self._profiles[pod.profile]
-        if not pod.unschedulable_plugins:
-            return True
-        for name in pod.unschedulable_plugins:
-            hints = profile.event_hints.get(name)
-            if hints is None:
-                return True
-            plugin = profile.requeueing[name]
-            if any(hint.event.matches(event) and self.ask(plugin, hint, pod.pod, old, new) for hint in hints):
-                return True
-        return False
-
-    def ask(self, plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-        """Whether one hint says that an event may help a pod."""
-        if self._suspended and self._clock.now < self._suspended.get(plugin.name, 0.0):
-            return True
-        try:
-            return run_hint(plugin, hint, pod, old, new)
-        except PluginTimeout as failure:
-            self._suspended[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._report(plugin, pod, f"{failure}; for {SUSPENDED_SECONDS:g} s every event counts as one that may help")
-        except PluginFailure as failure:
-            self._report(plugin, pod, f"{failure}; the event counts as one that may help")
-        return True
-
-    def is_event_of_interest(self, event: ClusterEvent) -> bool:
-        """Whether any plugin of any profile registered for the event, so that it has to be remembered."""
-        answer = self._of_interest.get(event)
-        if answer is None:
-            registered = (hints for profile in self._profiles.values() for hints in profile.event_hints.values())
-            answer = self._of_interest[event] = VICTIM_DELETED.matches(event) or any(
-                hints is None or any(hint.event.matches(event) for hint in hints) for hints in registered
-            )
-        return answer
-
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """Whether the PreEnqueue plugins let the pod into the queue."""
-        return pre_enqueue(self._profiles[pod.spec.scheduler_name], pod)
-
-    def _report(self, plugin: Plugin, pod: Pod, failure: str) -> None:
-        """Once a minute for each plugin: a broken hint fails for every pod and event."""
-        if self._clock.now >= self._reported.get(plugin.name, 0.0):
-            self._reported[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warn(failure, pod.key)
-
 
 EventWithObjects = tuple[ClusterEvent, object, object]
 """An event with the object before and after it."""

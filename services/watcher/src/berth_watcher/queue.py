@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from berth.api.messages import Decision, Outcome, Positions
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
+from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey, default_sort_key
 
 POD_ADDED: Final = "UnschedulablePodAdd"
 """kube-scheduler's name for the event that puts a new pod into the queue."""
@@ -66,6 +67,11 @@ INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
     Stage.GATED: "unschedulable",
 }
 """The same for ``scheduler_queue_incoming_pods_total``, which has no queue of gated pods."""
+
+
+DO_NOT_ASK_SECONDS: Final = 300.0
+"""How long a plugin that took too long is not asked again about a pod that has not changed: as long as an unschedulable
+pod waits."""
 
 
 class Turn(NamedTuple):
@@ -126,6 +132,10 @@ class QueuedPod:
     """Monotonic seconds. Also set while the pod is unschedulable."""
     at_front: bool = False
     """After a conflict it goes first within its priority."""
+    plugin_failure: str = ""
+    """Which plugin failed for the pod before it could be tried, and how: published in place of a try."""
+    do_not_ask_until: float = 0.0
+    """Monotonic seconds, after a plugin took too long for the pod, which may take as long again."""
     turn: Turn | None = None
     """Since the event that woke it, until it is tried."""
     awaited_versions: dict[str, int] = field(default_factory=dict)
@@ -157,6 +167,12 @@ class QueuedPod:
         """What the scorer of its next attempt must have read: of ``cluster`` this much at least."""
         required = self.required_positions
         return required if required.cluster >= cluster else msgspec.structs.replace(required, cluster=cluster)
+
+    def record_failure(self, failure: PluginFailure, now: float) -> None:
+        """A plugin failed for the pod."""
+        self.plugin_failure = str(failure)
+        if isinstance(failure, PluginTimeout):
+            self.do_not_ask_until = now + DO_NOT_ASK_SECONDS
 
     def subject(self, stage: str) -> PodSubject:
         """Its subject on the bus at ``pending``, ``ranked`` or ``decision``."""
@@ -192,12 +208,8 @@ class EventClock:
         return Timestamp(monotonic=self.now, wall=self._started.wall + since_start)
 
 
-class QueueSort(Protocol):
-    """The part of a profile that orders the active queue."""
-
-    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """Pods with smaller keys go first."""
-        ...
+ActiveEntry = tuple[SortKey, int, datetime, int, str]
+"""Key, turn, time, generation and uid of an active pod. No two have the same generation."""
 
 
 class WaitingForEvent(Protocol):
@@ -215,14 +227,20 @@ class WaitingForEvent(Protocol):
 class SchedulingQueue:
     """All pods that wait. A move costs O(log n), whatever the number of pods that wait."""
 
-    def __init__(self, profiles: Mapping[str, QueueSort], clock: EventClock, waiting: WaitingForEvent) -> None:
+    def __init__(
+        self,
+        profiles: Iterable[str],
+        clock: EventClock,
+        sort_key: Callable[[Pod, datetime], SortKey],
+        waiting: WaitingForEvent,
+    ) -> None:
         self.incoming: Counter[tuple[str, str]] = Counter()
         """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
-        self._profiles = profiles
         self._clock = clock
+        self._sort_key = sort_key
         self._waiting = waiting
         self._pods: dict[str, QueuedPod] = {}
-        self._active: dict[str, list[tuple[Any, int, datetime, int, str]]] = {profile: [] for profile in profiles}
+        self._active: dict[str, list[ActiveEntry]] = {profile: [] for profile in profiles}
         self._timers: list[tuple[float, int, str]] = []
         self.generation = 0
         """Of the last move."""
@@ -283,7 +301,12 @@ class SchedulingQueue:
 
     def _push_active(self, pod: QueuedPod) -> None:
         since, number = pod.turn or (pod.timestamp, 0)
-        key = self._profiles[pod.profile].sort_key(pod.pod, FRONT if pod.at_front else since)
+        since = FRONT if pod.at_front else since
+        try:
+            key = default_sort_key(pod.pod, since) if pod.plugin_failure else self._sort_key(pod.pod, since)
+        except PluginFailure as failure:
+            pod.record_failure(failure, self._clock.now)
+            key = default_sort_key(pod.pod, since)
         heapq.heappush(self._active[pod.profile], (key, number, pod.timestamp, pod.generation, pod.uid))
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
@@ -312,7 +335,7 @@ class SchedulingQueue:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def _has_current(self, heap: list[tuple[Any, int, datetime, int, str]]) -> bool:
+    def _has_current(self, heap: list[ActiveEntry]) -> bool:
         """Whether an active pod is left in the heap; the first entry is one."""
         while heap and self._current(heap[0][3], heap[0][4]) is None:
             heapq.heappop(heap)

@@ -21,8 +21,9 @@ from berth.api.meta import version_number
 from berth.api.node import Node
 from berth.api.pod import priority_of
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
-from berth_watcher.hints import QueueingHints, label_of
+from berth_watcher.hints import label_of
 from berth_watcher.mirror import Mirror
+from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, Turn
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.unschedulable import Step, UnschedulablePods
@@ -56,7 +57,7 @@ class Requeue:
         *,
         clock: EventClock,
         queue: SchedulingQueue,
-        hints: QueueingHints,
+        plugins: QueuePlugins,
         waiting: UnschedulablePods,
         mirror: Mirror,
         kinds: Iterable[str],
@@ -64,7 +65,7 @@ class Requeue:
     ) -> None:
         self._clock = clock
         self._queue = queue
-        self._hints = hints
+        self._plugins = plugins
         self._waiting = waiting
         self._mirror = mirror
         self._settings = settings
@@ -96,7 +97,11 @@ class Requeue:
     def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> None:
         """The pod backs off. No event ends that."""
         self._fail(pod, failed_at)
-        self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
+        self.back_off(pod)
+
+    def back_off(self, pod: QueuedPod) -> None:
+        """Wait for the end of the back-off, or until a plugin may be asked about the pod again."""
+        self._queue.move(pod, Stage.BACKOFF, due=max(pod.backoff_until, pod.do_not_ask_until))
 
     def on_conflict(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
         """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
@@ -110,13 +115,13 @@ class Requeue:
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an event that the mirror is storing. ``pods_to_requeue`` has the pods that it may help."""
-        if self._hints.is_event_of_interest(event):
+        if self._plugins.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
             self._check_later(event, old, new, change)
 
     def on_live_data(self, news: LiveDataUpdate, event: ClusterEvent, sequence: int) -> None:
         """The same for live data, which is already stored."""
-        if self._hints.is_event_of_interest(event):
+        if self._plugins.is_event_of_interest(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
             self._check_later(event, None, news, 0)
 
@@ -273,7 +278,7 @@ class Requeue:
                 checked += 1
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
                     return self._mirror.changes
-                if self._hints.may_help(pod, event, old, new):
+                if self._plugins.may_help(pod, event, old, new):
                     return change
         return None
 

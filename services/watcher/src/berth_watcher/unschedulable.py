@@ -19,7 +19,7 @@ from berth.framework.hintindex import HintIndex, PodKey, nothing
 from berth.framework.interface import Plugin
 from berth.framework.plugincalls import PluginFailure, find_in_index, run_key, update_index
 from berth.framework.profile import Profile
-from berth_watcher.hints import VICTIM_DELETED, QueueingHints
+from berth_watcher.plugins import VICTIM_DELETED, QueuePlugins
 from berth_watcher.queue import QueuedPod
 
 Step = QueuedPod | None
@@ -29,12 +29,12 @@ Step = QueuedPod | None
 class UnschedulablePods:
     """The unschedulable and gated pods. An event never changes them: whoever tries a pod again removes it."""
 
-    def __init__(self, profiles: Mapping[str, Profile], hints: QueueingHints) -> None:
-        self._hints = hints
+    def __init__(self, profiles: Mapping[str, Profile], calls: QueuePlugins) -> None:
+        self._calls = calls
         self._pods: dict[str, QueuedPod] = {}
         self._groups_of: dict[str, list[_Group]] = {}
         self._rejected = {
-            (name, preempting): _RejectedPods(profile, hints)
+            (name, preempting): _RejectedPods(profile, calls)
             for name, profile in profiles.items()
             for preempting in (False, True)
         }
@@ -66,7 +66,7 @@ class UnschedulablePods:
         """The pods that an event may help, some perhaps twice. Pods may be added and removed between the steps."""
         itself = {each.uid for each in (old, new) if isinstance(each, Pod)}
         for uid in itself & self._pods.keys():
-            if self._hints.may_help(self._pods[uid], event, old, new):
+            if self._calls.may_help(self._pods[uid], event, old, new):
                 yield self._pods.get(uid)
         if VICTIM_DELETED.matches(event):
             yield from self._awaiting_victim(old)
@@ -180,8 +180,8 @@ class _IndexedHint:
 class _RejectedPods:
     """Pods of one profile, by the plugins that rejected them."""
 
-    def __init__(self, profile: Profile, hints: QueueingHints) -> None:
-        self._hints = hints
+    def __init__(self, profile: Profile, calls: QueuePlugins) -> None:
+        self._calls = calls
         self._by_any_event = _Group()
         self._groups: dict[str, tuple[_KeyedGroup, ...]] = {}
         self._indexed: list[_IndexedHint] = []
@@ -202,7 +202,7 @@ class _RejectedPods:
         for indexed in self._registered(event):
             for key in indexed.group.find(indexed.index, old, new):
                 pods = [pod for pod in indexed.group.with_key(key) if pod.uid not in itself]
-                if pods and self._hints.ask(indexed.plugin, indexed.hint, pods[0].pod, old, new):
+                if pods and self._calls.ask(indexed.plugin, indexed.hint, pods[0].pod, old, new):
                     yield from pods
                 yield None
 

@@ -150,8 +150,8 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Pending(Message, frozen=True, kw_only=True):
     """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first.
 
-    ``error``: the pod cannot be ranked, for this reason, and ``pod`` has only its name. The reason goes on in RANKED to
-    the binder, which tells the pod's owner.
+    ``error``: the pod cannot be ranked, for this reason, and ``pod`` may have only its name. The reason goes on in
+    RANKED to the binder, which tells the pod's owner.
     """
 
     attempt: str

@@ -7,14 +7,15 @@ are called by the watcher, the others in the scheduling cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
-from berth.api.pod import Pod
+from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import ClusterEvent, EventHint
@@ -28,10 +29,12 @@ from berth.framework.interface import (
     Permission,
     Plugin,
     PostFilterResult,
+    PreEnqueuePlugin,
     PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
+    QueueSortPlugin,
     ScorePlugin,
     Scores,
     SpreadingPlugin,
@@ -319,11 +322,53 @@ def _int64(plugin: Plugin, scores: list[int]) -> Scores:
         ) from exc
 
 
+SortKey = tuple[str, tuple[Any, ...]]
+"""The types of a key's values, then the values: so that no two values of different types are ever compared."""
+
+
+def run_sort_key(plugin: QueueSortPlugin, pod: Pod, since: datetime) -> SortKey:
+    """The pod's place in the queue. Only what compares with its like at no risk is a key: comparing is not guarded."""
+    key = call(plugin, _QUEUE_SORT, plugin.sort_key, tuple, pod, since)
+    types = _types_of(key, depth=0)
+    if types is None:
+        raise PluginFailure(
+            f'running {_QUEUE_SORT} plugin "{plugin.name}": want a tuple of numbers, texts and times, got {key!r:.80}'
+        )
+    return types, key
+
+
+def default_sort_key(pod: Pod, since: datetime) -> SortKey:
+    """The place of a pod for which the plugin failed: by priority and age."""
+    key = (-priority_of(pod), since)
+    return _types_of(key, depth=0) or "", key
+
+
+def run_pre_enqueue(plugin: PreEnqueuePlugin, pod: Pod) -> Status:
+    """Whether the plugin lets the pod into the queue."""
+    return with_plugin_name(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
+
+
+_QUEUE_SORT: Final = "QueueSort"
+_MAX_DEPTH: Final = 4
+_TYPES: Final[Mapping[type, str]] = {bool: "n", int: "n", float: "n", str: "s", bytes: "b"}
+
+
+def _types_of(value: object, *, depth: int) -> str | None:
+    """A letter for each type; None when a value may not be compared with others of its type."""
+    if type(value) is tuple:
+        parts = [_types_of(part, depth=depth + 1) for part in value] if depth < _MAX_DEPTH else [None]
+        return None if None in parts else f"({''.join(part for part in parts if part)})"
+    if isinstance(value, datetime):
+        return "u" if value.tzinfo is None else "t" if type(value.tzinfo) is timezone else None
+    found = _TYPES.get(type(value))
+    return None if found is None or value != value else found  # noqa: PLR0124 - NaN does not equal itself
+
+
 def pre_enqueue(profile: Profile, pod: Pod) -> Status:
     """Success, or the first rejection; an error with the plugin's name where a plugin failed."""
     for plugin in profile.pre_enqueues:
         try:
-            status = with_plugin_name(plugin, "PreEnqueue", call(plugin, "PreEnqueue", plugin.pre_enqueue, Status, pod))
+            status = run_pre_enqueue(plugin, pod)
         except PluginFailure as failure:
             return Status.error(str(failure))
         if not status.is_success:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
@@ -21,7 +20,6 @@ import numpy as np
 from berth.api.config.configuration import EVERY_NODE, KubeSchedulerConfiguration, ProfileConfiguration
 from berth.api.config.types import PluginRef, Point
 from berth.api.livedata import LiveSource
-from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, RowIndex
 from berth.framework.events import EventHint
 from berth.framework.interface import (
@@ -238,10 +236,6 @@ class Profile:
         """Record the calls of the scheduling cycle from now on; None stops it."""
         for plugin in self._plugins_of_the_cycle:
             plugin.timing = timing
-
-    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
-        """The pod with the smallest key is tried first; ``since`` is when it began to wait."""
-        return self.queue_sort.sort_key(pod, since)
 
 
 def build_profiles(configuration: KubeSchedulerConfiguration, registry: Mapping[str, Factory]) -> dict[str, Profile]:

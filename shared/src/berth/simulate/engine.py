@@ -21,7 +21,15 @@ from berth.api.workloads import PodDisruptionBudget
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import EveryNode, Ranking, rank_every_node
 from berth.framework.interface import SNAPSHOT, Nomination
-from berth.framework.plugincalls import PluginFailure, call, pre_enqueue, with_plugin_name
+from berth.framework.plugincalls import (
+    PluginFailure,
+    SortKey,
+    call,
+    default_sort_key,
+    pre_enqueue,
+    run_sort_key,
+    with_plugin_name,
+)
 from berth.framework.profile import Profile
 from berth.framework.state import CycleState
 from berth.framework.status import SUCCESS, Status
@@ -93,7 +101,7 @@ class Simulation:
 
     def in_queue_order(self, pods: Iterable[Pod]) -> Iterator[PodReport]:
         """In the order of the queue, each on the Snapshot after the earlier pods."""
-        waiting = sorted(pods, key=lambda pod: self._profile(pod).sort_key(pod, _since(pod)))
+        waiting = sorted(pods, key=self._sort_key)
         for pod in waiting:
             if pod.status.nominated_node_name:
                 self.snapshot.nominate(pod, pod.status.nominated_node_name)
@@ -106,6 +114,13 @@ class Simulation:
             elif ranking.clears_nomination:
                 self.snapshot.end_nomination(pod.uid)
             yield report
+
+    def _sort_key(self, pod: Pod) -> SortKey:
+        try:
+            return run_sort_key(self._profile(pod).queue_sort, pod, _since(pod))
+        except PluginFailure as failure:
+            self.failures[pod.key] = str(failure)
+            return default_sort_key(pod, _since(pod))
 
     def _profile(self, pod: Pod) -> Profile:
         return self.profiles[pod.spec.scheduler_name]
