@@ -1,13 +1,13 @@
 """The watcher's core with a clock that tests advance, and a bucket that answers writes as the real one does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from berth.api.livedata import LiveBucket
-from berth.api.messages import Decision, MirrorEntry, Outcome, decode_entry, encode_entry
+from berth.api.messages import Decision, MirrorEntry, Outcome, Pending, decode_entry, encode_entry
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodSchedulingGate, PodStatus
@@ -36,7 +36,7 @@ from berth_watcher.events import (
     Tick,
     WriteKey,
 )
-from berth_watcher.queue import Timestamp
+from berth_watcher.queue import Timestamp, always
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectStore
 from harness.builders import objects
@@ -108,6 +108,8 @@ class WatcherUnderTest:
     hold_writes: bool = False
     profiles: Mapping[str, Profile] | None = None
     """None: those of the default configuration."""
+    may_continue: Callable[[], bool] = always
+    """Whether a slice has time left."""
     max_writes: int = 256
     max_message_bytes: int = 1_000_000
 
@@ -116,6 +118,7 @@ class WatcherUnderTest:
         self.bucket: dict[str, Entry] = {}
         self.held_writes: list[Effect] = []
         self.published: list[PublishPending] = []
+        self._last: dict[str, Pending] = {}
         self.other_effects: list[Effect] = []
         self.decisions = 0
         self._unread: list[Entry] = []
@@ -157,7 +160,7 @@ class WatcherUnderTest:
     # --- events
 
     def send(self, *events: Event) -> None:
-        self._carry_out(self.core.handle(events, self.now))
+        self._carry_out(self.core.handle(events, self.now, self.may_continue))
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -165,7 +168,10 @@ class WatcherUnderTest:
 
     def show(self, *things: Pod | Node | Namespace) -> None:
         """The watch shows objects, added or modified."""
-        self.send(*(Upserted(kind=_kind(thing), object=thing) for thing in things))
+        self.send(*self.upserts(*things))
+
+    def upserts(self, *things: Pod | Node | Namespace) -> list[Event]:
+        return [Upserted(kind=_kind(thing), object=thing) for thing in things]
 
     def put_live_data(self, bucket: LiveBucket, key: str, data: bytes | None, sequence: int) -> None:
         self.send(LiveDataReceived(bucket=bucket, key=key, sequence=sequence, data=data))
@@ -229,11 +235,10 @@ class WatcherUnderTest:
         return [each.message.pod.metadata.name for each in self.published]
 
     def attempt_of(self, name: str) -> str:
-        return [each.message.attempt for each in self.published if each.message.pod.metadata.name == name][-1]
+        return self._last[name].attempt
 
     def _profile_of(self, name: str) -> str:
-        published = [each.message for each in self.published if each.message.pod.metadata.name == name]
-        return published[-1].profile if published else "berth"
+        return self._last[name].profile if name in self._last else "berth"
 
     def stage(self, name: str) -> str:
         queued = self.core.find(f"uid-{name}")
@@ -253,6 +258,7 @@ class WatcherUnderTest:
         for effect in list(effects):
             if isinstance(effect, PublishPending):
                 self.published.append(effect)
+                self._last[effect.message.pod.metadata.name] = effect.message
             elif isinstance(effect, WriteKey | PurgeKey | LookUpKey):
                 if self.hold_writes:
                     self.held_writes.append(effect)

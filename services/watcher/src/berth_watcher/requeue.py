@@ -133,11 +133,10 @@ class Requeue:
                 unchecked.steps = self._waiting.waiting_for(unchecked.event)
             for pods in self._helped(unchecked):
                 yield from pods
+                if unchecked.is_done:
+                    self._forget(unchecked)
                 if not self._clock.may_continue():
                     return
-            self._unchecked.popleft()
-            if self._unchecked_nodes.get(unchecked.node) is unchecked:
-                del self._unchecked_nodes[unchecked.node]
 
     def on_version(self, kind: str, version: int, *, listed: bool) -> None:
         """A reflector has reached a version: pods that waited for it go on."""
@@ -215,7 +214,13 @@ class Requeue:
             if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
                 yield self._in_turn(found, unchecked)
                 found = {}
+        unchecked.is_done = True
         yield self._in_turn(found, unchecked)
+
+    def _forget(self, unchecked: _UncheckedEvent) -> None:
+        self._unchecked.popleft()
+        if self._unchecked_nodes.get(unchecked.node) is unchecked:
+            del self._unchecked_nodes[unchecked.node]
 
     def _in_turn(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
         pods = sorted(found.values(), key=lambda pod: pod.timestamp)
@@ -295,6 +300,7 @@ class _UncheckedEvent:
     """Of the queue when it happened: pods that moved later do not wait for this event."""
     steps: Iterator[Step] | None = None
     """What is left to do; None before the first step."""
+    is_done: bool = False
     since: datetime | None = None
     turns: Counter[tuple[str, int]] = field(default_factory=Counter)
 
