@@ -7,7 +7,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 |---|---|---|
 | PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
 | QueueSort | watcher | once for each pod that enters the queue |
-| EnqueueExtensions | watcher | for each event and each pod that the plugin rejected |
+| EnqueueExtensions | watcher | for each event and each pod that the plugin rejected, or once for all pods of a key |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
 | AddPod, RemovePod | scorer, binder | between PreFilter and Filter, as if pods were placed or removed |
