@@ -42,7 +42,7 @@ from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import keep_freed_memory
 from berth_watcher.core import WatcherCore
-from berth_watcher.events import BucketComplete, PublishPending, StreamsRead
+from berth_watcher.events import BucketComplete, KeyWritten, PublishPending, StreamsRead, WriteKey
 from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.settings import AttemptSettings
@@ -208,34 +208,32 @@ def microseconds(
 def measure_queue(pods: int) -> dict[str, float]:
     """The watcher's core with this many waiting pods: time and memory of each, and how long an important one takes."""
     profiles = build_profiles(default_configuration(BUILT_IN, DEFAULT), BUILT_IN)
-    store = ObjectStore(KINDS)
+    store, sequences = ObjectStore(KINDS), count(1)
     store.apply(Listed(kind="node", objects=NODES, resource_version="1"))
-    waiting = [application.pod(n) for n in range(pods) for application in (applications()[n % 400],)]
+    first = [application.pod(0) for application in applications()]
+    waiting = [named(first[n % len(first)], f"waiting-{n}") for n in range(pods)]
     core = WatcherCore(
         term=Term(1),
         store=store,
         profiles=profiles,
         settings=AttemptSettings(),
         started=Timestamp(monotonic=0.0, wall=datetime.now(UTC)),
+        max_writes=256,
     )
-    core.begin(0.0)
-    core.handle([BucketComplete(position=0), StreamsRead()], 0.0)
+    effects = [*core.begin(0.0), *core.handle([BucketComplete(position=0), StreamsRead()], 0.0)]
+    while writes := [effect for effect in effects if isinstance(effect, WriteKey)]:
+        effects = core.handle([KeyWritten(key=write.key, sequence=next(sequences)) for write in writes], 0.0)
     gc.collect()
     held, start = _mebibytes(), process_time_ns()
-    for first in range(0, pods, 500):
-        core.handle([Upserted(kind="pod", object=pod) for pod in waiting[first : first + 500]], 0.0)
+    for begin in range(0, pods, 500):
+        core.handle([Upserted(kind="pod", object=pod) for pod in waiting[begin : begin + 500]], 0.0)
     adding = (process_time_ns() - start) / 1000 / pods
     gc.collect()
     memory = _mebibytes() - held
-    important = a_pod(10**6, cpu="1")
-    important = msgspec.structs.replace(important, spec=msgspec.structs.replace(important.spec, priority=10**6))
-    bound = [
-        msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name="node-00001"))
-        for pod in waiting[:64]
-    ]
+    important = on(a_pod(10**6, cpu="1"), priority=10**6)
     start = process_time_ns()
     core.handle([Upserted(kind="pod", object=important)], 1.0)
-    effects = core.handle([Upserted(kind="pod", object=bound[0])], 1.0)
+    effects = core.handle([Upserted(kind="pod", object=on(waiting[0], node_name="node-00001"))], 1.0)
     spent = (process_time_ns() - start) / 1000
     published = [effect.message.pod.uid for effect in effects if isinstance(effect, PublishPending)]
     if published != [important.uid]:
@@ -246,6 +244,15 @@ def measure_queue(pods: int) -> dict[str, float]:
         "bytes of queue for one": round(memory * 2**20 / pods),
         "microseconds until an important one is published": round(spent, 1),
     }
+
+
+def named(pod: Pod, name: str) -> Pod:
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name, uid=name))
+
+
+def on(pod: Pod, **spec: object) -> Pod:
+    """The pod with other members of its spec."""
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **spec))
 
 
 def _mebibytes() -> float:

@@ -1,6 +1,7 @@
 """Pods go by priority, then age, into the window; and which pods are not queued at all."""
 
-from berth.api.messages import Outcome
+from berth.api.messages import Outcome, Positions
+from berth_watcher import queue
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
 
@@ -83,3 +84,18 @@ def test_attempt_is_uid_term_and_number():
 
     assert watcher.attempt_of("web") == "uid-web.7.1"
     assert watcher.published[0].message.pod == a_pod("web")
+
+
+def test_timers_of_former_stages_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(queue, "MIN_COMPACTED", 16)
+    watcher = WatcherUnderTest().lead(a_node("n1"), *(a_pod(f"p{n}") for n in range(20)))
+    for cpu in range(25):
+        for n in range(20):
+            seen = Positions(cluster=watcher.sequence)
+            watcher.decide(f"p{n}", Outcome.UNSCHEDULABLE, blockers=["NodeResourcesFit"], positions=seen)
+        watcher.advance(11)
+        watcher.show(a_node("n1", cpu=str(cpu + 5), version=cpu + 2))
+
+    assert len(watcher.published) == 20 * 26
+    assert len(watcher.core._queue._timers) <= 3 * 20 + 16  # without: 500
+    assert watcher.core.next_wakeup() > watcher.now

@@ -208,6 +208,12 @@ class EventClock:
         return Timestamp(monotonic=self.now, wall=self._started.wall + since_start)
 
 
+MAX_STALE: Final = 3
+"""Timers per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave thirty timers
+of five minutes behind, a gigabyte for 200,000 pods."""
+MIN_COMPACTED: Final = 1024
+"""Fewer timers are not worth it."""
+
 ActiveEntry = tuple[SortKey, int, datetime, int, str]
 """Key, turn, time, generation and uid of an active pod. No two have the same generation."""
 
@@ -312,6 +318,9 @@ class SchedulingQueue:
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
         heapq.heappush(self._timers, (due, pod.generation, pod.uid))
+        if len(self._timers) > MAX_STALE * len(self._pods) + MIN_COMPACTED:
+            self._timers = [entry for entry in self._timers if self._current(entry[1], entry[2]) is not None]
+            heapq.heapify(self._timers)
 
     def pop(self, free: Mapping[str, int]) -> QueuedPod | None:
         """The active pod whose turn it is, of the profiles that have free slots. The caller must move it."""
