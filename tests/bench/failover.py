@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -105,8 +106,7 @@ async def cluster(assets: Path, folder: Path) -> AsyncIterator[Cluster]:
         plane = stack.enter_context(control_plane(assets, api_flags=API_FLAGS))
         nats = stack.enter_context(nats_server())
         judge = await stack.enter_async_context(judging(plane.etcd_url))
-        user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path))
-        stack.callback(user.nodes.clear)  # the cluster ends with its API server
+        user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path, cleans_up=False))
         await user.create(node_manifest(f"node-{n}", cpu="64", pods=PODS_PER_NODE) for n in range(NODES))
         around = Cluster(plane=plane, nats=nats, user=user, judge=judge, folder=folder)
         stack.callback(around.end)
@@ -192,6 +192,8 @@ class Gap:
     scene: str
     before_seconds: float
     seconds: float
+    at: str
+    """The time of day of the fault, as in the logs."""
 
 
 async def measure(around: Cluster, scene: str, rate: float) -> Gap:
@@ -204,7 +206,7 @@ async def measure(around: Cluster, scene: str, rate: float) -> Gap:
         await eventually(lambda: _beyond(times, count), "pods to be bound", READY_SECONDS)
         started = time.monotonic()
         await asyncio.sleep(BEFORE_SECONDS)
-        happened = time.monotonic()
+        happened, at = time.monotonic(), datetime.now(UTC).isoformat()[11:23]
         await act(around)
         await asyncio.sleep(AFTER_SECONDS)
         deadline = happened + LONGEST_SECONDS
@@ -222,6 +224,7 @@ async def measure(around: Cluster, scene: str, rate: float) -> Gap:
         scene=scene,
         before_seconds=longest(times, started, happened),
         seconds=longest(times, happened, ended),
+        at=at,
     )
 
 
@@ -269,6 +272,9 @@ def main(
     rate: Annotated[float, typer.Option(min=1, help="Pods that arrive in a second.")] = 50.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 1,
     only: Annotated[str, typer.Option(help="Only these, separated by commas.")] = "",
+    logs: Annotated[
+        Path | None, typer.Option(help="Folder for the logs of the services; else they are removed.")
+    ] = None,
 ) -> None:
     """Measure and print a table."""
     assets = assets_folder()
@@ -278,7 +284,7 @@ def main(
     chosen = [name.strip() for name in only.split(",") if name.strip()] or list(SCENES)
     if unknown := set(chosen) - SCENES.keys():
         raise typer.BadParameter(f"--only: {', '.join(sorted(unknown))}: want some of {', '.join(SCENES)}")
-    gaps = asyncio.run(_all(assets, chosen, rate, rounds))
+    gaps = asyncio.run(_all(assets, chosen, rate, rounds, logs))
     table = Table("what happens", "gap", "goal", "all rounds", "before it", title_justify="left")
     table.title = f"longest time without a Binding at {rate:.0f} pods/s, median of {rounds}"
     for name in chosen:
@@ -294,14 +300,16 @@ def main(
     console.print(table)
 
 
-async def _all(assets: Path, chosen: list[str], rate: float, rounds: int) -> list[Gap]:
+async def _all(assets: Path, chosen: list[str], rate: float, rounds: int, logs: Path | None) -> list[Gap]:
     gaps = []
     with tempfile.TemporaryDirectory(prefix="berth-failover-") as folder:
-        async with cluster(assets, Path(folder)) as around:
+        async with cluster(assets, logs or Path(folder)) as around:
             for number in range(rounds):
                 for scene in chosen:
                     gaps.append(gap := await measure(around, scene, rate))
-                    console.print(f"round {number + 1}: {scene}: {gap.seconds:.2f} s ({gap.before_seconds:.2f} before)")
+                    console.print(
+                        f"round {number + 1}: {scene}: {gap.seconds:.2f} s ({gap.before_seconds:.2f} before), at {gap.at}"
+                    )
     return gaps
 
 

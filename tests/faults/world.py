@@ -138,8 +138,7 @@ async def world(assets: Path, folder: Path, *, scorers: int = 2, nats_servers: i
             server.start()
         await asyncio.to_thread(wait_for_jetstream, nats)
         judge = await stack.enter_async_context(judging(plane.etcd_url))
-        user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path))
-        stack.callback(user.nodes.clear)  # the cluster ends with its API server
+        user = await stack.enter_async_context(cluster_user(plane.kubeconfig_path, cleans_up=False))
         if (peer := kube_scheduler()) is not None:
             stack.enter_context(peer.run(plane, folder))
         sites = [_site(name, stack, loop, plane, nats, folder, scorers) for name in SITES]

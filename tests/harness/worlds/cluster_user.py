@@ -178,15 +178,16 @@ async def eventually(ask: Callable[[], Awaitable[T | None]], what: str, seconds:
 
 
 @asynccontextmanager
-async def cluster_user(kubeconfig: Path) -> AsyncIterator[ClusterUser]:
-    """Use the cluster of a kubeconfig, with a namespace of its own."""
+async def cluster_user(kubeconfig: Path, *, cleans_up: bool = True) -> AsyncIterator[ClusterUser]:
+    """Use the cluster of a kubeconfig, with a namespace of its own; `cleans_up`: at the end its objects are removed."""
     server, token, trust = _access(kubeconfig)
     async with kubernetes_api(server, _nothing, token=token, trust=trust) as api:
         seen = ClusterUser(api)
         try:
             yield seen
         finally:
-            await seen.close()
+            if cleans_up:
+                await seen.close()
 
 
 async def _nothing() -> None:
