@@ -307,9 +307,7 @@ async def _all(assets: Path, chosen: list[str], rate: float, rounds: int, logs: 
             for number in range(rounds):
                 for scene in chosen:
                     gaps.append(gap := await measure(around, scene, rate))
-                    console.print(
-                        f"round {number + 1}: {scene}: {gap.seconds:.2f} s ({gap.before_seconds:.2f} before), at {gap.at}"
-                    )
+                    console.print(f"round {number + 1}, {gap.at}: {scene}: {gap.seconds:.2f} s")
     return gaps
 
 

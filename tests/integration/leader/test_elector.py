@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -25,6 +26,11 @@ QUICK = LeaseSettings(
     renew_deadline=timedelta(seconds=1),
     retry_period=timedelta(seconds=0.2),
     clock_slack=timedelta(seconds=0.3),
+)
+
+
+PATIENT = replace(
+    QUICK, duration=timedelta(seconds=20), renew_deadline=timedelta(seconds=15), retry_period=timedelta(seconds=5)
 )
 
 
@@ -104,6 +110,31 @@ async def test_lease_that_is_given_back_is_taken_within_a_retry_period(cluster: 
     assert (await _spec(cluster))["holderIdentity"] == "second"
     await block.__aexit__(None, None, None)
     assert (await _spec(cluster)).get("holderIdentity", "") == ""
+
+
+async def test_lease_that_is_given_back_is_taken_at_once(cluster: Cluster):
+    second = Elector(cluster.client, cluster.api.namespace, NAME, "second", PATIENT)
+    async with _leading(_elector(cluster, "first")):
+        block = second.lead()
+        waiting = asyncio.create_task(block.__aenter__())
+        await asyncio.sleep(0.5)
+    released = time.monotonic()
+    await asyncio.wait_for(waiting, ENOUGH)
+    assert time.monotonic() - released < PATIENT.retry_period.total_seconds() / 2
+    await block.__aexit__(None, None, None)
+
+
+async def test_lease_that_may_not_be_watched_is_taken_within_a_retry_period(simulated_cluster: Cluster):
+    simulated = simulated_cluster.simulated
+    assert simulated is not None
+    simulated.faults.inject(Reject(verb="watch", resource="leases", count=None))
+    second = _elector(simulated_cluster, "second")
+    async with _leading(_elector(simulated_cluster, "first")):
+        block = second.lead()
+        waiting = asyncio.create_task(block.__aenter__())
+        await asyncio.sleep(0.5)
+    await asyncio.wait_for(waiting, ENOUGH)
+    await block.__aexit__(None, None, None)
 
 
 async def test_block_that_ends_in_an_exception_gives_the_lease_back(cluster: Cluster):

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from berth.leader.lease import (
     released_record,
     write_annotations,
 )
+from berth.process.lifecycle import run_until
 from berth.process.settings import LeaseSettings
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,28 @@ class Elector:
             await lease.release()
 
     async def _acquire(self, annotations: Mapping[str, str]) -> ElectedLease:
+        released = asyncio.Event()
+        following = asyncio.create_task(self._follow(released), name=f"following lease {self._lease}")
+        try:
+            return await self._acquire_when(released, annotations)
+        finally:
+            await _cancel(following)
+
+    async def _follow(self, released: asyncio.Event) -> None:
+        """Notice a released Lease at once. Without the right to watch it, it is noticed at the next read."""
         while True:
+            try:
+                async with aclosing(self._lease.holders()) as holders:
+                    async for holder in holders:
+                        if not holder:
+                            released.set()
+            except BerthError as exc:
+                logger.debug("%s", exc)
+            await self._clock.sleep(self._settings.retry_period.total_seconds())
+
+    async def _acquire_when(self, released: asyncio.Event, annotations: Mapping[str, str]) -> ElectedLease:
+        while True:
+            released.clear()
             try:
                 lease = await self._try(annotations)
             except LeaseConflictError:
@@ -149,7 +171,10 @@ class Elector:
                 lease = None
             if lease is not None and not lease.expired():
                 return lease
-            await self._clock.sleep(self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0))
+            await run_until(self._wait(), released)
+
+    async def _wait(self) -> None:
+        await self._clock.sleep(self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0))
 
     async def _try(self, annotations: Mapping[str, str]) -> ElectedLease | None:
         stored = await self._lease.read()

@@ -7,7 +7,7 @@ resourceVersion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -21,6 +21,7 @@ from berth.api.workloads import Lease, LeaseSpec
 from berth.kube.client import DEFAULT_TIMEOUT, KubeClient
 from berth.kube.clock import micro_time
 from berth.kube.errors import Response, refusal
+from berth.kube.listwatch import LineSplitter
 from berth.process.settings import LeaseSettings
 
 ANNOTATION_TERM = "berth/term"
@@ -33,6 +34,9 @@ ANNOTATION_BUS_ID = "bus.id"
 
 ANNOTATION_SETTLED = "berth/settled"
 """The number of the last leadership, when it ended with every request answered; cleared when the next one begins."""
+
+WATCH_SECONDS = 25
+"""Length of a watch of the Lease; then the next one begins, so that a half-open connection is found."""
 
 
 class LeaseConflictError(TemporaryError):
@@ -111,6 +115,27 @@ class LeaseObject:
         path, body = f"{self._collection}/{self.name}", msgspec.json.encode(document)
         return self._stored("writing", await self._client.request("PUT", path, body=body, timeout=timeout))
 
+    async def holders(self) -> AsyncGenerator[str, None]:
+        """The holder now and after each change, empty for none, by a watch; ends with the watch.
+
+        Raises:
+            ApiUnreachableError: no answer, or a broken connection.
+            ApiRefusedError: the API server does not allow it.
+        """
+        params = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={self.name}",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        silence = timedelta(seconds=2 * WATCH_SECONDS)
+        async with self._client.stream(self._collection, params=params, read_timeout=silence) as stream:
+            if stream.status != HTTPStatus.OK:
+                raise refusal(f"watching lease {str(self)!r}", await stream.whole())
+            splitter = LineSplitter()
+            async for chunk in stream.chunks:
+                for line in splitter.feed(chunk):
+                    yield _holder_in(line)
+
     def _stored(self, doing: str, response: Response) -> StoredLease:
         what = f"{doing} lease {str(self)!r}"
         gone = doing == "writing" and response.status == HTTPStatus.NOT_FOUND
@@ -123,6 +148,19 @@ class LeaseObject:
             return StoredLease(lease=lease, document=msgspec.json.decode(response.body))
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"{what}: {exc}") from exc
+
+
+class _Event(msgspec.Struct):
+    """An event of a watch; an error has an object without these fields."""
+
+    object: Lease
+
+
+def _holder_in(line: bytes) -> str:
+    try:
+        return msgspec.json.decode(line, type=_Event).object.spec.holder_identity or ""
+    except msgspec.MsgspecError as exc:
+        raise DecodeError(f"watching a lease: {exc}") from exc
 
 
 async def write_annotations(lease: LeaseObject, read: StoredLease | None, changes: Mapping[str, str]) -> StoredLease:
