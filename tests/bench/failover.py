@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +33,7 @@ from rich.table import Table
 from berth.sim.nodes import node_manifest, pod_manifest
 from faults.judge import Judge, judging
 from faults.world import API_FLAGS, LEASES
-from harness.servers.child_processes import spawn, stop
+from harness.servers.child_processes import free_ports, spawn, stop
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
@@ -57,7 +59,19 @@ class Service:
     role: str
     process: subprocess.Popen[bytes]
     identity: str
-    ready: Path
+    port: int
+    """Where it serves its health."""
+
+    async def is_ready(self) -> bool:
+        """Whether it works, or stands by."""
+        return await asyncio.to_thread(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
+                return answer.status == HTTPStatus.OK
+        except OSError:
+            return False
 
 
 @dataclass(kw_only=True)
@@ -75,11 +89,11 @@ class Cluster:
     def start(self, role: str) -> Service:
         """Start one more process of a role."""
         self._started += 1
-        identity, ready = f"host_{self._started}", self.folder / f"{role}-{self._started}.ready"
+        identity, port = f"host_{self._started}", free_ports(1)[0]
         command = [sys.executable, "-m", f"berth_{role}", "--nats", self.nats.address, "--identity", identity]
-        command += ["--ready-file", str(ready), "--health-port", "0"]
+        command += ["--health-port", str(port)]
         command += [] if role == "scorer" else ["--kubeconfig", str(self.plane.kubeconfig_path)]
-        service = Service(role, spawn(command, self.folder / f"{role}-{self._started}.log"), identity, ready)
+        service = Service(role, spawn(command, self.folder / f"{role}-{self._started}.log"), identity, port)
         self.services.append(service)
         return service
 
@@ -94,6 +108,11 @@ class Cluster:
 
     def of(self, role: str) -> list[Service]:
         return [each for each in self.services if each.role == role and each.process.poll() is None]
+
+    async def all_ready(self) -> None:
+        """Wait until every process works or stands by."""
+        for service in [each for role in ROLES for each in self.of(role)]:
+            await eventually(service.is_ready, f"{service.role} to be ready", READY_SECONDS)
 
     def end(self) -> None:
         stop([each.process for each in self.services if each.process.poll() is None])
@@ -114,13 +133,8 @@ async def cluster(assets: Path, folder: Path) -> AsyncIterator[Cluster]:
             around.start(role)
         await around.leads("watcher")
         await around.leads("binder")
-        for scorer in around.of("scorer"):
-            await eventually(lambda scorer=scorer: _exists(scorer.ready), "the scorers to be ready", READY_SECONDS)
+        await around.all_ready()
         yield around
-
-
-async def _exists(path: Path) -> bool:
-    return path.exists()  # noqa: ASYNC240 - a look that does not wait
 
 
 # --- what happens
@@ -150,16 +164,9 @@ async def roll(around: Cluster) -> None:
     """Replace every process, one after the other: the new one runs before the old one is stopped."""
     for old in [each for role in ROLES for each in around.of(role)]:
         new = around.start(old.role)
-        if old.role == "scorer":
-            await eventually(lambda new=new: _exists(new.ready), "the new scorer to be ready", READY_SECONDS)
-        else:
-            await asyncio.sleep(STANDBY_SECONDS)
+        await eventually(new.is_ready, f"the new {new.role} to be ready", READY_SECONDS)
         old.process.terminate()
         await asyncio.to_thread(old.process.wait, READY_SECONDS)
-
-
-STANDBY_SECONDS = 5.0
-"""A standby is not ready before it leads; by then it has its caches."""
 
 
 async def kill_nats(around: Cluster) -> None:
@@ -219,7 +226,7 @@ async def measure(around: Cluster, scene: str, rate: float) -> Gap:
     _restore(around)
     await around.leads("watcher")
     await around.leads("binder")
-    await asyncio.sleep(STANDBY_SECONDS)
+    await around.all_ready()
     return Gap(
         scene=scene,
         before_seconds=longest(times, started, happened),
