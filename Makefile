@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-failover simulate-faults faults soak check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod
 
 bench-failover: setup  ## measure how long no pod is bound when services and NATS stop, die or are replaced
 	PYTHONPATH=tests $(BIN)/python -m bench.failover $(ARGS)
+
+bench-recovery: setup  ## measure the time to the first Binding in a large cluster, for a new berth and after the loss of NATS's store
+	PYTHONPATH=tests $(BIN)/python -m bench.recovery $(ARGS)
 
 faults: setup  ## break real servers and processes at random instants; ARGS="--seed 7 --faults 100" repeats a run
 	PYTHONPATH=tests $(BIN)/python -m faults.run $(ARGS)

@@ -31,7 +31,7 @@ class Bus:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[nats.NATS]:
         addresses = [server.address for server in self._world.nats]
-        client = await nats.connect(addresses, connect_timeout=5, max_reconnect_attempts=3)
+        client = await nats.connect(addresses, connect_timeout=5, max_reconnect_attempts=3, error_cb=ignore)
         try:
             yield client
         finally:
@@ -106,6 +106,10 @@ class Bus:
             if not found or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(0.5)
+
+
+async def ignore(exc: Exception) -> None:
+    """What matters is raised by the call; nats-py would log it besides."""
 
 
 def _compared(kind: str, mirrored: set[str], there: set[str]) -> list[str]:

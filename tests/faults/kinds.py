@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import nats as nats_client
 
+from faults.bus import ignore
 from faults.workload import ZONES, Workload
 from faults.world import Site, World, paused, signalled
 from harness.servers.nats_server import NatsServer
@@ -115,7 +116,7 @@ async def leader_of_stream(world: World, stream: str) -> str | None:
     """The name of the server that leads a stream; None when there is none at this moment."""
     addresses = [server.address for server in world.nats]
     try:
-        client = await nats_client.connect(addresses, allow_reconnect=False, connect_timeout=3)
+        client = await nats_client.connect(addresses, allow_reconnect=False, connect_timeout=3, error_cb=ignore)
     except (OSError, TimeoutError, nats_client.errors.Error):
         return None
     try:
@@ -128,8 +129,6 @@ async def leader_of_stream(world: World, stream: str) -> str | None:
 
 
 async def _lose_nats(world: World, work: Workload, chance: random.Random, seconds: float) -> None:
-    if len(world.nats) == 1 and world.before_loss is not None:
-        await world.before_loss()
     await world.restart_nats([chance.choice(world.nats)], NatsServer.lose_store, seconds)
 
 

@@ -95,6 +95,8 @@ class World:
     ) -> None:
         """End NATS servers in one of their ways, and start them again after some seconds."""
         async with self.nats_lock:
+            if end is NatsServer.lose_store and len(self.nats) == 1 and self.before_loss is not None:
+                await self.before_loss()
             for server in servers:
                 await asyncio.to_thread(end, server)
             await asyncio.sleep(down_seconds)

@@ -57,7 +57,7 @@ class Line:
 
     def cut(self) -> None:
         """Reset every connection; new ones are accepted."""
-        for transport in self._open:
+        for transport in list(self._open):
             reset(transport)
 
     def half_open(self) -> None:
@@ -81,6 +81,8 @@ class Line:
 
 def reset(transport: asyncio.Transport) -> None:
     """Close so that the other end reads a reset (ECONNRESET) and not an orderly end."""
+    if transport.is_closing():
+        return
     if (connection := transport.get_extra_info("socket")) is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
