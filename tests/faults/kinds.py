@@ -237,7 +237,7 @@ async def _replace_pods(world: World, work: Workload, chance: random.Random, sec
 
 async def _delete_pods(world: World, work: Workload, chance: random.Random, seconds: float) -> None:
     names = work.picked_pods(chance.randint(1, 20), chance)
-    await asyncio.gather(*(work.delete_pod(name) for name in names))
+    await work.delete_pods(names)
     await work.add_pods(len(names))
 
 

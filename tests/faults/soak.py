@@ -38,6 +38,8 @@ from faults.world import World, faketime, world
 from harness.servers.control_plane import HOW_TO_GET_IT, assets_folder
 
 SAMPLE_SECONDS = 5.0
+STEP_SECONDS = 0.2
+LONGEST_STEP_SECONDS = 2.0
 ALIVE = 1500
 """Pods that are there at a time; the oldest is deleted for each new one. They fit on the nodes of the run."""
 NODES = 200
@@ -104,7 +106,10 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
         sampling = asyncio.create_task(_sample(around, samples))
         kubelet = asyncio.create_task(work.end_evicted_pods())
         try:
-            await asyncio.gather(all_faults(plan, around, work, console.print), _come_and_go(work, seconds, rate))
+            _, reached = await asyncio.gather(
+                all_faults(plan, around, work, console.print), _come_and_go(work, seconds, rate)
+            )
+            console.print(f"{reached:.0f} pods/s came and went")
             await recover(around, outcome, size, console.print)
             await judge_the_end(around, work, bus, outcome)
         finally:
@@ -114,18 +119,22 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
     return outcome, samples
 
 
-async def _come_and_go(work: Workload, seconds: float, rate: float) -> None:
-    """Create pods at this rate; once enough are there, delete as many, the oldest first."""
+async def _come_and_go(work: Workload, seconds: float, rate: float) -> float:
+    """Create pods at this rate; once enough are there, delete as many, the oldest first. Returns the rate reached.
+
+    What a slow machine does not create in time is left out.
+    """
     started, made = time.monotonic(), 0
-    judge = work.world.judge
-    while (elapsed := time.monotonic() - started) < seconds:
-        due = int(elapsed * rate) - made
-        made += due
+    last, judge = started, work.world.judge
+    while (now := time.monotonic()) < started + seconds:
+        due = round(min(now - last, LONGEST_STEP_SECONDS) * rate)
+        last, made = now, made + due
         await work.add_pods(due)
         alive = [pod.name.rpartition("/")[2] for pod in judge.pods.values() if not pod.is_going]
-        await asyncio.gather(*(work.delete_pod(name) for name in alive[: max(0, len(alive) - ALIVE)]))
+        await work.delete_pods(alive[: max(0, len(alive) - ALIVE)])
         judge.forget_those_gone()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(STEP_SECONDS)
+    return made / seconds
 
 
 async def _sample(around: World, samples: Samples) -> None:

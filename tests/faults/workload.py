@@ -109,6 +109,9 @@ class Workload:
         path = f"{self.world.user.api.pods}/{name}"
         await self._insist(lambda: self.world.user.api.delete(path, NO_GRACE))
 
+    async def delete_pods(self, names: Sequence[str]) -> None:
+        await _each([self.delete_pod(name) for name in names])
+
     async def replace_by_namesake(self, name: str, zone: str) -> None:
         """Delete a pod, and create another one of its name at once, which only the nodes of a zone suit."""
         await self.delete_pod(name)
@@ -122,7 +125,7 @@ class Workload:
     async def remove_orphans(self, node: str) -> int:
         """Delete the pods of a node that is gone."""
         names = [_short(pod.name) for pod in self.world.judge.pods.values() if pod.node == node and not pod.left_at]
-        await _each([self.delete_pod(name) for name in names])
+        await self.delete_pods(names)
         return len(names)
 
     async def recreate_node(self, name: str) -> None:
