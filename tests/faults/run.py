@@ -36,7 +36,8 @@ RECOVERED_SECONDS = 60.0
 """A minute after the last fault every pod that fits is bound."""
 SETTLED_SECONDS = 30.0
 PREPARED_SECONDS = 120.0
-STEP_SECONDS = 0.5
+STEP_SECONDS = 2.0
+"""Pods arrive in bursts, so that several scorers rank at once."""
 UNREACHABLE = 3
 ALL_KINDS = {**KINDS, **OF_A_NATS_CLUSTER}
 
@@ -49,7 +50,7 @@ class Size:
 
     nodes: int = 200
     tight: int = 20
-    """Nodes full of unimportant pods, each of which is evicted for an important one."""
+    """Nodes full of unimportant pods, each of which is evicted for an important one; as many that get exactly full."""
     pods: int = 2000
     faults: int = 100
     gap_seconds: float = 3.0
@@ -86,7 +87,7 @@ async def run(seed: int, size: Size, assets: Path, folder: Path, say: Say) -> Ou
     outcome = Outcome(seed=seed, faults=len(plan))
     async with world(assets, folder, scorers=size.scorers, nats_servers=size.nats_servers) as around:
         work = Workload(world=around, chance=random.Random(f"pods {seed}"))
-        await work.prepare(nodes=size.nodes, tight=size.tight)
+        await work.prepare(nodes=size.nodes, tight=size.tight, pods=size.pods)
         await eventually(lambda: all_bound(around), "the pool to be full", PREPARED_SECONDS)
         bus = Bus(around)
         around.before_loss = bus.collect_decisions
@@ -122,7 +123,7 @@ async def all_faults(plan: Sequence[Fault], around: World, work: Workload, say: 
 
 
 async def _arrivals(plan: Sequence[Fault], work: Workload, size: Size) -> None:
-    """Pods arrive evenly until the last fault, and the important ones of the pool `tight` among them."""
+    """Pods arrive in bursts until the last fault, and the important ones of the pool `tight` among them."""
     seconds = max((fault.at for fault in plan), default=0.0) or STEP_SECONDS
     started, made = time.monotonic(), 0
     while made < size.pods:
@@ -183,7 +184,9 @@ def main(
     faults: Annotated[int, typer.Option(min=0, help="Faults of a run.")] = 100,
     pods: Annotated[int, typer.Option(min=1, help="Pods that arrive during a run.")] = 2000,
     nodes: Annotated[int, typer.Option(min=2, help="Nodes on which they fit.")] = 200,
-    tight: Annotated[int, typer.Option(min=0, help="Nodes where a pod is evicted for another.")] = 20,
+    tight: Annotated[
+        int, typer.Option(min=0, help="Nodes where a pod is evicted for another, and nodes that get exactly full.")
+    ] = 20,
     gap: Annotated[float, typer.Option(min=0.1, help="Mean seconds between the beginnings of two faults.")] = 3.0,
     scorers: Annotated[int, typer.Option(min=1, help="Scorers of each of the two pipelines.")] = 2,
     nats_servers: Annotated[int, typer.Option(help="1, or 3 with R3 streams and further faults.")] = 1,

@@ -100,7 +100,7 @@ async def soak(size: Size, assets: Path, folder: Path, *, seconds: float, rate: 
     outcome, samples = Outcome(seed=1, faults=len(plan)), Samples()
     async with world(assets, folder, scorers=size.scorers) as around:
         work = Workload(world=around, chance=chance)
-        await work.prepare(nodes=size.nodes, tight=0)
+        await work.prepare(nodes=size.nodes, tight=0, pods=0)
         bus = Bus(around)
         around.before_loss = bus.collect_decisions
         sampling = asyncio.create_task(_sample(around, samples))

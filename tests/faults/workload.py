@@ -1,7 +1,8 @@
 """The pods and nodes of a run, as users, kubelets and node controllers treat them.
 
 On the nodes of the pool `main` every pod fits, so that no eviction is needed there. The nodes of the pool `tight` are
-full of unimportant pods, each as large as a node: an important pod for it needs exactly one eviction.
+full of unimportant pods, each as large as a node: an important pod for it needs exactly one eviction. The nodes of the
+pool `exact` have room for the last pod that is meant for them and no more, so that one too many anywhere is noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ ZONES = ("x", "y")
 OF_ANOTHER_SCHEDULER = 0.08
 IMPORTANT = 0.1
 NODE_CPU = "1100m"
-"""Eleven pods of 100m: with ten on each, a single pod too many on a node is noticed."""
+"""Eleven pods of 100m."""
+EXACT_CPU = "1"
+EXACT_PODS = 10
 AT_ONCE = 16
 GRACE_SECONDS = 30
 """Of every second pod in the pool `tight`; the kubelet of the run ends such a pod sooner."""
@@ -38,29 +41,39 @@ class Workload:
     busy_nodes: set[str] = field(default_factory=set)
     """Nodes with a fault under way."""
     tight: list[str] = field(default_factory=list)
+    exact: list[str] = field(default_factory=list)
     unimportant: str = ""
     important: str = ""
     vips: int = 0
     _count: int = 0
+    _left_in_exact: int = 0
+    _stride: int = 0
     _ending: set[str] = field(default_factory=set)
 
-    async def prepare(self, *, nodes: int, tight: int) -> None:
-        """Create the nodes, the priority classes, and the pods that fill the pool `tight`."""
+    async def prepare(self, *, nodes: int, tight: int, pods: int) -> None:
+        """Create the nodes, the priority classes, and the pods that fill the pool `tight`.
+
+        `pods` are those that will arrive; some of them, evenly, are for the pool `exact`, as large as the pool `tight`.
+        """
         user = self.world.user
         self.unimportant = await user.add_priority_class("low", -10)
         self.important = await user.add_priority_class("vip", 100_000)
         self.nodes = [f"main-{number:03}" for number in range(nodes)]
         self.tight = [f"tight-{number:03}" for number in range(tight)]
+        self.exact = [f"exact-{number:03}" for number in range(min(tight, pods // EXACT_PODS))]
+        self._left_in_exact = len(self.exact) * EXACT_PODS
+        self._stride = pods // self._left_in_exact if self.exact else 0
         await _each([self._create_node(name) for name in (*self.nodes, *self.tight)])
+        await _each([self._create_node(name, EXACT_CPU) for name in self.exact])
         await _each([self.create(self._filler(number)) for number in range(tight)])
 
     def _filler(self, number: int) -> dict:
         spec = {"nodeSelector": {POOL: "tight"}, "terminationGracePeriodSeconds": GRACE_SECONDS * (number % 2)}
         return self._pod(f"filler-{number}", spec, cpu="1", priority_class=self.unimportant)
 
-    async def _create_node(self, name: str) -> None:
+    async def _create_node(self, name: str, cpu: str = NODE_CPU) -> None:
         pool, _, number = name.partition("-")
-        made = node_manifest(name, cpu=NODE_CPU, labels={POOL: pool, ZONE: ZONES[int(number) % 2]})
+        made = node_manifest(name, cpu=cpu, labels={POOL: pool, ZONE: ZONES[int(number) % 2]})
         await self._insist_created("/api/v1/nodes", made)
 
     def _pod(self, name: str, spec: dict, **form: object) -> dict:
@@ -81,6 +94,9 @@ class Workload:
 
     def _any_pod(self) -> dict:
         self._count += 1
+        if self._left_in_exact and not self._count % self._stride:
+            self._left_in_exact -= 1
+            return self._pod(f"exact-{self._count:05}", {"nodeSelector": {POOL: "exact"}})
         spec = {"nodeSelector": {POOL: "main"}}
         drawn = self.chance.random()
         if drawn < OF_ANOTHER_SCHEDULER:
