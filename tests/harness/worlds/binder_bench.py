@@ -81,8 +81,8 @@ def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, *
     """RANKED for the pod with these nodes, best first, each with so many pods counted on it."""
     attempt = Attempt(uid=Uid(pod.uid), term=Term(term), n=n)
     candidates = [Candidate(node=node, total=100, pods=counted) for node in nodes]
-    whole = {"feasible": len(nodes), "evaluated": len(nodes), **parts}
-    return Ranked(attempt=str(attempt), profile=PROFILE, pod=pod, candidates=candidates, **whole)
+    whole = {"candidates": candidates, "feasible": len(nodes), "evaluated": len(nodes), **parts}
+    return Ranked(attempt=str(attempt), profile=PROFILE, pod=pod, **whole)
 
 
 def delivery(message: Ranked, sequence: int) -> RankedDelivery:
@@ -107,7 +107,7 @@ class Bench:
 
     nodes: int = 3
     cpu: str = "4"
-    settings: CoreSettings = field(default_factory=lambda: CoreSettings(best=3, backoff=BACKOFF))
+    settings: CoreSettings = field(default_factory=lambda: CoreSettings(backoff=BACKOFF))
     reads_preemptors: bool = True
     """Whether a pod that is read before an eviction is answered as the watch shows it."""
     epoch: int = 7

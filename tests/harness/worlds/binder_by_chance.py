@@ -36,7 +36,7 @@ from harness.worlds.binder_bench import BACKOFF, Bench, at_version, delivery, ma
 
 NODES = 4
 ROOM = 4
-SETTINGS = CoreSettings(max_in_flight=4, best=3, backoff=BACKOFF)
+SETTINGS = CoreSettings(max_in_flight=4, backoff=BACKOFF)
 
 
 @dataclass

@@ -5,15 +5,14 @@ import pytest
 from berth.api.messages import Candidate, Outcome, Ranked, Reason
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodSpec
-from berth.api.subjects import Attempt
 from berth.framework.profile import Profile, WeightedScore
 from berth.kube.watch import Current, Upserted
 from berth.plugins.additional.freecapacity import FreeCapacity
-from berth.plugins.additional.nodelabel import NodeScoreLabel, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from berth.plugins.prioritysort import PrioritySort
+from berth_binder.attempt import Placement
 from berth_binder.cache import NODES, PODS, Cache
-from berth_binder.conflictcheck import NodeChoice
+from berth_binder.conflictcheck import NodeChoice, RecheckError
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.worlds.binder_bench import Bench, at_version, gated, labelled, make_node, make_pod, on_node, posts, ranked
 
@@ -171,76 +170,11 @@ def test_only_a_conflict_has_resource_versions(bench):
     assert bench.decisions[0].resource_versions == {}
 
 
-# Untouched first.
+# Best estimate.
 
 
-def touch(bench: Bench, *nodes: str) -> None:
-    for node in nodes:
-        bench.show(make_pod(f"other-{node}", cpu="100m", node=node))
-
-
-def test_untouched_node_is_taken_before_a_better_touched_one(bench):
-    touch(bench, "n1")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2"))) == [("web", "n2", "10")]
-
-
-def test_node_with_the_pods_that_the_scorer_counted_is_untouched(bench):
-    touch(bench, "n1")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2", counted=1))) == [("web", "n1", "10")]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_first_three_attempts_are_ranked_again_when_all_were_touched(bench, n):
-    touch(bench, "n1", "n2", "n3")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=n))) == []
-    assert (bench.decisions[0].outcome, bench.decisions[0].reason) == (Outcome.CONFLICT, Reason.STALE)
-
-
-def test_fourth_attempt_takes_a_touched_node(bench):
-    touch(bench, "n1", "n2", "n3")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=4))) == [("web", "n1", "10")]
-
-
-def test_touched_node_is_taken_when_fewer_than_k_are_feasible(bench):
-    touch(bench, "n1", "n2")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2", feasible=2))) == [("web", "n1", "10")]
-
-
-@pytest.mark.parametrize(("n", "feasible"), [(4, 100), (1, 2)], ids=["fourth attempt", "no better list"])
-def test_least_touched_node_is_taken(bench, n, feasible):
-    touch(bench, "n1", "n2", "n3")
-    bench.show(make_pod("second-on-n1", cpu="100m", node="n1"))
-    pod = bench.show(make_pod("web"))
-    # by count minus counted: n1 2, n2 1, n3 1
-    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=n, feasible=feasible))) == [("web", "n2", "10")]
-
-
-def test_touched_nodes_are_taken_without_untouched_first(bench):
-    touch(bench, "n1", "n2", "n3")
-    pod = bench.show(make_pod("web"))
-    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", untouched_first=False))) == [("web", "n1", "10")]
-
-
-def test_assumed_pod_touches_a_node(bench):
-    one, two = bench.show(make_pod("one")), bench.show(make_pod("two"))
-    bench.take(ranked(one, "n1", "n2", "n3"))
-    assert posts(bench.take(ranked(two, "n1", "n2", "n3"))) == [("two", "n2", "10")]
-
-
-# What touches a node, and which nodes are as good as each other.
-
-
-LABEL = WeightedScore(NodeScoreLabel(NodeScoreLabelArgs()), 1)
+TENANT = WeightedScore(TenantSpread(TenantSpreadArgs()), 101)
 FREE = WeightedScore(FreeCapacity(), 1)
-
-
-def spread(weight: int) -> WeightedScore:
-    return WeightedScore(TenantSpread(TenantSpreadArgs()), weight)
 
 
 def profile(*scores: WeightedScore) -> Profile:
@@ -261,73 +195,93 @@ def cache_with(**pods: str) -> Cache:
     return cache
 
 
-def chosen(cache: Cache, pod: Pod, with_profile: Profile, *candidates: Candidate, n: int = 1, feasible: int = 0):
-    """The node that the binder takes from a scorer's list; three nodes are a full list."""
-    message = Ranked(
-        attempt=str(first_attempt(pod)),
-        profile="berth",
-        pod=pod,
-        candidates=list(candidates),
-        feasible=feasible or len(candidates),
-    )
-    attempt = first_attempt(pod)
-    found = NodeChoice(cache=cache, best=3).choose(
-        message, Attempt(uid=attempt.uid, term=attempt.term, n=n), pod, with_profile
-    )
-    return found if isinstance(found, str) else found.reason
+def chosen(cache: Cache, *candidates: Candidate, pod: Pod | None = None, scores: tuple[WeightedScore, ...] = (FREE,)):
+    """The node that the binder takes from a scorer's list, or the reason why it takes none."""
+    pod = pod or a_pod()
+    message = Ranked(attempt=str(first_attempt(pod)), profile="berth", pod=pod, candidates=list(candidates))
+    found = NodeChoice(cache=cache).choose(message, pod, profile(*scores))
+    return found.node if isinstance(found, Placement) else found.reason
 
 
-def saw(node: str, pods: int, **scores: int) -> Candidate:
-    return Candidate(node=node, total=sum(scores.values()), scores=scores, pods=pods)
-
-
-def test_avoided_node_is_not_taken_for_being_untouched():
-    cache = cache_with(a="x x", b="x", hello="")
-    listed = saw("a", 0, NodeScoreLabel=100), saw("b", 0, NodeScoreLabel=100), saw("hello", 0, NodeScoreLabel=0)
-    # touched since: a by 2, b by 1; hello is not, but has fewer of the points that pods do not change
-    assert chosen(cache, a_pod(), profile(LABEL, FREE), *listed, n=4) == "b"
-    assert chosen(cache, a_pod(), profile(LABEL, FREE), *listed, n=1) is Reason.STALE
-
-
-def test_avoided_node_is_taken_from_the_fourth_attempt_on():
-    cache = cache_with(hello="")
-    listed = saw("gone", 0, NodeScoreLabel=100), saw("hello", 0, NodeScoreLabel=0)
-    assert chosen(cache, a_pod(), profile(LABEL), *listed, n=3) is Reason.STALE
-    assert chosen(cache, a_pod(), profile(LABEL), *listed, n=4) == "hello"
-    assert chosen(cache, a_pod(), profile(LABEL), saw("hello", 0, NodeScoreLabel=0)) == "hello"
-
-
-def test_scores_that_pods_change_do_not_count_as_fixed_points():
-    listed = saw("a", 0, FreeCapacity=100), saw("b", 0, FreeCapacity=90)
-    assert chosen(cache_with(a="x", b=""), a_pod(), profile(FREE), *listed) == "b"
-
-
-def test_pods_of_other_tenants_do_not_touch_a_node():
-    cache = cache_with(a="blue blue", b="red")
-    assert chosen(cache, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1)) == "a"
-
-
-def test_node_with_the_fewest_pods_of_the_tenant_is_taken():
-    cache = cache_with(a="red red", b="red", c="red red")
-    # the scorer saw 0, 1 and 2; two came to a since
-    assert chosen(cache, of("red"), profile(spread(101), FREE), saw("a", 0), saw("b", 1), saw("c", 2)) == "b"
+def saw(node: str, total: int, *, pods: int = 0, loss: float = 0.0) -> Candidate:
+    return Candidate(node=node, total=total, pods=pods, loss=loss)
 
 
 @pytest.mark.parametrize(
-    ("n", "feasible", "expected"),
+    ("cache", "candidates", "expected"),
     [
-        pytest.param(1, 4, Reason.STALE, id="a better list can be had"),
-        pytest.param(4, 4, "a", id="not again"),
-        pytest.param(1, 2, "a", id="fewer nodes than a list holds"),
+        # 90 - 5 x 0
+        pytest.param({"a": ""}, (saw("a", 90, loss=5), saw("b", 88)), "a", id="no pod came"),
+        # 90 - 5 x 1 = 85 against 88
+        pytest.param({"a": "x"}, (saw("a", 90, loss=5), saw("b", 88)), "b", id="the next is better by now"),
+        # 90 - 5 x 2 = 80 against 70
+        pytest.param({"a": "x x"}, (saw("a", 90, loss=5), saw("b", 70)), "a", id="much better than the next"),
+        pytest.param({"a": "x"}, (saw("a", 90, pods=1, loss=5), saw("b", 88)), "a", id="the scorer counted it"),
+        # 70 - 10 x (0 - 2) = 90 against 88
+        pytest.param({}, (saw("b", 88), saw("a", 70, pods=2, loss=10)), "a", id="pods have gone"),
+        # 50 + 4 x 1 = 54 against 52
+        pytest.param({"a": "x"}, (saw("b", 52), saw("a", 50, loss=-4)), "a", id="more pods are better"),
+        # 90 - 5 x 1 = 85 twice
+        pytest.param({"a": "x"}, (saw("a", 90, loss=5), saw("b", 85)), "b", id="fewest newcomers among equals"),
+        pytest.param({"a": "x x", "b": "x"}, (saw("a", 9), saw("b", 9)), "b", id="pods that move no points"),
+        pytest.param({"a": "x", "b": "x"}, (saw("a", 9), saw("b", 9)), "a", id="then the scorer's order"),
+        # an avoided node has fewer points however few pods it has
+        pytest.param({"a": "x x x"}, (saw("a", 190, loss=6), saw("b", 90, loss=6)), "a", id="avoided node"),
     ],
 )
-def test_pod_is_ranked_again_when_a_node_beyond_the_list_has_fewer(n, feasible, expected):
-    cache = cache_with(a="red red", b="red red red", c="red red", d="red")
-    listed = saw("a", 1), saw("b", 1), saw("c", 1)
-    assert chosen(cache, of("red"), profile(spread(101), FREE), *listed, n=n, feasible=feasible) == expected
+def test_best_estimate_is_taken(cache, candidates, expected):
+    assert chosen(cache_with(**{"a": "", "b": "", **cache}), *candidates) == expected
 
 
-def test_all_pods_count_when_the_spread_does_not_outweigh_other_scores():
-    cache = cache_with(a="blue", b="red")
-    # weight 100 is not more than 100 x 1: all pods count, so blue's pod touches a
-    assert chosen(cache, of("red"), profile(spread(100), FREE), saw("a", 0), saw("b", 1)) == "b"
+def test_next_best_estimate_that_passes_is_taken(bench):
+    bench.show(make_pod("theirs", cpu="4", node="n2"))
+    pod = bench.show(make_pod("web"))
+    listed = [saw("n1", 80), saw("n2", 90, pods=1), saw("n3", 85)]
+    assert posts(bench.take(ranked(pod, candidates=listed))) == [("web", "n3", "10")]
+
+
+def test_assumed_pod_is_a_newcomer(bench):
+    one, two = bench.show(make_pod("one")), bench.show(make_pod("two"))
+    bench.take(ranked(one, "n1", "n2", "n3"))
+    assert posts(bench.take(ranked(two, "n1", "n2", "n3"))) == [("two", "n2", "10")]
+
+
+def test_nominated_pod_is_no_newcomer(bench):
+    bench.show(make_pod("vip", cpu="1", spec={"priority": 10}, status={"nominated_node_name": "n1"}))
+    pod = bench.show(make_pod("web"))
+    assert posts(bench.take(ranked(pod, "n1", "n2"))) == [("web", "n1", "10")]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_pod_is_never_ranked_again_for_newcomers(bench, n):
+    for node in ("n1", "n2", "n3"):
+        bench.show(make_pod(f"other-{node}", cpu="100m", node=node))
+    pod = bench.show(make_pod("web"))
+    assert posts(bench.take(ranked(pod, "n1", "n2", "n3", n=n))) == [("web", "n1", "10")]
+
+
+def test_decision_has_the_newcomers_of_each_candidate(bench):
+    bench.show(make_pod("other", cpu="100m", node="n1"))
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", "n2"))
+    bench.answer(pod, 201)
+    (decision,) = bench.decisions
+    assert [(each.node, each.newcomers) for each in decision.candidates] == [("n1", 1), ("n2", 0)]
+
+
+def test_pods_of_other_tenants_are_no_newcomers():
+    cache = cache_with(a="blue blue", b="red")
+    listed = saw("a", 10100, loss=101), saw("b", 9999, pods=1, loss=101)
+    assert chosen(cache, *listed, pod=of("red"), scores=(TENANT, FREE)) == "a"
+    # all pods count where the spread does not outweigh the other scores
+    light = WeightedScore(TENANT.plugin, 100)
+    assert chosen(cache, *listed, pod=of("red"), scores=(light, FREE)) == "b"
+
+
+def test_plugin_that_cannot_count_is_a_failure_of_the_pod(monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TENANT.plugin, "counted_pods", fail)
+    with pytest.raises(RecheckError, match="TenantSpread"):
+        chosen(cache_with(a=""), saw("a", 1), pod=of("red"), scores=(TENANT, FREE))

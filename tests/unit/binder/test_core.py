@@ -345,7 +345,7 @@ def test_retry_after_is_kept(bench):
 
 def test_pauses_have_jitter():
     backoff = replace(API_BACKOFF, initial=timedelta(seconds=1), chance=random.Random(1))
-    bench = Bench(settings=CoreSettings(best=3, backoff=backoff))
+    bench = Bench(settings=CoreSettings(backoff=backoff))
     found = set()
     for number in range(3):
         pod = bench.show(make_pod(f"p{number}"))
@@ -360,7 +360,7 @@ def test_pauses_have_jitter():
 
 
 def test_posts_start_in_stream_order_up_to_max_in_flight():
-    bench = Bench(nodes=5, settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
+    bench = Bench(nodes=5, settings=CoreSettings(max_in_flight=2, backoff=BACKOFF))
     pods = [bench.show(make_pod(f"p{number}")) for number in range(4)]
     started = [name for pod in pods for name, _, _ in posts(bench.take(ranked(pod, "n1", "n2", "n3", "n4")))]
     assert started == ["p0", "p1"]
@@ -370,7 +370,7 @@ def test_posts_start_in_stream_order_up_to_max_in_flight():
 
 
 def test_redelivered_message_takes_its_old_place():
-    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, backoff=BACKOFF))
     first, second, third = (bench.show(make_pod(name)) for name in ("first", "second", "third"))
     bench.deliver(ranked(first, "n1"), 1)
     bench.deliver(ranked(third, "n3"), 3)
@@ -380,7 +380,7 @@ def test_redelivered_message_takes_its_old_place():
 
 
 def test_one_in_flight_is_strictly_serial():
-    bench = Bench(nodes=2, settings=CoreSettings(max_in_flight=1, best=8, backoff=BACKOFF))
+    bench = Bench(nodes=2, settings=CoreSettings(max_in_flight=1, backoff=BACKOFF))
     one, two = bench.show(make_pod("one", cpu="3")), bench.show(make_pod("two", cpu="3"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n1", "n2", counted=1))
@@ -388,7 +388,7 @@ def test_one_in_flight_is_strictly_serial():
 
 
 def test_pods_behind_one_in_back_off_are_bound():
-    bench = Bench(settings=CoreSettings(max_in_flight=2, best=3, backoff=BACKOFF))
+    bench = Bench(settings=CoreSettings(max_in_flight=2, backoff=BACKOFF))
     stuck, other = bench.show(make_pod("stuck")), bench.show(make_pod("other"))
     bench.take(ranked(stuck, "n1"))
     bench.answer(stuck, 500)
@@ -396,7 +396,7 @@ def test_pods_behind_one_in_back_off_are_bound():
 
 
 def test_silent_api_has_messages_examined_one_at_a_time_after_a_back_off():
-    bench = Bench(nodes=8, settings=CoreSettings(max_in_flight=3, best=3, backoff=BACKOFF))
+    bench = Bench(nodes=8, settings=CoreSettings(max_in_flight=3, backoff=BACKOFF))
     pods = [bench.show(make_pod(f"p{number}")) for number in range(6)]
     for number, pod in enumerate(pods[:3]):
         bench.take(ranked(pod, f"n{number + 1}"))
@@ -516,10 +516,10 @@ def test_fifth_exception_is_an_error_and_a_dead_letter(bench, monkeypatch):
     odd, fine = bench.show(make_pod("odd")), bench.show(make_pod("fine"))
     original = NodeChoice.choose
 
-    def choose(self, message, attempt, pod, profile):
+    def choose(self, message, pod, profile):
         if pod.uid == odd.uid:
             raise RuntimeError("a plugin broke")
-        return original(self, message, attempt, pod, profile)
+        return original(self, message, pod, profile)
 
     monkeypatch.setattr(NodeChoice, "choose", choose)
     bench.take(ranked(odd, "n1"))
@@ -546,7 +546,7 @@ def test_list_without_the_pod_forgets_the_assumed_pod(bench):
 
 
 def test_ended_pause_is_not_due_while_nothing_may_start():
-    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, backoff=BACKOFF))
     one, two, three = (bench.show(make_pod(name)) for name in ("one", "two", "three"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n2"))
@@ -561,7 +561,7 @@ def test_ended_pause_is_not_due_while_nothing_may_start():
 
 
 def test_closed_core_starts_nothing_and_handles_answers():
-    bench = Bench(settings=CoreSettings(max_in_flight=1, best=3, backoff=BACKOFF))
+    bench = Bench(settings=CoreSettings(max_in_flight=1, backoff=BACKOFF))
     one, two = bench.show(make_pod("one")), bench.show(make_pod("two"))
     bench.take(ranked(one, "n1"))
     bench.take(ranked(two, "n2"))

@@ -23,8 +23,8 @@ def test_attempts_are_counted_as_kube_scheduler_does():
 
 def test_conflicts_are_counted_by_reason():
     meter = RecordingMeter()
-    count_decision(meter, a_decision(Outcome.CONFLICT, "stale"))
-    assert meter.value("berth_conflicts_total", reason="stale") == 1
+    count_decision(meter, a_decision(Outcome.CONFLICT, "victims"))
+    assert meter.value("berth_conflicts_total", reason="victims") == 1
 
 
 def test_preempting_is_counted_as_unschedulable_with_victims():

@@ -12,7 +12,7 @@ from harness.worlds.binder_bench import BACKOFF, Bench, make_pod, ranked
 
 
 def bench_with(max_in_flight: int, nodes: int) -> Bench:
-    return Bench(nodes=nodes, cpu="2", settings=CoreSettings(max_in_flight=max_in_flight, best=3, backoff=BACKOFF))
+    return Bench(nodes=nodes, cpu="2", settings=CoreSettings(max_in_flight=max_in_flight, backoff=BACKOFF))
 
 
 def posted(bench: Bench) -> list[str]:
@@ -126,7 +126,7 @@ def aside(effects: list[Effect]) -> list[int]:
 
 
 def test_thousands_of_waiting_pods_are_checked_at_a_bounded_rate():
-    settings = CoreSettings(best=3, backoff=BACKOFF)
+    settings = CoreSettings(backoff=BACKOFF)
     bench = Bench(nodes=1, cpu="10000", settings=settings)
     pods = [bench.show(make_pod(f"p{number}")) for number in range(1000)]
     for pod in pods:

@@ -14,8 +14,8 @@ from harness.worlds.printed import printed, words
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CANDIDATES = [
-    Candidate(node="node-a", total=393, scores={"NodeResourcesFit": 93, "TaintToleration": 300}, pods=2),
-    Candidate(node="node-b", total=390, scores={"NodeResourcesFit": 90, "TaintToleration": 300}, pods=3),
+    Candidate(node="node-a", total=393, scores={"NodeResourcesFit": 93, "TaintToleration": 300}, pods=2, loss=3.0),
+    Candidate(node="node-b", total=390, scores={"NodeResourcesFit": 90, "TaintToleration": 300}, pods=3, loss=3.0),
 ]
 WEIGHTS = {"NodeResourcesFit": 1, "TaintToleration": 3}
 BOUND = Decision(
@@ -69,12 +69,12 @@ def test_a_bound_pod_has_times_and_the_age_of_the_view():
 
 def test_each_of_the_best_nodes_has_every_plugins_score_times_its_weight():
     rows = words(lines(decided()))
-    assert ["1", "node-a", "393", "93", "x", "1", "100", "x", "3", "2"] in rows
-    assert ["2", "node-b", "390", "90", "x", "1", "100", "x", "3", "3"] in rows
+    assert ["1", "node-a", "393", "93", "x", "1", "100", "x", "3", "2", "3"] in rows
+    assert ["2", "node-b", "390", "90", "x", "1", "100", "x", "3", "3", "3"] in rows
 
 
 def test_without_weights_scores_are_not_divided():
-    assert ["1", "node-a", "393", "93", "300", "2"] in words(lines(decided(), weights={}))
+    assert ["1", "node-a", "393", "93", "300", "2", "3"] in words(lines(decided(), weights={}))
 
 
 def test_the_runner_up_has_what_made_the_difference():
@@ -89,9 +89,41 @@ def test_equal_nodes_with_equal_pods_are_decided_by_a_hash():
     assert lines(decided(candidates=equal))[-1] == "runner-up: node-b with 393 as well, and 3 pods"
 
 
-def test_a_later_node_is_taken_because_earlier_ones_changed():
-    last = lines(decided(node="node-b"))[-1]
-    assert last == "node-b was taken: the node before it had changed since they were ranked"
+def test_a_later_node_is_taken_because_pods_came_to_the_first():
+    first, second = CANDIDATES
+    came = [msgspec.structs.replace(first, newcomers=2), msgspec.structs.replace(second, newcomers=0)]
+    result = lines(decided(node="node-b", candidates=came))
+    assert ["1", "node-a", "393", "93", "x", "1", "100", "x", "3", "2", "3", "2"] in words(result)
+    # 393 - 3 x 2 = 387
+    assert result[-2:] == [
+        "node-b was taken with 390",
+        "runner-up: node-a with 387 (393 - 3 x 2 newcomers), 3 less",
+    ]
+
+
+def test_of_equal_estimates_the_one_with_fewer_newcomers_is_taken():
+    first, second = CANDIDATES
+    result = lines(decided(node="node-b", candidates=[msgspec.structs.replace(first, newcomers=1), second]))
+    # 393 - 3 x 1 = 390
+    assert result[-1] == "runner-up: node-a with 390 (393 - 3 x 1 newcomer) as well, and more pods came there"
+
+
+def test_a_node_that_no_longer_passed_is_named():
+    result = lines(decided(node="node-b"))
+    assert result[-2] == "node-a came first, but did not pass the filters any more"
+
+
+def test_pods_that_went_count_for_the_node():
+    first, second = CANDIDATES
+    result = lines(decided(node="node-b", candidates=[first, msgspec.structs.replace(second, newcomers=-2)]))
+    assert "node-b was taken with 396 (390 + 3 x 2 pods gone)" in result
+
+
+def test_only_explained_candidates_the_chosen_one_and_the_runner_up_are_shown():
+    plain = [Candidate(node=f"n{number}", total=380 - number) for number in range(20)]
+    rows = words(lines(decided(node="n7", candidates=[*CANDIDATES, *plain])))
+    assert [row[1] for row in rows if row[-2:] in (["2", "3"], ["3", "3"], ["0", "0"])] == ["node-a", "node-b", "n7"]
+    assert ["10", "n7", "373", "-", "-", "0", "0"] in rows
 
 
 def test_the_only_possible_node_has_no_runner_up():

@@ -92,6 +92,12 @@ def test_messages_have_the_time_since_the_first():
     ]
 
 
+def test_a_bound_pod_has_the_estimate_of_its_node_if_pods_came_there():
+    came = [msgspec.structs.replace(CANDIDATES[0], loss=1.5, newcomers=2)]
+    message = traced("decision", encode(decided(candidates=came)), 1.0)
+    assert describe(message).plain == "bound node-7 with 90 (93 - 1.5 x 2 newcomers)"
+
+
 def test_a_trace_has_the_time_since_the_message_before():
     times = [line.split()[1:4] for line in printed(stage_table(MESSAGES))]
     assert times[1][:2] == ["pending", "attempt"]

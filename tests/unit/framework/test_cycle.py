@@ -65,11 +65,12 @@ def test_the_emptier_node_comes_first_with_every_plugins_points():
     same = {"TaintToleration": 300, "NodeResourcesBalancedAllocation": 75, "ImageLocality": 0}
     assert ranking.candidates == (
         # cpu (4000-1000)*100/4000 = 75, memory (8-2)*100/8 = 75; no taints: 100 x 3; as balanced as before: 50 + 50/2
-        Candidate(node="idle", total=450, scores={**same, "NodeResourcesFit": 75}, pods=0),
-        # cpu (4000-3000)*100/4000 = 25, memory (8-6)*100/8 = 25
-        Candidate(node="busy", total=400, scores={**same, "NodeResourcesFit": 25}, pods=1),
+        # one more like it: cpu (4000-2000)*100/4000 = 50, memory (8-4)*100/8 = 50
+        Candidate(node="idle", total=450, scores={**same, "NodeResourcesFit": 75}, pods=0, loss=25.0),
+        # cpu (4000-3000)*100/4000 = 25, memory (8-6)*100/8 = 25; one more: 0
+        Candidate(node="busy", total=400, scores={**same, "NodeResourcesFit": 25}, pods=1, loss=25.0),
     )
-    assert (ranking.evaluated, ranking.feasible, ranking.untouched_first) == (2, 2, True)
+    assert (ranking.evaluated, ranking.feasible) == (2, 2)
 
 
 def test_a_single_feasible_node_is_not_scored():
@@ -119,7 +120,6 @@ def test_where_more_pods_are_better_their_number_does_not_decide_ties():
     snapshot.place(a_pod("other"), "n17")
     firsts = {nodes_of(ranked(a_pod(uid=f"u{i}"), snapshot, Packing()))[0] for i in range(300)}
     assert "n17" in firsts
-    assert ranked(a_pod(), snapshot, Packing()).untouched_first is False
 
 
 def test_ties_are_spread_like_chance_and_come_out_the_same_every_time():
@@ -128,7 +128,7 @@ def test_ties_are_spread_like_chance_and_come_out_the_same_every_time():
     counts = [firsts.count(f"n{i}") for i in range(10)]
     assert 60 < min(counts) <= max(counts) < 140
     again = rank(a_pod(), snapshot, default_profile(), attempt=Attempt(uid=Uid("u"), term=Term(3), n=1))
-    assert nodes_of(again) == ["n5", "n9", "n2", "n1", "n7", "n4", "n0", "n6"]  # in every process, on every machine
+    assert nodes_of(again)[:8] == ["n5", "n9", "n2", "n1", "n7", "n4", "n0", "n6"]  # in every process, on every machine
 
 
 def test_another_attempt_breaks_ties_differently():

@@ -53,7 +53,7 @@ def test_without_a_file_there_is_one_profile_of_the_default_plugins():
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
     }
-    assert profile.untouched_first is True
+    assert profile.fewer_pods_first is True
 
 
 def test_weights_places_and_arguments_come_from_the_file():
@@ -68,7 +68,7 @@ profiles:
 """)["packed"]
     assert profile.weights == {"NodeResourcesFit": 5, "TaintToleration": 1}
     assert "NodeName" not in [p.name for p in profile.filters]
-    assert profile.untouched_first is False
+    assert profile.fewer_pods_first is False
 
 
 def test_a_plugin_is_one_instance_at_all_its_points():

@@ -7,17 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from berth.api.pod import TopologySpreadConstraint
-from berth.cluster.nodes import Nodes
+from berth.cluster.equivalence import EquivalenceClass
+from berth.cluster.nodes import AnotherPod, NodeInfo, Nodes, NodesWithAnother
 from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
+from berth.framework.plugincalls import run_score_with_another
 from berth.framework.state import CycleState
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
+from berth.plugins.matching import first_untolerated
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin
 from berth.plugins.noderesources.balancedallocation import BalancedAllocationArgs
@@ -123,6 +126,37 @@ def test_vector_form_equals_scalar_form_with_added_affinity(snapshot, pod, names
     plugin = NodeAffinityPlugin(NodeAffinityArgs(added_affinity=added))
     for point, name, vector, scalar in answers(plugin, snapshot, pod, names):
         assert vector == scalar, f"{point} of {name}"
+
+
+@settings(max_examples=40, phases=[Phase.generate])
+@given(snapshot=snapshots(), pod=pods)
+def test_score_with_another_pod_is_the_score_once_that_pod_is_placed(snapshot, pod):
+    assume(pod.metadata.deletion_timestamp is None)  # such a pod is never ranked
+    for what, plugin in plugins():
+        if isinstance(plugin, VectorScorePlugin):
+            for name, expected, placed in scores_with_another(plugin, snapshot, pod):
+                assert expected == placed, f"{what}: {name}"
+
+
+def scores_with_another(plugin: VectorScorePlugin, snapshot, pod) -> Iterator[tuple[str, int, int]]:
+    """(node, raw score as if one more pod like it were there, raw score once it is), of nodes where the pod may be."""
+    state, nodes = CycleState(snapshot.class_of(pod)), Nodes(snapshot)
+    if not scores(plugin, state, pod, nodes):
+        return
+    another = AnotherPod(pod, snapshot)
+    expected = run_score_with_another(plugin, state, pod, NodesWithAnother(snapshot, None, another))
+    for position, info in enumerate(list(nodes.infos())):
+        if info is None or not may_be_on(info, state.pod_class):
+            continue
+        with snapshot.supposing(placed=[(another.pod, info.name)]):
+            after = CycleState(state.pod_class)
+            assert scores(plugin, after, pod, nodes)
+            yield info.name, int(expected[position]), int(plugin.score_all(after, pod, nodes)[position])
+
+
+def may_be_on(info: NodeInfo, pod_class: EquivalenceClass) -> bool:
+    """Spreading does not count pods on nodes that its constraints leave out."""
+    return pod_class.allows(info.name, info.labels) and not first_untolerated(info.taints, pod_class.tolerations)
 
 
 class Enough(Exception):  # noqa: N818 - no error: there is nothing left to look for

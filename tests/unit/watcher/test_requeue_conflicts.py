@@ -1,6 +1,6 @@
 """After a conflict a pod goes to the front of its priority, once the reflectors have shown what it was about."""
 
-from berth.api.messages import Outcome, Reason
+from berth.api.messages import Outcome
 from berth.kube.watch import Current
 from berth_watcher.events import AttemptLookedUp
 from berth_watcher.settings import AttemptSettings
@@ -86,16 +86,6 @@ def test_third_consecutive_conflict_backs_off():
     watcher.advance(1)
 
     assert len(watcher.published) == 4
-
-
-def test_stale_conflicts_are_not_counted():
-    watcher = WatcherUnderTest().lead(a_pod("web"))
-
-    for _ in range(5):
-        watcher.decide("web", Outcome.CONFLICT, reason=Reason.STALE)
-
-    assert len(watcher.published) == 6
-    assert watcher.stage("web") == "in flight"
 
 
 def test_another_outcome_resets_the_count_of_conflicts():

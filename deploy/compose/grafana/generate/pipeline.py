@@ -122,7 +122,7 @@ PIPELINE: Final = Dashboard(
         "Conflicts": (
             Panel(
                 title="Conflicts by reason",
-                about="stale: the candidates had got more pods since; no-candidate: no candidate fitted any more.",
+                about="no-candidate: no candidate fitted any more; proposals: another pod is about to get the room.",
                 unit="cps",
                 queries={"{{reason}}": rate("berth_conflicts_total", "reason")},
                 stacked=True,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
-from berth.api.messages import Decision, Outcome, Preemption, Reason, Rejection
+from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection
 from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.subjects import Attempt
@@ -42,10 +42,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding."""
+    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
+
+    ``candidates`` are those of RANKED, with the newcomers that the binder counted when it chose.
+    """
 
     pod: Pod
     node: str
+    candidates: list[Candidate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,8 @@ class BindingAttempt:
     """The newest known state; its resourceVersion is the Binding's precondition."""
     node: str = ""
     """Where the pod is assumed; empty as long as no node was chosen."""
+    candidates: list[Candidate] = field(default_factory=list)
+    """The nodes among which it was chosen, with their newcomers; of the attempt that was the latest then."""
     eviction: EvictionPlan | None = None
     """What is being evicted for the pod."""
     steps: PluginSteps | None = None

@@ -1,27 +1,38 @@
 """The conflict check: decides on a RANKED message before anything is sent (docs/protocol.md, 5).
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
-``NodeChoice`` then takes the first of the K nodes that passes every filter, untouched ones first. ``PreemptionCheck``
+``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. ``PreemptionCheck``
 repeats the dry run of a proposal to evict pods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth.api.messages import Candidate, Outcome, Preemption, Ranked, Reason, Rejection, Victim
+import msgspec
+
+from berth.api.messages import (
+    Candidate,
+    Outcome,
+    Preemption,
+    Ranked,
+    Reason,
+    Rejection,
+    Victim,
+    by_best_estimate,
+)
 from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node, check
+from berth.framework.estimate import counted_pods_by_node
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
-from berth.framework.scoring import counted_pods_by_node, nodes_with_fewer_pods
 from berth.framework.status import Code, Status
 from berth_binder.attempt import (
     CHANGED,
@@ -35,8 +46,6 @@ from berth_binder.attempt import (
 )
 from berth_binder.cache import PODS, Cache
 
-STALE_ATTEMPTS: Final = 3
-"""Attempts of a uid in one term that may end in ``stale``; after that the node touched least is taken."""
 NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
 
 
@@ -48,12 +57,12 @@ class ConflictCheck:
     """The checks in docs/protocol.md, 5's order."""
 
     def __init__(
-        self, *, cache: Cache, profiles: Mapping[str, Profile], best: int = 8, max_view_age: float = 60.0
+        self, *, cache: Cache, profiles: Mapping[str, Profile], max_view_age: float = 60.0
     ) -> None:
         """``max_view_age``: seconds; the oldest view on which pods are evicted."""
         self._cache = cache
         self._profiles = profiles
-        self._nodes = NodeChoice(cache=cache, best=best)
+        self._nodes = NodeChoice(cache=cache)
         self._preemption = PreemptionCheck(cache=cache, max_view_age=max_view_age)
 
     def examine(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement | EvictionPlan:
@@ -64,7 +73,7 @@ class ConflictCheck:
         """
         verdict = _scorers_verdict(ranked)
         if verdict is None:
-            return self.choose(ranked, attempt, pod)
+            return self.choose(ranked, pod)
         if verdict.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:
             return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
         return verdict
@@ -96,14 +105,13 @@ class ConflictCheck:
             return pod  # the message may have only the pod's name; or no scorer has sent it, and the caller rejects it
         return CHANGED if is_gated(pod) or changed(ranked.pod, pod) else pod
 
-    def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement:
+    def choose(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
         """One of the K nodes, or a conflict when none passes.
 
         Raises:
-            RecheckError: a filter could not answer.
+            RecheckError: a plugin could not answer.
         """
-        found = self._nodes.choose(ranked, attempt, pod, self._profiles[ranked.profile])
-        return found if isinstance(found, Verdict) else Placement(pod=pod, node=found)
+        return self._nodes.choose(ranked, pod, self._profiles[ranked.profile])
 
     def passes(self, ranked: Ranked, pod: Pod, node: str) -> bool:
         """Whether the pod passes every filter on the node.
@@ -141,18 +149,13 @@ def _scorers_verdict(ranked: Ranked) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChoice:
-    """Which of the K nodes the pod gets: the scorer's filters, run on single nodes of the binder's own cache.
+    """Which of the K nodes the pod gets: the best estimate of those that pass (docs/protocol.md, 5).
 
-    A node is untouched when the cache has no more pods on it than the scorer counted. When all that pass were touched
-    since, the pod is ranked again, so that any number of scorers places as one does (docs/protocol.md, 5, *Untouched
-    first*); where that does not help, the node that was touched least is taken (ADR 2). An untouched node with fewer of
-    the points that pods cannot change is not taken: when all better ones are full by now, the pod is ranked again.
-    Where a plugin keeps pods of a kind apart, the node with the fewest of them is taken (ADR 3).
+    The filters are the scorer's, run on single nodes of the binder's own cache. Where more or fewer pods are on a node
+    than the scorer counted, its total is corrected by what each of them costs there.
     """
 
     cache: Cache
-    best: int = 8
-    """K: with fewer feasible nodes than this the least touched is taken at once: a new list is no better."""
 
     def status(self, pod: Pod, node: str, profile: Profile) -> Status:
         """The filters' answer for one node.
@@ -165,88 +168,37 @@ class NodeChoice:
             raise RecheckError(f"checking {pod.key!r} on {node!r}: {status.plugin}: {', '.join(status.reasons)}")
         return status
 
-    def choose(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
+    def choose(self, ranked: Ranked, pod: Pod, profile: Profile) -> Placement | Verdict:
         """One of the K nodes, or a conflict with the filter that rejected each node.
 
         Raises:
-            RecheckError: a filter could not answer.
+            RecheckError: a plugin could not answer.
         """
-        if not ranked.untouched_first:
-            rejections: list[Rejection] = []
-            chosen = next(self._passing(ranked.candidates, pod, profile, rejections), None)
-            return chosen.node if chosen else _no_candidate(rejections)
-        choose = self._untouched if profile.spreading is None else self._fewest_counted_pods
-        try:
-            return choose(ranked, attempt, pod, profile)
-        except PluginFailure as failure:
-            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
-
-    def _untouched(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
-        """The first untouched node, or the one touched least of those with as many fixed points."""
+        candidates = self._with_newcomers(ranked.candidates, pod, profile)
         rejections: list[Rejection] = []
-        excess: dict[str, int] = {}
-        floor = 0
-        for candidate in self._passing(ranked.candidates, pod, profile, rejections):
-            points = profile.fixed_points(candidate.scores)
-            if not excess and _is_worse_than_first(points, ranked, profile) and attempt.n <= STALE_ATTEMPTS:
-                return _STALE
-            floor = floor if excess else points
-            if points < floor:
-                continue
-            present = counted_pods_by_node(pod, [candidate.node], self.cache.snapshot, profile)[candidate.node]
-            excess[candidate.node] = present - candidate.pods
-            if excess[candidate.node] <= 0:
-                return candidate.node
-        if not excess:
-            return _no_candidate(rejections)
-        if self._may_be_ranked_again(ranked, attempt):
-            return _STALE
-        return min(excess, key=excess.__getitem__)
-
-    def _fewest_counted_pods(self, ranked: Ranked, attempt: Attempt, pod: Pod, profile: Profile) -> str | Verdict:
-        """The node of the K with the fewest pods of the pod's kind; ranked again when a node beyond them has fewer."""
-        names = [candidate.node for candidate in ranked.candidates]
-        present = counted_pods_by_node(pod, names, self.cache.snapshot, profile)
-        in_order = sorted(ranked.candidates, key=lambda candidate: present[candidate.node])
-        rejections: list[Rejection] = []
-        chosen = next(self._passing(in_order, pod, profile, rejections), None)
-        if chosen is None:
-            return _no_candidate(rejections)
-        if self._may_be_ranked_again(ranked, attempt):
-            fewer = nodes_with_fewer_pods(pod, self.cache.snapshot, profile, than=present[chosen.node])
-            if any(self.status(pod, node, profile).is_success for node in fewer[: self.best]):
-                return _STALE
-        return chosen.node
-
-    def _passing(
-        self, candidates: Iterable[Candidate], pod: Pod, profile: Profile, rejections: list[Rejection]
-    ) -> Iterator[Candidate]:
-        """The nodes that pass every filter, checked one by one; the others are added to ``rejections``."""
-        for candidate in candidates:
+        for candidate in by_best_estimate(candidates):
             status = self.status(pod, candidate.node, profile)
             if status.is_success:
-                yield candidate
-            else:
-                reasons = ", ".join(status.reasons)
-                rejections.append(Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[candidate.node]))
+                return Placement(pod=pod, node=candidate.node, candidates=candidates)
+            reasons = ", ".join(status.reasons)
+            rejections.append(Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[candidate.node]))
+        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.NO_CANDIDATE, rejections=tuple(rejections))
 
-    def _may_be_ranked_again(self, ranked: Ranked, attempt: Attempt) -> bool:
-        return attempt.n <= STALE_ATTEMPTS and ranked.feasible >= self.best
+    def _with_newcomers(self, candidates: list[Candidate], pod: Pod, profile: Profile) -> list[Candidate]:
+        """The candidates in the scorer's order, each with the pods that came or went since it was ranked."""
+        names = [candidate.node for candidate in candidates]
+        try:
+            present = counted_pods_by_node(pod, names, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
+        return [_with_newcomers(candidate, present[candidate.node]) for candidate in candidates]
 
 
-_STALE: Final = Verdict(outcome=Outcome.CONFLICT, reason=Reason.STALE)
-
-
-def _no_candidate(rejections: Iterable[Rejection]) -> Verdict:
-    return Verdict(outcome=Outcome.CONFLICT, reason=Reason.NO_CANDIDATE, rejections=tuple(rejections))
-
-
-def _is_worse_than_first(points: int, ranked: Ranked, profile: Profile) -> bool:
-    """Whether the scorer's first node, which does not pass any more, had more of the points that pods cannot change.
-
-    Other nodes as good as the first may have room that the scorer has not seen.
-    """
-    return points < profile.fixed_points(ranked.candidates[0].scores)
+def _with_newcomers(candidate: Candidate, present: int) -> Candidate:
+    newcomers = present - candidate.pods
+    if newcomers == candidate.newcomers:
+        return candidate
+    return msgspec.structs.replace(candidate, newcomers=newcomers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class BinderCore:
         self._epoch = epoch
         self._config = config
         age = self._settings.max_view_age.total_seconds()
-        self._check = ConflictCheck(cache=cache, profiles=profiles, best=self._settings.best, max_view_age=age)
+        self._check = ConflictCheck(cache=cache, profiles=profiles, max_view_age=age)
         self._queue = RankedQueue()
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
@@ -301,6 +301,7 @@ class BinderCore:
         """Assume the pod on the node, and begin the plugins' steps there."""
         self._unreserve(attempt)
         attempt.pod, attempt.node, attempt.is_posted = placement.pod, placement.node, False
+        attempt.candidates = placement.candidates
         attempt.awaited_versions = {}
         self._cache.assume(placement.pod, placement.node)
         state = CycleState(self._cache.snapshot.class_of(placement.pod))
@@ -415,7 +416,7 @@ class BinderCore:
         latest, steps = attempt.latest, attempt.steps
         if steps is not None and (not is_free or self._check.passes(latest.ranked, pod, attempt.node)):
             return self._post(attempt, steps)
-        return self._go_to(self._check.choose(latest.ranked, latest.attempt, pod), attempt, now)
+        return self._go_to(self._check.choose(latest.ranked, pod), attempt, now)
 
     def _after_evicting(self, attempt: BindingAttempt, answer: EvictionAnswer, now: float) -> list[Effect]:
         plan = attempt.eviction
@@ -571,7 +572,7 @@ class BinderCore:
             repeat=repeat,
             evaluated=ranked.evaluated,
             feasible=ranked.feasible,
-            candidates=ranked.candidates,
+            candidates=attempt.candidates or ranked.candidates,
             rejections=list(verdict.rejections) or ranked.rejections,
             blockers=list(verdict.blockers) or ranked.blockers,
             preemption=verdict.preemption,

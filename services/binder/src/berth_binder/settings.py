@@ -20,8 +20,6 @@ class CoreSettings:
 
     max_in_flight: int = 32
     """Requests to the API server under way at once; 1 is strictly serial."""
-    best: int = 8
-    """K, the number of nodes in RANKED."""
     max_exceptions: int = 5
     """Exceptions in the binder for one pod until its attempt ends in an error (docs/protocol.md, 6)."""
     max_conflicts: int = 3
@@ -88,5 +86,5 @@ class BinderSettings:
 def binder_settings(settings: Settings) -> BinderSettings:
     """The binder's numbers that follow from those of all services."""
     numbers = settings.numbers
-    core = CoreSettings(max_in_flight=numbers.max_in_flight_bindings, best=numbers.best)
+    core = CoreSettings(max_in_flight=numbers.max_in_flight_bindings)
     return BinderSettings(core=core, keep_alive=numbers.binder_ack_wait / 3)

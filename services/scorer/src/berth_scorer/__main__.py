@@ -20,6 +20,7 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
         config=configuration.digest,
         identity=process.identity,
         best=process.settings.numbers.best,
+        explained=process.settings.numbers.explained,
         explain=explain if process.settings.log.verbosity >= VERBOSITY else None,
     )
     await serve(process, nats_bus(process.settings), ranker)

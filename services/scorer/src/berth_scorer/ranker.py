@@ -10,7 +10,7 @@ from berth.api.livedata import LiveSource
 from berth.api.messages import Pending, Preemption, Ranked, Victim
 from berth.api.subjects import Attempt
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import Detail, Ranking, rank
+from berth.framework.cycle import BEST, Detail, Ranking, rank
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
@@ -27,12 +27,16 @@ Explain = Callable[[Pending, Detail], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranker:
-    """Ranks pods with the profiles of one configuration. ``best`` is K: how many nodes the binder may choose from."""
+    """Ranks pods with the profiles of one configuration.
+
+    ``best`` is K, how many nodes the binder may choose from; the first ``explained`` have every plugin's points.
+    """
 
     profiles: Mapping[str, Profile]
     config: str
     identity: str
     best: int
+    explained: int = BEST
     explain: Explain | None = None
     """Called with every plugin's result on every node; ``None``: they are not collected."""
 
@@ -71,7 +75,14 @@ class Ranker:
         profile = self.profiles[pending.profile]
         detail = None if self.explain is None else Detail()
         ranking = rank(
-            pending.pod, view.snapshot, profile, attempt=attempt, best=self.best, detail=detail, timing=timing
+            pending.pod,
+            view.snapshot,
+            profile,
+            attempt=attempt,
+            best=self.best,
+            explained=self.explained,
+            detail=detail,
+            timing=timing,
         )
         if self.explain is not None and detail is not None:
             self.explain(pending, detail)
@@ -103,7 +114,6 @@ class Ranker:
             view_age_seconds=view.age_seconds(),
             evaluated=ranking.evaluated,
             feasible=ranking.feasible,
-            untouched_first=ranking.untouched_first,
             candidates=list(ranking.candidates),
             rejections=list(ranking.rejections),
             blockers=list(ranking.unschedulable_plugins),

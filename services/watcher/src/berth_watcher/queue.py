@@ -124,7 +124,7 @@ class QueuedPod:
     failures: int = 0
     """Consecutive attempts that ended in back-off. They decide how long it is."""
     conflicts: int = 0
-    """Consecutive conflicts; ``stale`` ones are not counted."""
+    """Consecutive conflicts."""
     lost_attempts: int = 0
     """Consecutive attempts of which no message was found any more."""
 

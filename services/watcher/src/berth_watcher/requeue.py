@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final
 
 from berth.api.livedata import BANDWIDTH, FACTS
-from berth.api.messages import Decision, Outcome, Positions, Reason
+from berth.api.messages import Decision, Outcome, Positions
 from berth.api.meta import version_number
 from berth.api.node import Node
 from berth.api.pod import priority_of
@@ -106,12 +106,12 @@ class Requeue:
     def on_conflict(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
         """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
         pod.awaited_versions = _versions(decision)
-        self._retry_soon(pod, decided_at, counts=decision.reason != Reason.STALE)
+        self._retry_soon(pod, decided_at)
 
     def on_still_unbound(self, pod: QueuedPod) -> None:
         """The binder decided that it is gone or bound, but the API shows it unbound: a conflict without versions."""
         pod.awaited_versions = {}
-        self._retry_soon(pod, self._clock.timestamp(), counts=True)
+        self._retry_soon(pod, self._clock.timestamp())
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Record an event that the mirror is storing. ``pods_to_requeue`` has the pods that it may help."""
@@ -230,8 +230,8 @@ class Requeue:
             pod.incoming_event = label_of(unchecked.event)
         return pods
 
-    def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp, *, counts: bool) -> None:
-        pod.conflicts += counts
+    def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp) -> None:
+        pod.conflicts += 1
         pod.incoming_event = ATTEMPT_FAILED
         if pod.conflicts >= MAX_CONFLICTS:
             self.on_error(pod, failed_at)

@@ -9,10 +9,11 @@ here: their readers decode them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -61,8 +62,6 @@ class Outcome(StrEnum):
 class Reason(StrEnum):
     """Why an attempt ended in a conflict."""
 
-    STALE = "stale"
-    """The best node was changed after the ranking."""
     NO_CANDIDATE = "no-candidate"
     """No candidate fits any more."""
     CHANGED = "changed"
@@ -99,19 +98,40 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+_MOST: Final = 2.0**53
+"""Beyond any loss of points."""
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of the K best nodes.
 
     ``scores`` are weighted and after NormalizeScore, by plugin; ``total`` is their sum. ``pods`` is how many pods the
-    scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``details`` are
-    texts by plugin that explain its points to a person (a sample's value and age).
+    scorer counted on the node: proposals are included, the pod itself and nominated pods are not. ``loss`` are the
+    points that one more pod like this one costs there. ``newcomers``, in Decisions only, is how many pods more than
+    the scorer the binder counted when it chose. ``details`` are texts by plugin that explain its points to a person (a
+    sample's value and age). Only the first few of RANKED have ``scores`` and ``details``.
     """
 
     node: str
     total: Int64
     scores: dict[str, Int64] = {}
     pods: Int64 = 0
+    loss: Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)] = 0
+    newcomers: Int64 = 0
     details: dict[str, str] = {}
+
+    @property
+    def estimate(self) -> float:
+        """The total that the node has with its newcomers, as far as they are like this pod."""
+        return self.total - self.loss * self.newcomers
+
+
+def by_best_estimate(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The order in which the binder tries the nodes (docs/protocol.md, 5): the highest estimate first.
+
+    Equal ones: the fewest newcomers first, then the scorer's order, which is that of ``candidates``.
+    """
+    return sorted(candidates, key=lambda candidate: (-candidate.estimate, candidate.newcomers))
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -189,13 +209,11 @@ class Ranked(AttemptReport, frozen=True, kw_only=True):
 
     It has exactly one of the three: ``candidates``, ``rejections`` with ``message``, or ``error``. Next to
     ``rejections``, ``preemption`` is where evictions would make the pod fit, and ``clears_nomination`` means that
-    the pod's nomination does not help it. ``untouched_first``: more pods make a node a worse choice, so the binder may
-    request another ranking when a node has changed since. ``proposals_counted``: the rejections may be due to a
-    proposal that is not bound yet. ``behind``: they are those of a view that had not read what PENDING asked for.
+    the pod's nomination does not help it. ``proposals_counted``: the rejections may be due to a proposal that is not
+    bound yet. ``behind``: they are those of a view that had not read what PENDING asked for.
     """
 
     pod: Pod
-    untouched_first: bool = True
     proposals_counted: bool = False
     behind: bool = False
     clears_nomination: bool = False

@@ -15,6 +15,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import Candidate, Decision, Outcome, Rejection
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
+from berth.cli.choice import choice_lines, shown_candidates
 from berth.cli.lookup import EvictionRecord, ExplainedDecision
 from berth.cli.rendering import (
     ago,
@@ -54,9 +55,11 @@ def decision_lines(decided: ExplainedDecision, weights: Weights) -> Iterator[Ren
         yield indented(_evaluated(decision))
     yield ""
     if decision.candidates:
-        yield candidates_table(decision.candidates, weights=weights, chosen=decision.node)
-        yield from candidate_details(decision.candidates)
-        yield plain(_choice(decision))
+        shown = shown_candidates(decision.candidates, decision.node)
+        yield candidates_table(shown, weights=weights, chosen=decision.node, among=decision.candidates)
+        yield from candidate_details(shown)
+        if decision.outcome is Outcome.BOUND:
+            yield from map(plain, choice_lines(decision))
     if decision.rejections:
         yield rejections_table(decision.rejections)
     if decided.preemption is not None:
@@ -126,34 +129,6 @@ def _view(age: float) -> str:
     if is_current(age):
         return f"a current view of the cluster (confirmed {duration(age)} before)"
     return f"a view of the cluster {duration(age)} old"
-
-
-def _choice(decision: Decision) -> str:
-    """The runner-up of the chosen node, or the reason why the first one was not chosen."""
-    names = [candidate.node for candidate in decision.candidates]
-    if decision.outcome is not Outcome.BOUND or decision.node not in names:
-        return ""
-    place = names.index(decision.node)
-    if place:
-        before = "the node before it" if place == 1 else f"the {place} nodes before it"
-        return f"{decision.node} was taken: {before} had changed since they were ranked"
-    return _runner_up(decision.candidates) if len(names) > 1 else f"{decision.node} was the only one possible"
-
-
-def _runner_up(candidates: Sequence[Candidate]) -> str:
-    first, second, *_ = candidates
-    if first.total == second.total:
-        equal = "as many pods: a hash decided" if first.pods == second.pods else f"{second.pods} pods"
-        return f"runner-up: {second.node} with {second.total} as well, and {equal}"
-    better = ", ".join(_advantages(first, second))
-    return f"runner-up: {second.node} with {second.total}, {first.total - second.total} less ({better})"
-
-
-def _advantages(first: Candidate, second: Candidate) -> Iterator[str]:
-    for plugin, points in first.scores.items():
-        other = second.scores.get(plugin, 0)
-        if points != other:
-            yield f"{plugin} {points} against {other}"
 
 
 def _preemption_line(decided: ExplainedDecision, record: EvictionRecord) -> str:
@@ -345,15 +320,28 @@ def gated_json(pod: Pod, status: Status) -> dict[str, object]:
     }
 
 
-def candidates_table(candidates: Sequence[Candidate], *, weights: Weights | None = None, chosen: str = "") -> Table:
-    """A line a node: rank, name, total, each plugin's score x weight, pods; the chosen one is green."""
-    plugins = score_plugins(candidates)
-    table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), "PODS")
+def candidates_table(
+    candidates: Sequence[Candidate],
+    *,
+    weights: Weights | None = None,
+    chosen: str = "",
+    among: Sequence[Candidate] | None = None,
+) -> Table:
+    """A line a node: place, name, total, each plugin's score x weight, pods, loss; the chosen one is green.
+
+    ``among``: the whole list, if these are only some of it; the places are those in it. Loss is what one more pod like
+    this one costs there. Once the binder has counted, another column has the pods that it counted more.
+    """
+    plugins, has_newcomers = score_plugins(candidates), any(each.newcomers for each in candidates)
+    last = ("PODS", "LOSS", "NEWCOMERS") if has_newcomers else ("PODS", "LOSS")
+    table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), *last)
     for column in table.columns[2:]:
         column.justify = "right"
-    for place, candidate in enumerate(candidates, start=1):
+    places = {each.node: place for place, each in enumerate(among or candidates, start=1)}
+    for candidate in candidates:
         points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
-        cells = (str(place), candidate.node, str(candidate.total), *points, str(candidate.pods))
+        counts = (str(candidate.pods), f"{candidate.loss:g}", str(candidate.newcomers))[: len(last)]
+        cells = (str(places[candidate.node]), candidate.node, str(candidate.total), *points, *counts)
         table.add_row(*map(plain, cells), style="green" if candidate.node == chosen else "")
     return table
 
@@ -389,6 +377,9 @@ def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
         "node": candidate.node,
         "total": candidate.total,
         "pods": candidate.pods,
+        "loss": candidate.loss,
+        "newcomers": candidate.newcomers,
+        "estimate": candidate.estimate,
         "scores": {name: _scored(points, weights.get(name)) for name, points in candidate.scores.items()},
         "details": candidate.details,
     }

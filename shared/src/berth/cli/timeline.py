@@ -27,6 +27,7 @@ from berth.api.messages import (
 )
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
+from berth.cli.choice import chosen_candidate, estimate_text
 from berth.cli.rendering import clock, duration, new_table, plain, short_attempt, short_identity
 
 _LONGEST_LINE = 160
@@ -37,7 +38,6 @@ OUTCOME_STYLES: Mapping[Outcome, str] = {
     Outcome.ERROR: "red",
 }
 _REASONS: Mapping[Reason, str] = {
-    Reason.STALE: "each of the best nodes got other pods after the ranking",
     Reason.NO_CANDIDATE: "none of the best nodes was feasible any more at binding",
     Reason.CHANGED: "it was changed or gated after the ranking",
     Reason.PROPOSALS: "proposals for pods that are not bound yet use the same resources",
@@ -188,6 +188,8 @@ def describe(traced: TracedMessage) -> Text:
             words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
             if decision.node:
                 words.append(f" {decision.node}", style="")
+            if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
+                words.append(f" with {estimate_text(chosen)}", style="")
             if decision.preemption is not None and decision.preemption.victims:
                 victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
                 words.append(f" (evicted {victims})", style="")
@@ -210,10 +212,10 @@ def reason_text(decision: Decision) -> str:
 
 
 def candidates_of(messages: list[TracedMessage]) -> list[Candidate]:
-    """The nodes of the last ranking among the messages."""
+    """The nodes of the last ranking among the messages, with their newcomers if it was decided."""
     for traced in reversed(messages):
         message = _read(traced)
-        if isinstance(message, Ranked) and message.candidates:
+        if isinstance(message, Ranked | Decision) and message.candidates:
             return message.candidates
     return []
 

@@ -1,18 +1,23 @@
 """Nodes as plugins read them: one by one (NodeInfo), or rows of the Snapshot by column (Nodes).
 
-Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed.
+Views do not copy columns when they show all rows. NodesWithoutPods shows sums as if some pods were removed;
+NodesWithAnother and NodeInfoWithAnother show a node as if one more pod like the incoming one were on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
+from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import Node
+from berth.api.pod import Pod
+from berth.api.resources import is_counted
 from berth.cluster.columns import LabelColumn, TaintSet
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
@@ -237,3 +242,90 @@ class NodesWithoutPods(Nodes):
         """The requests of the pods that are left."""
         requested, removed = super().requested(resource), self._removed.requested.get(resource)
         return requested if removed is None else requested - removed
+
+
+class AnotherPod:
+    """One more pod like the incoming one: of the same class and with the same labels, but with a uid of its own."""
+
+    def __init__(self, pod: Pod, snapshot: Snapshot) -> None:
+        self._like = pod
+        self._snapshot = snapshot
+        self.pod_class = snapshot.class_of(pod)
+        self.requests = self.pod_class.requests
+
+    @cached_property
+    def pod(self) -> Pod:
+        metadata = msgspec.structs.replace(self._like.metadata, uid=ANOTHER_UID)
+        return msgspec.structs.replace(self._like, metadata=metadata)
+
+    def requested(self, resource: str) -> int:
+        """What it adds to the requests on a node."""
+        return self.requests.amounts.get(resource, 0) if is_counted(resource) else 0
+
+    def on_row(self, row: int) -> PlacedPod:
+        """It, as if it were assumed on this row."""
+        return PlacedPod(pod=self.pod, row=row, pod_class=self.pod_class, group=self._snapshot.groups.of(self.pod))
+
+
+ANOTHER_UID: Final = "another"
+"""Not the form of a uid of the API server."""
+
+
+class NodeInfoWithAnother(NodeInfo):
+    """A node as if one more pod were on it."""
+
+    __slots__ = ("_another",)
+
+    def __init__(self, snapshot: Snapshot, row: int, node: Node, another: AnotherPod) -> None:
+        super().__init__(snapshot, row, node)
+        self._another = another
+
+    @property
+    def pods(self) -> int:
+        return super().pods + 1
+
+    @property
+    def nonzero_cpu(self) -> int:
+        return super().nonzero_cpu + self._another.requests.nonzero_cpu
+
+    @property
+    def nonzero_memory(self) -> int:
+        return super().nonzero_memory + self._another.requests.nonzero_memory
+
+    def requested(self, resource: str) -> int:
+        return super().requested(resource) + self._another.requested(resource)
+
+    def placed(self) -> Collection[PlacedPod]:
+        return [*super().placed(), self._another.on_row(self.row)]
+
+
+class NodesWithAnother(Nodes):
+    """Nodes as if one more pod were on each: their sums, and each node of ``infos``."""
+
+    __slots__ = ("_another",)
+
+    def __init__(self, snapshot: Snapshot, rows: RowIndex | None, another: AnotherPod) -> None:
+        super().__init__(snapshot, rows)
+        self._another = another
+
+    def infos(self) -> Iterator[NodeInfo | None]:
+        found = ((row, self.snapshot.node_at(row)) for row in self.rows.tolist())
+        return (
+            None if node is None else NodeInfoWithAnother(self.snapshot, row, node, self._another)
+            for row, node in found
+        )
+
+    def requested(self, resource: str) -> Amount:
+        return super().requested(resource) + self._another.requested(resource)
+
+    @property
+    def nonzero_cpu(self) -> Amount:
+        return super().nonzero_cpu + self._another.requests.nonzero_cpu
+
+    @property
+    def nonzero_memory(self) -> Amount:
+        return super().nonzero_memory + self._another.requests.nonzero_memory
+
+    @property
+    def pods(self) -> Amount:
+        return super().pods + 1

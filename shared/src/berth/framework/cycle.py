@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain, repeat
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
+from berth.framework.estimate import BestNodes, counted_pods, losses
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -30,8 +33,13 @@ from berth.framework.interface import Nomination, PostFilterResult
 from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter
 from berth.framework.profile import Profile, nodes_to_find
-from berth.framework.scoring import Scored, best_first, counted_pods, score
+from berth.framework.scoring import Scored, best_first, score
 from berth.framework.status import NO_NODES, Code, Diagnosis, Status, unavailable
+
+BEST: Final = 32
+"""How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
+(docs/protocol.md, 8)."""
+_NOT_EXPLAINED: Final[dict[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,6 @@ class Ranking:
     When a single node is feasible it is not scored, as in kube-scheduler: its candidate has total 0 and no scores.
     ``unschedulable_plugins`` have rejected nodes; the events that they register may help the pod. ``nomination`` is the
     result of PostFilter when there is no candidate; ``clears_nomination``: the pod's nominated node does not help it.
-    ``untouched_first`` is False where a plugin prefers nodes with more pods.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -53,7 +60,6 @@ class Ranking:
     error: str = ""
     nomination: Nomination | None = None
     clears_nomination: bool = False
-    untouched_first: bool = True
 
 
 @dataclass(slots=True)
@@ -92,23 +98,25 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     profile: Profile,
     *,
     attempt: Attempt,
-    best: int = 8,
+    best: int = BEST,
+    explained: int = BEST,
     detail: Detail | None = None,
     may_preempt: bool = True,
     timing: Timing | None = None,
 ) -> Ranking:
     """Run the whole cycle; a pod that is placed does not count against itself.
 
+    ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
     ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
 
     A plugin's failure ends in ``error``, with the plugin's name; nothing is raised.
     """
-    count, untouched_first = snapshot.node_count, profile.untouched_first
+    count = snapshot.node_count
     problems = snapshot.class_of(pod).requests.problems
     if problems:
-        return Ranking(error=unreadable(problems), evaluated=0, untouched_first=untouched_first)
+        return Ranking(error=unreadable(problems), evaluated=0)
     if count == 0:
-        return Ranking(message=NO_NODES, clears_nomination=True, untouched_first=untouched_first)
+        return Ranking(message=NO_NODES, clears_nomination=True)
     timing = timing or Timing(no_clock)
     try:
         with _without_itself(pod, snapshot):
@@ -116,10 +124,11 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
             results = EquivalenceCache.of(snapshot, profile).results_of(pod)
             found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
             timing.end(found.rejection.code if found.rejection is not None else Code.SUCCESS)
-            return _rank(_Cycle(pod, snapshot, profile, results, found, detail, may_preempt, timing), attempt, best)
+            cycle = _Cycle(pod, snapshot, profile, results, found, explained, detail, may_preempt, timing)
+            return _rank(cycle, attempt, best)
     except PluginFailure as failure:
         timing.fail()
-        return Ranking(error=str(failure), evaluated=count, untouched_first=untouched_first)
+        return Ranking(error=str(failure), evaluated=count)
 
 
 def check(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Status:
@@ -159,7 +168,8 @@ def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
 def rank_every_node(pod: Pod, snapshot: Snapshot, profile: Profile, *, attempt: Attempt) -> EveryNode:
     """The cycle with a result for every node. A failed plugin is in ``ranking.error``; then ``detail`` is empty."""
     detail = Detail()
-    ranking = rank(pod, snapshot, profile, attempt=attempt, best=max(1, snapshot.node_count), detail=detail)
+    count = max(1, snapshot.node_count)
+    ranking = rank(pod, snapshot, profile, attempt=attempt, best=count, explained=count, detail=detail)
     return EveryNode(ranking=ranking, detail=Detail() if ranking.error else detail)
 
 
@@ -177,6 +187,7 @@ class _Cycle:
     profile: Profile
     results: ClassResults
     found: PreFiltered
+    explained: int
     detail: Detail | None
     may_preempt: bool
     timing: Timing
@@ -201,7 +212,6 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
         candidates=_candidates(cycle, nodes, attempt, best),
         evaluated=evaluated,
         feasible=len(nodes),
-        untouched_first=cycle.profile.untouched_first,
     )
 
 
@@ -221,28 +231,29 @@ def _to_score(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes
 
 
 def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
+    pod, profile, state = cycle.pod, cycle.profile, cycle.found.state
     if len(nodes) == 1:
-        scored, positions = Scored(np.zeros(1, dtype=np.int64), {}), np.zeros(1, dtype=np.intp)
+        scored, positions = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
+        lost = np.zeros(1)
     else:
-        scored = score(cycle.pod, nodes, cycle.profile, cycle.found.state, cycle.results, timing=cycle.timing)
-        untouched_first = cycle.profile.untouched_first
-        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=untouched_first)
+        scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
+        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=profile.fewer_pods_first)
+        found = BestNodes(pod=pod, nodes=nodes, scored=scored, positions=positions)
+        lost = losses(found, profile, state, cycle.results)
     if cycle.detail is not None:
         cycle.detail.add_scores(scored, nodes.names)
-    names, points = cycle.snapshot.rows.names, scored.of(positions)
+    names, rows = cycle.snapshot.rows.names, nodes.rows_at(positions)
+    points = scored.of(positions[: cycle.explained])
     return tuple(
         Candidate(
-            node=names[row],
-            total=total,
-            scores=scores,
-            pods=pods,
-            details=_details(cycle, row, scores),
+            node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
         )
-        for row, total, scores, pods in zip(
-            nodes.rows[positions].tolist(),
+        for row, total, scores, pods, loss in zip(
+            rows.tolist(),
             scored.totals[positions].tolist(),
-            points,
-            counted_pods(cycle.pod, Nodes(cycle.snapshot, nodes.rows[positions]), cycle.profile).tolist(),
+            chain(points, repeat(_NOT_EXPLAINED, len(positions) - len(points))),
+            counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist(),
+            lost.tolist(),
             strict=True,
         )
     )
@@ -250,7 +261,7 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
     """The lines that plugins add to their scores of the node."""
-    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
+    info = info_of_row(cycle.snapshot, row) if scores and cycle.profile.explaining else None
     if info is None:
         return {}
     return {
@@ -283,7 +294,6 @@ def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str) -> Ranking
         message=f"{message} {result.message}" if result.message else message,
         nomination=result.nomination,
         clears_nomination=result.clears_nomination,
-        untouched_first=cycle.profile.untouched_first,
     )
 
 

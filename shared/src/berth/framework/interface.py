@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from berth.api.livedata import LiveSource
 from berth.api.pod import Pod
-from berth.cluster.nodes import Mask, NodeInfo, Nodes, RemovedPods, RowIndex
+from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, RemovedPods, RowIndex
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
@@ -327,6 +327,16 @@ class ScorePlugin(Plugin):
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """An integer; 0..100 unless the plugin normalizes. May also be called for nodes that are not feasible."""
 
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores | None:
+        """int64[nodes]: the raw score of each node if one more pod like this one were on it, and on no other node.
+
+        From it follows what a pod that comes later costs there (docs/protocol.md, 5, *Best estimate*). None (the
+        default): Score of these views is right, as their sums and their pods include the other pod. A plugin that
+        counts pods in another way answers itself. Called for the best nodes, after Score.
+        """
+        del state, pod, nodes
+        return None
+
 
 class VectorScorePlugin(ScorePlugin):
     """A Score that answers for many nodes at once; both forms always give equal answers."""
@@ -347,8 +357,8 @@ class NormalizePlugin(ScorePlugin):
 class SpreadingPlugin(ScorePlugin):
     """A Score that keeps pods of one kind apart: only pods of that kind change a node's score.
 
-    Where its weight is more than 100 times that of all other scores together, candidates carry the number of these
-    pods, and the binder takes the node that then has the fewest. The score must depend on ``counted_pods`` only.
+    Where its weight is more than 100 times that of all other scores together, scorer and binder count these pods only
+    (docs/protocol.md, 5, *Best estimate*). The score must depend on ``counted_pods`` only.
     """
 
     @abstractmethod

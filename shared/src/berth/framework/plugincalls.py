@@ -16,7 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 
 from berth.api.pod import Pod, priority_of
-from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import ClusterEvent, EventHint
 from berth.framework.hintindex import HintIndex, PodKey
@@ -174,6 +174,16 @@ def run_score_on_all(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: No
         ]
 
     return _int64(plugin, call_within_limit(plugin, "Score", one_by_one))
+
+
+def run_score_with_another(plugin: ScorePlugin, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+    """One raw score a node, as if one more pod were on it."""
+    answer = call(plugin, "Score", plugin.score_with_another, object, state, pod, nodes)
+    return (
+        _checked_scores(plugin, answer, len(nodes))
+        if isinstance(answer, np.ndarray)
+        else run_score_on_all(plugin, state, pod, nodes)
+    )
 
 
 def run_normalize(plugin: NormalizePlugin, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:

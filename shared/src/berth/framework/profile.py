@@ -40,7 +40,6 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
-    Reads,
     ReservePlugin,
     ScorePlugin,
     SpreadingPlugin,
@@ -179,8 +178,8 @@ class Profile:
         self.event_hints = {p.name: p.events() if isinstance(p, EnqueueExtensions) else None for p in rejecting}
 
     @cached_property
-    def untouched_first(self) -> bool:
-        """Whether no plugin prefers nodes with more pods."""
+    def fewer_pods_first(self) -> bool:
+        """Whether the node with fewer pods is taken first among equal totals: no plugin prefers nodes with more."""
         return not any(score.plugin.packs for score in self.scores)
 
     @property
@@ -204,16 +203,6 @@ class Profile:
             if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * others:
                 return score.plugin
         return None
-
-    @cached_property
-    def fixed_scores(self) -> frozenset[str]:
-        """The score plugins whose scores do not depend on the pods on a node."""
-        plugins = (score.plugin for score in self.scores)
-        return frozenset(p.name for p in plugins if p.is_row_local and Reads.PODS not in p.reads)
-
-    def fixed_points(self, scores: Mapping[str, int]) -> int:
-        """What the ``fixed_scores`` contribute to a node's total."""
-        return sum(scores.get(name, 0) for name in self.fixed_scores)
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:

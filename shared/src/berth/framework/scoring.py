@@ -1,15 +1,12 @@
 """PreScore, Score and NormalizeScore of one cycle, and which of the scored nodes come first.
 
-Best first: more points, then fewer pods, then a hash that differs by pod and attempt. The pods that count for a pod
-are here too: the scorer writes their number on each candidate, and the binder compares it with its own
-(docs/protocol.md, 5, *Untouched first*). Plugins can normalize in two ways: in proportion, or by rank.
+Best first: more points, then fewer pods, then a hash that differs by pod and attempt. Plugins can normalize in two
+ways: in proportion, or by rank.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +15,6 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.cluster.columns import hash_of
 from berth.cluster.nodes import Nodes, RowIndex
-from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults
 from berth.framework.interface import (
     MAX_SCORE,
@@ -29,7 +25,6 @@ from berth.framework.interface import (
 from berth.framework.plugincalls import (
     Timing,
     check_range,
-    run_counted_pods,
     run_normalize,
     run_pre_score,
     run_score_on_all,
@@ -68,10 +63,13 @@ _MAX_PODS = (1 << _POD_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """``totals``: int64[nodes]. ``parts``: what each plugin that did not skip adds to them, weighted."""
+    """``totals``: int64[nodes]. ``parts``: what each plugin that did not skip adds to them, weighted. ``raw``: the same
+    before NormalizeScore and without the weight.
+    """  # noqa: D205 - one paragraph
 
     totals: Scores
-    parts: dict[str, Scores]
+    parts: dict[str, Scores] = field(default_factory=dict)
+    raw: dict[str, Scores] = field(default_factory=dict)
 
     def of(self, positions: RowIndex) -> list[dict[str, int]]:
         """For each position, the points by plugin."""
@@ -89,21 +87,18 @@ def score(  # noqa: PLR0913 - the parts of one cycle
         PluginFailure: a plugin failed, or a normalized score is not within 0..100.
     """
     if not profile.scores:
-        return Scored(np.ones(len(nodes), dtype=np.int64), {})
+        return Scored(np.ones(len(nodes), dtype=np.int64))
     timing.begin("PreScore")
     skipped = {p.name for p in profile.pre_scores if not p.is_row_local and run_pre_score(p, state, pod, nodes)}
     timing.end()
     timing.begin("Score")
     results.refresh_scores()
-    parts: dict[str, Scores] = {}
-    totals: Scores = np.zeros(len(nodes), dtype=np.int64)
+    scored = Scored(np.zeros(len(nodes), dtype=np.int64))
     for entry in profile.scores:
-        points = _points(entry, pod, nodes, state, results) if entry.plugin.name not in skipped else None
-        if points is not None:
-            parts[entry.plugin.name] = points
-            totals += points
+        if entry.plugin.name not in skipped:
+            _add_points(scored, entry, pod, nodes, state, results)
     timing.end()
-    return Scored(totals, parts)
+    return scored
 
 
 def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fewer_pods_first: bool) -> RowIndex:
@@ -126,62 +121,27 @@ def best_first(totals: Scores, nodes: Nodes, attempt: Attempt, count: int, *, fe
     return contenders[best[np.lexsort((seeded_hashes(columns.name_hash[rows[best]], seed), -keys[best]))]]
 
 
-def counted_pods(pod: Pod, nodes: Nodes, profile: Profile) -> Scores:
-    """int64[nodes]: how many pods on each node count for the pod; itself and nominated pods never do.
-
-    All pods count, unless the profile keeps pods of a kind apart (``Profile.spreading``): then those of its kind do.
-
-    Raises:
-        PluginFailure: a plugin failed.
-    """
-    if profile.spreading is not None:
-        return run_counted_pods(profile.spreading, pod, nodes)
-    counts = nodes.pods.astype(np.int64)
-    itself = nodes.snapshot.placed(pod.uid)
-    if itself is not None:
-        counts -= nodes.rows == itself.row
-    return counts
-
-
-def counted_pods_by_node(pod: Pod, names: Iterable[str], snapshot: Snapshot, profile: Profile) -> dict[str, int]:
-    """The same by node name; 0 for a node that does not exist.
-
-    Raises:
-        PluginFailure: a plugin failed.
-    """
-    rows = {name: row for name in names if (row := snapshot.rows.of(name)) is not None}
-    counts = counted_pods(pod, Nodes(snapshot, np.array(list(rows.values()), dtype=np.intp)), profile)
-    return defaultdict(int, zip(rows, counts.tolist(), strict=True))
-
-
-def nodes_with_fewer_pods(pod: Pod, snapshot: Snapshot, profile: Profile, *, than: int) -> list[str]:
-    """All nodes with fewer counted pods, the fewest first.
-
-    Raises:
-        PluginFailure: a plugin failed.
-    """
-    nodes = Nodes(snapshot)
-    counts = np.where(nodes.exists, counted_pods(pod, nodes, profile), than)
-    rows = np.flatnonzero(counts < than)
-    return [snapshot.rows.names[row] for row in rows[np.argsort(counts[rows], kind="stable")].tolist()]
-
-
-def _points(entry: WeightedScore, pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults) -> Scores | None:
-    """Normalized and weighted; None for a plugin that is skipped. Not to be changed: it may be the cached array."""
+def _add_points(  # noqa: PLR0913, PLR0917 - the parts of one cycle
+    scored: Scored, entry: WeightedScore, pod: Pod, nodes: Nodes, state: CycleState, results: ClassResults
+) -> None:
+    """Add one plugin, normalized and weighted; nothing for a row-local one that is skipped."""
     plugin = entry.plugin
     in_range = False
     if plugin.is_row_local:
         column = results.score_columns.get(plugin.name)
         if column is None:
-            return None
-        scores, in_range = nodes.take(column.scores), column.in_range
+            return
+        raw, in_range = nodes.take(column.scores), column.in_range
     else:
-        scores = run_score_on_all(plugin, state, pod, nodes)
+        raw = run_score_on_all(plugin, state, pod, nodes)
+    scores = raw
     if isinstance(plugin, NormalizePlugin):
-        scores, in_range = run_normalize(plugin, state, pod, scores, nodes), False
+        scores, in_range = run_normalize(plugin, state, pod, raw, nodes), False
     if not in_range:
         check_range(plugin, scores)
-    return scores if entry.weight == 1 else scores * entry.weight
+    points = scores if entry.weight == 1 else scores * entry.weight
+    scored.raw[plugin.name], scored.parts[plugin.name] = raw, points
+    np.add(scored.totals, points, out=scored.totals)
 
 
 def _with_most_points(totals: Scores, count: int) -> RowIndex:

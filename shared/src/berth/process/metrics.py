@@ -225,7 +225,7 @@ METRICS: Final[dict[str, Metric]] = {
     "berth_conflicts_total": Metric(
         kind="counter",
         labels=("reason",),
-        meaning="Conflicts (a pod is ranked again): stale, no-candidate, changed, proposals, behind, victims, fits, "
+        meaning="Conflicts (a pod is ranked again): no-candidate, changed, proposals, behind, victims, fits, "
         "view, volumes.",
         values=tuple(Reason),
     ),

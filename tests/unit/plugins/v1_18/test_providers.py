@@ -114,7 +114,7 @@ def test_every_combination_of_provider_and_gates_is_another_configuration():
 
 
 def test_full_nodes_are_better_only_for_the_cluster_autoscaler():
-    first = {name: profiles_of(read_configuration(None, provider=name))["berth"].untouched_first for name in PROVIDERS}
+    first = {name: profiles_of(read_configuration(None, provider=name))["berth"].fewer_pods_first for name in PROVIDERS}
     assert first == {"DefaultProvider": True, "ClusterAutoscalerProvider": False}
 
 

@@ -23,6 +23,7 @@ from berth.api.livedata import decode_bandwidth
 from berth.api.messages import Decision, Outcome, Pending, Ranked, decode
 from berth.api.subjects import PodSubject, unescape
 from berth.bus.interface import Session
+from berth.cli.choice import shown_candidates
 from berth.cli.commands.config import Gates, Provider, configured
 from berth.cli.explain import Weights, candidates_table
 from berth.cli.options import run_command
@@ -242,7 +243,9 @@ def _explain(observed: Observed, options: ServiceOptions) -> None:
         subject_table(observed.messages),
     )
     if candidates := candidates_of(observed.messages):
-        print_rich("", candidates_table(candidates, weights=_weights(options), chosen=node_of(observed.messages)))
+        node = node_of(observed.messages)
+        shown = shown_candidates(candidates, node)
+        print_rich("", candidates_table(shown, weights=_weights(options), chosen=node, among=candidates))
 
 
 def _weights(options: ServiceOptions) -> Weights:

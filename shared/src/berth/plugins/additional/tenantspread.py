@@ -14,7 +14,7 @@ import numpy as np
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import nothing
@@ -62,6 +62,9 @@ class TenantSpread(PreFilterPlugin, VectorScorePlugin, NormalizePlugin, Spreadin
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         return self.counted_pods(pod, nodes)
+
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        return self.counted_pods(pod, nodes) + 1
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Fewest first."""

@@ -192,6 +192,18 @@ def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_wei
             yield ScoredTerm(term.topology_key, PodsWithTerm(point, term), sign * (term.weight or 1))
 
 
+def own_points(pod: Pod, snapshot: Snapshot, *, hard_weight: int) -> Iterator[tuple[str, int]]:
+    """By topology key, what one more pod like this one adds to the score of its domain: by terms that match itself."""
+    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+    for kind, factor in ((terms.preferred_affinity, 2), (terms.preferred_anti_affinity, -2)):
+        for term in kind:
+            if _matches(term, pod, snapshot):
+                yield term.topology_key, factor * term.weight
+    for term in terms.required_affinity:
+        if _matches(term, pod, snapshot):
+            yield term.topology_key, hard_weight
+
+
 def topology_scores(terms: Iterable[ScoredTerm], snapshot: Snapshot) -> list[DomainSums]:
     """The sums for each topology key; empty when no pod that counts is in any domain: then Score is skipped."""
     by_key: dict[str, list[ScoredTerm]] = {}

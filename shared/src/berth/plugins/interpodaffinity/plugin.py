@@ -17,7 +17,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
 from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
-from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
@@ -36,7 +36,13 @@ from berth.framework.state import CycleState, StateKey
 from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
 from berth.plugins.domains import DomainSums
 from berth.plugins.factory import Args, PluginFactory
-from berth.plugins.interpodaffinity.counts import AffinityCounts, count_affinity, scored_terms, topology_scores
+from berth.plugins.interpodaffinity.counts import (
+    AffinityCounts,
+    count_affinity,
+    own_points,
+    scored_terms,
+    topology_scores,
+)
 
 NAME: Final = "InterPodAffinity"
 AFFINITY_NOT_MATCHED: Final = Status.unresolvable("node(s) didn't match pod affinity rules")
@@ -130,6 +136,13 @@ class InterPodAffinity(
         for domains in state.read(TOPOLOGY_SCORES):
             total += domains.of_nodes(nodes)
         return total.astype(np.int64)
+
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        """Terms of the pod that match the pod itself: a preferred one counts for both pods."""
+        scores = self.score_all(state, pod, nodes)
+        for key, points in own_points(pod, nodes.snapshot, hard_weight=self._hard_weight):
+            scores += points * (nodes.label(key)[0] >= 0)
+        return scores
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         """Divided first, then times 100: 29 of 50 is 57 and not 58, as in kube-scheduler."""

@@ -18,7 +18,7 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.livedata import BANDWIDTH, LiveSource, decode_bandwidth
 from berth.api.pod import Pod
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
 from berth.framework.hintindex import nothing
@@ -64,8 +64,15 @@ class NetworkTraffic(VectorScorePlugin, NormalizePlugin, ExplainingPlugin):
         return UNKNOWN if math.isnan(raw) else math.floor(min(raw, _MOST))
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
+        return self._score_all(nodes, None)
+
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        """With the whole estimate for the other pod, as for a pod that was just placed."""
+        return self._score_all(nodes, pod)
+
+    def _score_all(self, nodes: Nodes, another: Pod | None) -> Scores:
         traffic = self._traffic_on(nodes.snapshot)
-        raw = nodes.take(100 * traffic.all_used_shares() if self._of_capacity else traffic.all_used())
+        raw = nodes.take(100 * traffic.all_used_shares(another) if self._of_capacity else traffic.all_used(another))
         return np.where(np.isnan(raw), UNKNOWN, np.floor(np.minimum(raw, _MOST))).astype(np.int64)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:

@@ -115,14 +115,14 @@ class NodeTraffic:
 
     # All nodes.
 
-    def all_used(self) -> Amount:
-        """float64[capacity] of :meth:`used`."""
-        loads = self._all_loads()
+    def all_used(self, another: Pod | None = None) -> Amount:
+        """float64[capacity] of :meth:`used`; ``another``: as if this pod had just been placed on each node too."""
+        loads = self._all_loads(another)
         return np.where(self._all_recent(), loads[0] if len(loads) == 1 else loads[0] + loads[1], np.nan)
 
-    def all_used_shares(self) -> Amount:
-        """float64[capacity] of :meth:`used_share`."""
-        loads, reported = self._all_loads(), self._live.bandwidth(self._query).capacity
+    def all_used_shares(self, another: Pod | None = None) -> Amount:
+        """float64[capacity] of :meth:`used_share`; ``another`` as in :meth:`all_used`."""
+        loads, reported = self._all_loads(another), self._live.bandwidth(self._query).capacity
         capacity = np.where(np.isnan(reported), self._capacity, reported)
         used = loads[0] if len(loads) == 1 else np.maximum(loads[0], loads[1])
         shares: Amount = np.full(len(used), np.nan)
@@ -132,8 +132,11 @@ class NodeTraffic:
     def _all_recent(self) -> npt.NDArray[np.bool_]:
         return self._live.now - self._live.bandwidth(self._query).sampled_at <= self._maximum_age
 
-    def _all_loads(self) -> list[Amount]:
-        return [self._measured(direction) + self._estimates[direction].column() for direction in self._directions]
+    def _all_loads(self, another: Pod | None) -> list[Amount]:
+        return [
+            self._measured(direction) + self._estimates[direction].column() + self._estimates[direction].of_new(another)
+            for direction in self._directions
+        ]
 
     def _measured(self, direction: str) -> Amount:
         columns = self._live.bandwidth(self._query)
@@ -182,6 +185,10 @@ class TrafficEstimates:
             self._sums[row] = self._sum(row)
         self._seen, self._sampled = self._snapshot.version, self._samples.version
         return self._sums
+
+    def of_new(self, pod: Pod | None) -> float:
+        """The estimate for a pod that is placed just now; 0 for none."""
+        return 0.0 if pod is None else self._amount(pod)
 
     def pods(self, row: int) -> int:
         """How many pods of a row are estimated."""

@@ -97,12 +97,16 @@ def _count_constraint(constraint: Constraint, among: Mask, pod: Pod, snapshot: S
 
 @dataclass(frozen=True, slots=True)
 class ConstraintScore:
-    """The raw score of one constraint: pods by domain (by row for host names), times a weight, plus a constant."""
+    """The raw score of one constraint: pods by domain (by row for host names), times a weight, plus a constant.
+
+    ``self_match``: 1 if the selector matches the incoming pod.
+    """
 
     domains: DomainSums
     pods: Numbers | None
     weight: float
     added: int
+    self_match: int
 
     def at(self, row: int) -> float:
         """The row's raw score; 0 without the topology key."""
@@ -111,9 +115,10 @@ class ConstraintScore:
         pods = self.domains.at(row) if self.pods is None else float(self.pods[row])
         return pods * self.weight + self.added
 
-    def of_nodes(self, nodes: Nodes) -> Numbers:
-        """float64[nodes] of :meth:`at`."""
+    def of_nodes(self, nodes: Nodes, others: int = 0) -> Numbers:
+        """float64[nodes] of :meth:`at`; ``others``: as if so many more pods like the incoming one were on each node."""
         pods = self.domains.of_nodes(nodes) if self.pods is None else nodes.take(self.pods)
+        pods = pods + others * self.self_match
         return np.where(self.domains.present(nodes), pods * self.weight + self.added, 0.0)
 
 
@@ -127,10 +132,11 @@ class SpreadScores:
     def raw(self, row: int) -> int:
         return 0 if self.ignored[row] else math.floor(sum(score.at(row) for score in self.constraints) + 0.5)
 
-    def all_raw(self, nodes: Nodes) -> Scores:
+    def all_raw(self, nodes: Nodes, others: int = 0) -> Scores:
+        """int64[nodes] of :meth:`raw`; ``others``: as if so many more pods like the incoming one were on each node."""
         total = np.zeros(len(nodes), dtype=np.float64)
         for score in self.constraints:
-            total += score.of_nodes(nodes)
+            total += score.of_nodes(nodes, others)
         return np.where(nodes.take(self.ignored), 0, np.floor(total + 0.5)).astype(np.int64)
 
     def normalized(self, scores: Scores, nodes: Nodes) -> Scores:
@@ -144,7 +150,7 @@ class SpreadScores:
 
 
 def spread_scores(
-    constraints: Sequence[Constraint], pod_class: EquivalenceClass, nodes: Nodes, *, all_keys: bool
+    constraints: Sequence[Constraint], pod: Pod, pod_class: EquivalenceClass, nodes: Nodes, *, all_keys: bool
 ) -> SpreadScores:
     """What Score needs for the feasible ``nodes``; computed once in PreScore.
 
@@ -156,16 +162,19 @@ def spread_scores(
     scored[nodes.rows] = True
     scored &= complete
     parts = tuple(
-        _constraint_score(c, complete & c.eligible_mask(every, pod_class), scored, every) for c in constraints
+        _constraint_score(c, complete & c.eligible_mask(every, pod_class), scored, every, int(c.selects(pod)))
+        for c in constraints
     )
     return SpreadScores(parts, ~complete)
 
 
-def _constraint_score(constraint: Constraint, among: Mask, scored: Mask, every: Nodes) -> ConstraintScore:
+def _constraint_score(
+    constraint: Constraint, among: Mask, scored: Mask, every: Nodes, self_match: int
+) -> ConstraintScore:
     counts = constraint.counts(every.snapshot)
     domains = DomainSums.of_column(every.snapshot, constraint.key, counts, among)
     by_host = constraint.key == HOSTNAME
     codes = domains.codes[scored]
     size = len(codes) if by_host else int(np.count_nonzero(np.bincount(codes + 1)))
     pods = counts.astype(np.float64) if by_host else None
-    return ConstraintScore(domains, pods, math.log(size + 2), constraint.max_skew - 1)
+    return ConstraintScore(domains, pods, math.log(size + 2), constraint.max_skew - 1, self_match)

@@ -16,7 +16,7 @@ import numpy as np
 from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod, TopologySpreadConstraint
-from berth.cluster.nodes import NodeInfo, Nodes, RemovedPods
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
@@ -133,7 +133,7 @@ class PodTopologySpread(
         if not constraints:
             return SKIP
         all_keys = bool(pod.spec.topology_spread_constraints) or not self._system
-        state.write(SPREAD_SCORES, spread_scores(constraints, state.pod_class, nodes, all_keys=all_keys))
+        state.write(SPREAD_SCORES, spread_scores(constraints, pod, state.pod_class, nodes, all_keys=all_keys))
         return SUCCESS
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
@@ -142,6 +142,10 @@ class PodTopologySpread(
 
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         return state.read(SPREAD_SCORES).all_raw(nodes)
+
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        """One pod more in the node's domains where the constraint's selector matches the pod itself."""
+        return state.read(SPREAD_SCORES).all_raw(nodes, others=1)
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         return state.read(SPREAD_SCORES).normalized(scores, nodes)

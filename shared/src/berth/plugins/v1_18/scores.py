@@ -108,7 +108,7 @@ class PodTopologySpreadV118(podtopologyspread.PodTopologySpread):
         constraints = self.constraints(pod, SCHEDULE_ANYWAY, nodes.snapshot)
         if not constraints:
             return SKIP
-        state.write(podtopologyspread.SPREAD_SCORES, _spread_scores(constraints, state.pod_class, nodes))
+        state.write(podtopologyspread.SPREAD_SCORES, _spread_scores(constraints, pod, state.pod_class, nodes))
         return SUCCESS
 
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
@@ -141,12 +141,16 @@ def _v1_18(constraint: Constraint) -> ConstraintV118:
     return ConstraintV118(**{field.name: getattr(constraint, field.name) for field in fields(Constraint)})
 
 
-def _spread_scores(constraints: tuple[Constraint, ...], pod_class: EquivalenceClass, nodes: Nodes) -> SpreadScores:
+def _spread_scores(
+    constraints: tuple[Constraint, ...], pod: Pod, pod_class: EquivalenceClass, nodes: Nodes
+) -> SpreadScores:
     every = Nodes(nodes.snapshot)
     complete = has_all_keys(constraints, every)
     counted = [(c, c.counts(nodes.snapshot), complete & c.eligible_mask(every, pod_class)) for c in constraints]
     scores = (
-        ConstraintScore(DomainSums.of_column(nodes.snapshot, c.key, counts, among), None, 1.0, 0)
+        ConstraintScore(
+            DomainSums.of_column(nodes.snapshot, c.key, counts, among), None, 1.0, 0, int(c.counts_pod(pod))
+        )
         for c, counts, among in counted
     )
     return SpreadScores(tuple(scores), ~complete)

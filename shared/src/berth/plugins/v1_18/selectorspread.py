@@ -20,7 +20,7 @@ from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
-from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
@@ -54,6 +54,10 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
     def score_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Scores:
         return nodes.take(state.read(MATCHING_PODS)).astype(np.int64)
 
+    def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
+        """One matching pod more, if anything selects the pod."""
+        return self.score_all(state, pod, nodes) + int(selectors_of(nodes.snapshot).of(pod) is not None)
+
     def normalize(self, state: CycleState, pod: Pod, scores: Scores, nodes: Nodes) -> Scores:
         points, zones = _fewest_first(scores), zones_of(nodes)
         if zones.any():
@@ -67,11 +71,15 @@ class DefaultPodTopologySpread(PreScorePlugin, VectorScorePlugin, NormalizePlugi
 
 def count_matching_pods(pod: Pod, snapshot: Snapshot) -> Counts:
     """int32[capacity]: the matching pods on each row; 0 when nothing selects the pod."""
-    labels = snapshot.derived(NAME, lambda: SpreadSelectors(snapshot)).of(pod)
+    labels = selectors_of(snapshot).of(pod)
     if labels is None:
         return np.zeros(snapshot.columns.capacity, dtype=np.int32)
     selector = PodSelector(frozenset((pod.metadata.namespace,)), MATCHES_NOTHING, labels)
     return snapshot.groups.count_pods(PodsMatching((selector,), living=True)).counts
+
+
+def selectors_of(snapshot: Snapshot) -> SpreadSelectors:
+    return snapshot.derived(NAME, lambda: SpreadSelectors(snapshot))
 
 
 KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
