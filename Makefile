@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-placement bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ faults: setup  ## break real servers and processes at random instants; ARGS="--s
 
 soak: setup  ## let pods come and go among faults for half an hour, and look whether memory grows
 	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
+
+bench-placement: setup  ## compare the placement by one and by many scorers on the real pipeline, and count repeated rankings
+	PYTHONPATH=tests $(BIN)/python -m bench.placement $(ARGS)
 
 simulate-faults: setup  ## run the services under simulated time with faults by seed; ARGS="--seeds 1000 --jobs 2", "--seed N -v"
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)

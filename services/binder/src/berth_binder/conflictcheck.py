@@ -56,16 +56,14 @@ class RecheckError(Exception):
 class ConflictCheck:
     """The checks in docs/protocol.md, 5's order."""
 
-    def __init__(
-        self, *, cache: Cache, profiles: Mapping[str, Profile], max_view_age: float = 60.0
-    ) -> None:
+    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile], max_view_age: float = 60.0) -> None:
         """``max_view_age``: seconds; the oldest view on which pods are evicted."""
         self._cache = cache
         self._profiles = profiles
         self._nodes = NodeChoice(cache=cache)
         self._preemption = PreemptionCheck(cache=cache, max_view_age=max_view_age)
 
-    def examine(self, ranked: Ranked, attempt: Attempt, pod: Pod) -> Verdict | Placement | EvictionPlan:
+    def examine(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
         """The verdict (an error, no candidate), or else a node for the pod, or the pods to evict.
 
         Raises:

@@ -273,7 +273,7 @@ class BinderCore:
         attempt.pod = pod
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
-        return self._go_to(self._check.examine(latest.ranked, latest.attempt, pod), attempt, now)
+        return self._go_to(self._check.examine(latest.ranked, pod), attempt, now)
 
     def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
@@ -39,7 +38,6 @@ from berth.framework.status import NO_NODES, Code, Diagnosis, Status, unavailabl
 BEST: Final = 32
 """How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
 (docs/protocol.md, 8)."""
-_NOT_EXPLAINED: Final[dict[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,34 +232,35 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
     pod, profile, state = cycle.pod, cycle.profile, cycle.found.state
     if len(nodes) == 1:
         scored, positions = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
-        lost = np.zeros(1)
+        lost = [0.0]
     else:
         scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
         positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=profile.fewer_pods_first)
-        found = BestNodes(pod=pod, nodes=nodes, scored=scored, positions=positions)
-        lost = losses(found, profile, state, cycle.results)
+        best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, positions=positions)
+        lost = losses(best_nodes, profile, state, cycle.results)
     if cycle.detail is not None:
         cycle.detail.add_scores(scored, nodes.names)
     names, rows = cycle.snapshot.rows.names, nodes.rows_at(positions)
-    points = scored.of(positions[: cycle.explained])
-    return tuple(
-        Candidate(
-            node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
-        )
-        for row, total, scores, pods, loss in zip(
-            rows.tolist(),
-            scored.totals[positions].tolist(),
-            chain(points, repeat(_NOT_EXPLAINED, len(positions) - len(points))),
-            counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist(),
-            lost.tolist(),
-            strict=True,
-        )
+    counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
+    found = list(zip(rows.tolist(), scored.totals[positions].tolist(), counted, lost, strict=True))
+    explained = zip(found, scored.of(positions[: cycle.explained]), strict=False)
+    return (
+        *(
+            Candidate(
+                node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
+            )
+            for (row, total, pods, loss), scores in explained
+        ),
+        *(
+            Candidate(node=names[row], total=total, pods=pods, loss=loss)
+            for row, total, pods, loss in found[cycle.explained :]
+        ),
     )
 
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
     """The lines that plugins add to their scores of the node."""
-    info = info_of_row(cycle.snapshot, row) if scores and cycle.profile.explaining else None
+    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
     if info is None:
         return {}
     return {

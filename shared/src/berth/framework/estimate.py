@@ -21,7 +21,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults
 from berth.framework.interface import NormalizePlugin, Scores
 from berth.framework.plugincalls import run_counted_pods, run_normalize, run_score_with_another
-from berth.framework.profile import Profile, WeightedScore
+from berth.framework.profile import Profile
 from berth.framework.scoring import Scored
 from berth.framework.state import CycleState
 
@@ -67,36 +67,39 @@ class BestNodes:
     positions: RowIndex
 
 
-def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> Points:
-    """float64[best]: each total minus what it would be if one more pod like this one were on the node.
+def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
+    """Of each best node, its total minus what that would be if one more pod like this one were there.
 
-    0 where pods do not move the total, negative where they make the node better. Only the best nodes are scored again,
+    0 where pods do not move the total, negative where they make the node better. Only these nodes are scored again,
     each by itself.
 
     Raises:
         PluginFailure: a plugin failed.
     """
-    pod, rows, raw = best.pod, best.nodes.rows_at(best.positions), best.scored.raw
-    snapshot = best.nodes.snapshot
-    nodes, local = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot)), results.scores_with_another(rows)
-    lost: Points = np.zeros(len(rows), dtype=np.float64)
-    for entry in profile.scores:
+    pod, raw, positions = best.pod, best.scored.raw, best.positions
+    rows, snapshot = best.nodes.rows_at(positions), best.nodes.snapshot
+    local = results.scores_with_another(rows)
+    whole: Scores = np.zeros(len(rows), dtype=np.int64)
+    normalized: Points | None = None
+    for entry in profile.scores_that_read_pods:
         plugin = entry.plugin
-        if plugin.name not in raw:
+        before = raw.get(plugin.name)
+        if before is None:
             continue
-        after = local.get(plugin.name) if plugin.is_row_local else run_score_with_another(plugin, state, pod, nodes)
-        if after is not None and (after != raw[plugin.name][best.positions]).any():
-            lost += _lost_by(entry, best, after, state)
-    return lost
-
-
-def _lost_by(entry: WeightedScore, best: BestNodes, after: Scores, state: CycleState) -> Points:
-    """What one plugin takes off the total, given its raw scores with one more pod."""
-    plugin, raw = entry.plugin, best.scored.raw[entry.plugin.name]
-    if isinstance(plugin, NormalizePlugin):
-        return _normalized_loss(plugin, entry.weight, best, after, state)
-    lost: Points = ((raw[best.positions] - after) * entry.weight).astype(np.float64)
-    return lost
+        if plugin.is_row_local:
+            after = local[plugin.name]
+        else:
+            nodes = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot))
+            after = run_score_with_another(plugin, state, pod, nodes)
+        if not isinstance(plugin, NormalizePlugin):
+            whole += (before[positions] - after) * entry.weight
+        elif (after != before[positions]).any():
+            lost = _normalized_loss(plugin, entry.weight, best, after, state)
+            normalized = lost if normalized is None else normalized + lost
+    if normalized is None:
+        whole_points: list[float] = whole.tolist()
+        return whole_points
+    return [int(loss) if loss.is_integer() else loss for loss in np.round(whole + normalized, _DECIMALS).tolist()]
 
 
 def _normalized_loss(plugin: NormalizePlugin, weight: int, best: BestNodes, after: Scores, state: CycleState) -> Points:
@@ -115,4 +118,4 @@ def _normalized_loss(plugin: NormalizePlugin, weight: int, best: BestNodes, afte
         normalized = run_normalize(plugin, state, best.pod, np.concatenate((raw, after)), extended)
         beyond = (normalized[: len(raw)][best.positions] - normalized[len(raw) :]) * weight
         lost = np.where(inside, lost, beyond)
-    return np.asarray(np.round(lost, _DECIMALS), dtype=np.float64)
+    return np.asarray(lost, dtype=np.float64)

@@ -322,6 +322,8 @@ class ScorePlugin(Plugin):
     """Scores a node; larger is better. ``packs``: it prefers nodes with more pods on them."""
 
     packs: bool = False
+    depends_on_pods: ClassVar[bool] = True
+    """Whether a pod that is placed on a node can change its score; for plugins that read ANYTHING."""
 
     @abstractmethod
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:

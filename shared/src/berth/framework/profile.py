@@ -40,6 +40,7 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
+    Reads,
     ReservePlugin,
     ScorePlugin,
     SpreadingPlugin,
@@ -203,6 +204,15 @@ class Profile:
             if isinstance(score.plugin, SpreadingPlugin) and score.weight > MAX_SCORE * others:
                 return score.plugin
         return None
+
+    @cached_property
+    def scores_that_read_pods(self) -> tuple[WeightedScore, ...]:
+        """The score plugins to which another pod on a node may make a difference."""
+        return tuple(
+            score
+            for score in self.scores
+            if (Reads.PODS in score.plugin.reads if score.plugin.is_row_local else score.plugin.depends_on_pods)
+        )
 
     @property
     def live_sources(self) -> frozenset[LiveSource]:

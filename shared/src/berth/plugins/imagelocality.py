@@ -31,6 +31,7 @@ class ImageLocality(VectorScorePlugin):
     """Scores by images. Reads all nodes, since an image counts by the share of nodes that have it."""
 
     name: ClassVar[str] = NAME
+    depends_on_pods = False
 
     def score(self, state: CycleState, pod: Pod, node: NodeInfo) -> int:
         """0..100."""
