@@ -237,7 +237,7 @@ async def test_no_alert_fires_while_all_is_well(monitored):
 
 async def test_an_undecodable_message_fires_dead_letters(monitored):
     assert "BerthDeadLetters" not in await monitored.firing()
-    session = await monitored.berth.session()
+    session = await monitored.berth.session("watcher")
     try:
         await session.publish("berth.pending.berth.default.nonsense", b"no JSON")
     finally:
