@@ -9,7 +9,7 @@ import pytest
 from berth.bus.interface import WrongLastSequenceError
 from berth.kube.client import KubeClient
 from berth.leader import session as leader_session
-from berth.leader.session import LeaderSession, NotLeadingError, lead
+from berth.leader.session import LeaderSession, NoLongerLeadingError, NotLeadingError, lead
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
 from harness.fakes.memory_bus import MemoryBus, MemorySession
@@ -244,6 +244,41 @@ async def test_a_watch_that_breaks_ends_leading(stage, monkeypatch):
     monkeypatch.setattr(leader_session, "number_on_lease", lambda _lease: int("9" * 5000))
     await stage.clock.run_until(lambda: not watcher.leads)
     assert "watching the leadership failed: ValueError" in watcher.leadership.reason
+
+
+async def test_a_number_that_neither_place_has_is_not_confirmed(stage):
+    watcher = await stage.leader("a")
+    await watcher.leadership.confirm()
+    assert watcher.leads
+
+
+@pytest.mark.parametrize("place", ["the Lease", "control"])
+async def test_a_number_that_one_place_has_is_confirmed(stage, place):
+    watcher = await stage.leader("a")
+    if place == "control":
+        session = await stage.bus.connect(name="test")
+        await session.put("control", "term.watcher", b"9")
+        await session.close()
+    else:
+        path = f"{LEASES}/berth-watcher"
+        await stage.cluster.api.patch(path, {"metadata": {"annotations": {"berth/term": "9"}}})
+    with pytest.raises(NoLongerLeadingError, match="9 was seen"):
+        await watcher.leadership.confirm()
+
+
+@pytest.mark.parametrize("elect", [True, False])
+async def test_successor_knows_whether_everything_was_answered(stage, elect):
+    first = await stage.leader("a", leader_elect=elect)
+    assert first.leadership.follows_settled, "there was no leader before"
+    first.leadership.settled()
+    await stage.end(first)
+    assert (await stage.lease())["metadata"]["annotations"]["berth/settled"] == "1"
+    second = await stage.leader("b", leader_elect=elect)
+    assert second.leadership.follows_settled
+    assert (await stage.lease())["metadata"]["annotations"]["berth/settled"] == ""
+    await stage.end(second)
+    third = await stage.leader("c", leader_elect=elect)
+    assert not third.leadership.follows_settled
 
 
 async def test_another_bus_id_under_a_living_connection_ends_leading(stage):
