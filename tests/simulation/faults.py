@@ -263,6 +263,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "pause": Faults.pause,
     "binder lost in mid-air": Faults.lost_in_mid_air,
     "Bindings late": Faults.late_bindings,
+    "strangers' fences": Faults.strangers_fence,
     "garbage on the bus": Faults.garbage,
     "bus cut off": Faults.cut_bus,
     "API cut off": Faults.cut_api,

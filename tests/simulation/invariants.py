@@ -49,6 +49,8 @@ class Invariants:
         self._revisions: list[int] = [self._api.store.revision]
         self._bound_on: dict[str, str] = {}
         self._bound_revision: dict[str, int] = {}
+        self._deleted_at: dict[str, int] = {}
+        """By uid, the revision at which a pod was deleted."""
         self._posted: dict[str, str] = {}
         """Pods with a Binding on its way: uid and node."""
         self._known_at_first: dict[tuple[str, str, str], Mapping[str, int]] = {}
@@ -91,6 +93,8 @@ class Invariants:
         self._revisions.append(change.revision)
         if change.key[0] and change.after is not None:
             self._check_move(change)
+        elif change.key[0]:
+            self._deleted_at[change.before.value["metadata"]["uid"]] = change.revision
 
     def _check_move(self, change: Any) -> None:
         pod = change.after.value
@@ -216,6 +220,8 @@ class Invariants:
     def _judge(self, request: ApiRequest, victim: Pod, preemptor_uid: str, node: str) -> None:
         now = self._known(request, 0.0)
         preemptor = now.pods.get(preemptor_uid)
+        if preemptor is None and self._deleted_at.get(preemptor_uid, self._api.store.revision) > request.seen["pods"]:
+            return  # its watch has not shown the pod yet: it has read it
         if preemptor is None or preemptor.spec.node_name or preemptor.metadata.deletion_timestamp:
             self._world.problem(f"{victim.key} is evicted for {preemptor_uid}, which needs no node any more")
             return
@@ -463,6 +469,7 @@ NOT_OF_PODS: Final = tuple(
         "requested",
         "versions",
         "stalled._pods",
+        "_waiting._rejected",
     )
 )
 """Tables that may keep more: the first line has limits of their own, the others are by node, kind, plugin or event."""

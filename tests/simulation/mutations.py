@@ -17,12 +17,13 @@ from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
 from berth_binder import cache as binder_cache
-from berth_binder import conflictcheck, core, progress, takeover
+from berth_binder import conflictcheck, core, progress, runner, takeover
 from berth_binder.events import Ack
 from berth_scorer import backlog, proposals
 from berth_watcher import core as watcher_core
 from berth_watcher import hints, mirror
 from berth_watcher.attempts import Attempts
+from berth_watcher.window import InFlightWindow
 from simulation.simulate import ANYTHING, Focus
 
 Replacement = tuple[Any, str, Any]
@@ -159,6 +160,22 @@ def _evicts_unread() -> list[Replacement]:
     return [(conflictcheck.PreemptionCheck, "plan", plan)]
 
 
+def _evicts_unneeded() -> list[Replacement]:
+    """The binder does not ask itself whether the pod fits somewhere."""
+    check = conflictcheck.PreemptionCheck
+    return [
+        (check, "_too_little_known", lambda _self, _ranked: None),
+        (check, "_without_eviction", lambda _self, _pod, _profile: None),
+    ]
+
+
+def _fences_believed() -> list[Replacement]:
+    async def ask(self: Any) -> None:
+        self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
+
+    return [(runner.BinderRunner, "_ask_about_fences", ask)]
+
+
 # --- the scorer
 
 
@@ -240,6 +257,16 @@ def _queue_before_mirror() -> list[Replacement]:
     return [(watcher_core.WatcherCore, "_start_queue", start_queue)]
 
 
+def _one_window() -> list[Replacement]:
+    """All profiles share the slots of one."""
+
+    def free(self: Any, now: float) -> dict[str, int]:
+        used = sum(self.used().values())
+        return {profile: max(0, size - used) for profile, size in self.sizes(now).items()}
+
+    return [(InFlightWindow, "free", free)]
+
+
 def _end_of_nomination_unheard() -> list[Replacement]:
     events = hints._pod_events
 
@@ -291,6 +318,19 @@ LATE: Final = Focus(
 )
 BUS: Final = Focus(faults=("bus answers lost", "kill -9", "NATS restarted"), fault_counts=(2, 3), acts=(15,))
 FULL: Final = Focus(nodes=(3, 4), pods=(18, 26), kinds=("plain", "plain", "port"), acts=(15,), fault_counts=(0, 1, 2))
+
+OLD_VIEWS: Final = Focus(
+    faults=("half-open watches", "slow messages", "bus cut off", "NATS lost its store"),
+    fault_counts=(2, 3),
+    nodes=(3, 4),
+    pods=(18, 26),
+    kinds=("plain", "plain", "selector"),
+    acts=(15, 30),
+)
+STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
+UNKNOWN_PROFILE: Final = Focus(
+    fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
+)
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=2, replace=_no_uid, is_quick=True),
@@ -354,6 +394,26 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "victims-believed": Mutation(
         rule="the binder finds the victims itself (5)", seeds=100, replace=_evicts_unread, focus=FULL
+    ),
+    "evicts-unneeded": Mutation(
+        rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
+        seeds=300,
+        replace=_evicts_unneeded,
+        focus=OLD_VIEWS,
+    ),
+    "fences-believed": Mutation(
+        rule="a number in a fence deposes nobody (5; point 5)",
+        seeds=20,
+        replace=_fences_believed,
+        focus=STRANGERS,
+        is_quick=True,
+    ),
+    "one-window": Mutation(
+        rule="a window for each profile (3; point 4)",
+        seeds=20,
+        replace=_one_window,
+        focus=UNKNOWN_PROFILE,
+        is_quick=True,
     ),
     "proposals-for-ever": Mutation(
         rule="a proposal ends 30 s after the last word (4)", seeds=100, replace=_proposals_for_ever, focus=BUSY

@@ -62,14 +62,11 @@ def _one(seed: int, *, verbose: bool) -> int:
 
 def _mutations(names: list[str]) -> int:
     from simulation.mutations import MUTATIONS
-    from simulation.simulate import run_seed, simulating
 
     missed = 0
     for name in names or MUTATIONS:
         mutation, began = MUTATIONS[name], _perf_counter()
-        with simulating(), mutation.applied():
-            results = (run_seed(seed, focus=mutation.focus) for seed in range(mutation.seeds))
-            found = next((result for result in results if result.problems), None)
+        found = _first_found(mutation)
         took = f"{_perf_counter() - began:.1f} s"
         if found is None:
             missed += 1
@@ -77,6 +74,19 @@ def _mutations(names: list[str]) -> int:
         else:
             print(f"{name}: seed {found.seed} ({took}): {mutation.rule}: {found.problems[0][:200]}", flush=True)
     return 1 if missed else 0
+
+
+def _first_found(mutation):
+    """The first seed that fails with the mutation, and does not fail without it."""
+    from simulation.simulate import run_seed, simulating
+
+    for seed in range(mutation.seeds):
+        with simulating():
+            with mutation.applied():
+                result = run_seed(seed, focus=mutation.focus)
+            if result.problems and not run_seed(seed, focus=mutation.focus).problems:
+                return result
+    return None
 
 
 def _work(seed: int):

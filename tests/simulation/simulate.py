@@ -36,6 +36,8 @@ SECONDS: Final = 20.0
 QUIET_SECONDS: Final = 60.0
 """Within which every pod that fits must be bound after the last fault."""
 MOST_STEPS: Final = 400_000
+HARMLESS: Final = frozenset({"strangers' fences", "garbage on the bus"})
+"""Faults that must end no leadership."""
 PROMPT_SECONDS: Final = 25.0
 """The same in a run without any fault: two of the longest back-off, and a provisioner's time."""
 EMPTY_SECONDS: Final = 75.0
@@ -55,6 +57,9 @@ class Focus:
     watchers: tuple[int, ...] = (1, 2, 2)
     binders: tuple[int, ...] = (1, 2, 2)
     scorers: tuple[int, ...] = (1, 1, 2, 2, 3, 4, 8)
+    variants: tuple[str, ...] = ("one", "one", "two", "watcher only", "some scorers")
+    window_floors: tuple[int, ...] = (2, 8, 64)
+    in_flight: tuple[int, ...] = (1, 4, 32)
 
 
 ANYTHING: Final = Focus()
@@ -179,17 +184,18 @@ class Script:
         self.users = ClusterUsers(world, random.Random(world.chance.random()), focus.kinds)
         self.faults = Faults(world, random.Random(world.chance.random()))
         world.numbers = Numbers(
-            window_floor=self.chance.choice((2, 8, 64)),
-            max_in_flight_bindings=self.chance.choice((1, 4, 32)),
+            window_floor=self.chance.choice(focus.window_floors),
+            max_in_flight_bindings=self.chance.choice(focus.in_flight),
             scorer_hold=self.chance.choice((2, 64)),
         )
-        self.variant = self.chance.choice(("one", "one", "two", "watcher only", "some scorers"))
+        self.variant = self.chance.choice(focus.variants)
         if self.variant != "one":
             world.configuration = configuration("two")
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
+        self.chosen: set[str] = set()
 
     def run(self) -> None:
         chance, world = self.chance, self.world
@@ -204,6 +210,8 @@ class Script:
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
         self._quiet()
+        if self.chosen <= HARMLESS and world.events["leading ended"]:
+            world.problem("a leadership has ended though nothing had failed")
         if world.seed % 10 == 0 and not world.problems:
             self._empty()
 
@@ -224,8 +232,9 @@ class Script:
         chance, last = self.chance, 0.0
         self.planned = chance.choice(self.focus.fault_counts)
         for _ in range(self.planned):
-            at = chance.uniform(0.0, SECONDS)
-            self._later(at, self.faults.act, chance.choice(self.focus.faults))
+            at, name = chance.uniform(0.0, SECONDS), chance.choice(self.focus.faults)
+            self._later(at, self.faults.act, name)
+            self.chosen.add(name)
             last = max(last, at)
         for _ in range(chance.choice(self.focus.acts)):
             at = chance.uniform(0.0, SECONDS)
