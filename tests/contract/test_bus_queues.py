@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from berth.bus.connection import message_size
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, StoreFullError, TooLargeError
 from harness.plugins.fixtures_bus import SHORT_ACK_WAIT, SHORT_DUPLICATE_WINDOW, TEST_TOPOLOGY, BusUnderTest
 
 LONG = 10.0
@@ -92,6 +92,20 @@ async def test_headers_count_for_the_limit_and_a_refusal_costs_no_session(over: 
         await session.publish(pending("web-0"), bytes(room + over), message_id="u.1.1", headers=headers)
     await session.publish(pending("web-0"), bytes(room), message_id="u.1.1", headers=headers)
     assert not session.lost.is_set()
+
+
+async def test_a_full_work_queue_refuses_new_pods_and_keeps_those_that_it_has(on):
+    session = await on.session()
+    size = TEST_TOPOLOGY.message_bytes - 1_000
+    fit = TEST_TOPOLOGY.pending_bytes // TEST_TOPOLOGY.message_bytes
+    for number in range(fit):
+        await session.publish(pending(f"web-{number}"), bytes(size), message_id=f"u.{number}.1")
+    with pytest.raises(StoreFullError, match="maximum bytes"):
+        await session.publish(pending("web-more"), bytes(size), message_id="v.1.1")
+    assert (await session.state("PENDING")).messages == fit
+    assert session.unstored()["PENDING"].answered
+    await session.publish(pending("web-0"), bytes(size), message_id="u.0.2")  # takes the place of the older attempt
+    assert session.unstored() == {}
 
 
 async def test_messages_arrive_in_stream_order(on):

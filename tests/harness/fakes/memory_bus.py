@@ -25,7 +25,9 @@ from berth.bus.interface import (
     ServiceInstance,
     Session,
     StoredMessage,
+    StoreFullError,
     StreamState,
+    Unstored,
 )
 from berth.bus.jetstream import MESSAGE_ID, entry_of, expecting, purge_headers
 from berth.bus.settings import TopologySettings
@@ -38,6 +40,7 @@ from berth.bus.topology import (
     declared_consumer,
     declared_consumers,
     declared_streams,
+    store_of,
 )
 from harness.fakes.bus_clock import BusClock, LoopClock
 from harness.fakes.memory_queue import MemoryDeliveries, WorkQueue
@@ -89,6 +92,10 @@ class MemoryBus(Bus):
         self._cut_all("the server lost its store")
         self._store.wipe()
 
+    def fill(self, *streams: str) -> None:
+        """These streams have no room any more; without any, all have again."""
+        self._store.full = frozenset(streams)
+
     def cut(self, session: MemorySession) -> None:
         """End one session's connection."""
         session.lose("the connection was cut")
@@ -137,6 +144,7 @@ class MemorySession(Session):
         self._verify = verify
         self._services = services
         self._cause = "closed"
+        self._unstored: dict[str, Unstored] = {}
         self._open: list[_Closable] = []
         self._stop_listening: list[Callable[[], None]] = []
 
@@ -185,6 +193,13 @@ class MemorySession(Session):
             self._check()
         return result
 
+    def unstored(self) -> Mapping[str, Unstored]:
+        return self._unstored
+
+    async def remake(self, name: str) -> bool:
+        del name
+        return False
+
     async def publish(
         self,
         subject: str,
@@ -194,7 +209,13 @@ class MemorySession(Session):
         headers: Mapping[str, str] | None = None,
     ) -> PubAck:
         named = {MESSAGE_ID: message_id} if message_id is not None else {}
-        return await self._answer(lambda: self._store.store(subject, data, {**(headers or {}), **named}))
+        try:
+            ack = await self._answer(lambda: self._store.store(subject, data, {**(headers or {}), **named}))
+        except StoreFullError as error:
+            self._unstored[store_of(subject)] = Unstored(reason=str(error), since=0.0, answered=True)
+            raise
+        self._unstored.pop(store_of(subject), None)
+        return ack
 
     @contextmanager
     def _opened(self, one: E) -> Iterator[E]:
@@ -360,6 +381,7 @@ class MemoryStore:
         self._number = 1
         self._streams: dict[str, MemoryStream] = {}
         self._listeners: list[tuple[Callable[[str], bool], Listener]] = []
+        self.full: frozenset[str] = frozenset()
 
     def wipe(self) -> None:
         """Become another, empty store."""
@@ -407,6 +429,8 @@ class MemoryStore:
         self.tell_listeners(subject, data, headers)
         if stream is None:
             raise MissingError(f"publishing to {subject!r}: no stream has the subject")
+        if store_of(subject) in self.full:
+            raise StoreFullError(f"publishing to {subject!r}: insufficient storage resources available")
         ack = stream.store(subject, data, headers)
         if not ack.duplicate:
             self.tell_listeners(STORED_PREFIX + subject, data, headers)

@@ -14,6 +14,7 @@ from berth.bus.connection import message_size
 from berth.bus.interface import (
     PubAck,
     StoredMessage,
+    StoreFullError,
     StreamState,
     TooLargeError,
     WrongLastSequenceError,
@@ -100,11 +101,18 @@ class MemoryStream:
         limit = self._settings.message_bytes
         if (size := message_size(data, headers)) > limit:
             return TooLargeError(f"publishing {size} bytes to {subject!r}: {self.name} takes {limit} at most")
+        if self.declared.discard == "new" and 0 < self.declared.max_bytes < self._bytes_with(subject, size):
+            return StoreFullError(f"publishing to {subject!r}: maximum bytes of {self.name} exceeded")
         last_sequence = max(self._by_subject.get(subject, {0: None}))
         expected = headers.get(EXPECTED_SEQUENCE)
         if expected is not None and int(expected) != last_sequence:
             return WrongLastSequenceError(f"publishing to {subject!r}: wrong last sequence: {last_sequence}")
         return None
+
+    def _bytes_with(self, subject: str, size: int) -> int:
+        """The bytes of the stream once a message of this size has taken the place of those that it replaces."""
+        there = self._by_subject.get(subject, ()) if self.declared.max_msgs_per_subject == 1 else ()
+        return self._bytes + size - sum(len(self._messages[sequence].data) for sequence in there)
 
     def _make_room(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         there = list(self._by_subject.get(subject, ()))

@@ -14,7 +14,7 @@ import pytest
 from berth.bus.interface import Bus, MissingError, Session
 from berth.bus.jetstream import ApiResponse, api_request
 from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings, TopologySettings
+from berth.bus.settings import MEBIBYTE, BusSettings, TopologySettings
 from berth.bus.topology import declared_streams
 from harness.fakes.bus_clock import ManualClock
 from harness.fakes.memory_bus import MemoryBus
@@ -31,6 +31,7 @@ TEST_TOPOLOGY = TopologySettings(
     binder_ack_wait=SHORT_ACK_WAIT,
     duplicate_window=SHORT_DUPLICATE_WINDOW,
     marker_ttl=SHORT_MARKER,
+    pending_bytes=64 * MEBIBYTE,
 )
 """The declared topology with waits that are short enough for a test on a real server."""
 

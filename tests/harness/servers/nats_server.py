@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -164,14 +164,14 @@ def wait_for_jetstream(servers: Sequence[NatsServer]) -> None:
 
 
 @contextmanager
-def nats_server(extra: str = "") -> Iterator[NatsServer]:
-    """Start a server on a free port, stop it and remove its folder at the end.
+def nats_server(extra: str = "", **settings: object) -> Iterator[NatsServer]:
+    """Start a server on a free port, stop it and remove its folder at the end; ``settings`` are ServerSettings.
 
     Raises:
         StartError: it did not become ready.
     """
     folder = Path(tempfile.mkdtemp(prefix="berth-nats-"))
-    server = _started(folder, extra)
+    server = _started(lambda port: NatsServer(folder, port, extra, **settings), folder)
     try:
         yield server
     finally:
@@ -179,11 +179,11 @@ def nats_server(extra: str = "") -> Iterator[NatsServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, extra: str) -> NatsServer:
+def _started(make: Callable[[int], NatsServer], folder: Path) -> NatsServer:
     """Start a server; when another process has taken the port meanwhile, try another port."""
     problem = StartError("no try was made")
     for _ in range(START_TRIES):
-        server = NatsServer(folder, free_ports(1)[0], extra)
+        server = make(free_ports(1)[0])
         try:
             server.start()
         except StartError as exc:

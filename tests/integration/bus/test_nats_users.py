@@ -38,7 +38,7 @@ ONE_MORE_TO_PUBLISH = {
     "watcher": """
         berth.announce.berth-binder.one  berth.ranked.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.bandwidth.q.a  $KV.facts.s.a  $KV.control.term.binder
-        $JS.API.STREAM.DELETE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
+        $JS.API.STREAM.PURGE.PENDING  $JS.API.CONSUMER.MSG.NEXT.PENDING.scorer""",
     "scorer": """
         berth.announce.berth-watcher.one  berth.pending.berth.default.web-0  berth.decision.berth.default.web-0
         $KV.cluster.node.a  $KV.bandwidth.q.a  $KV.control.term.binder  $KV.control.bus.id

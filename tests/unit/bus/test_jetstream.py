@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from berth.api.errors import TemporaryError
-from berth.bus.interface import BusRefusedError, MissingError, TooLargeError, WrongLastSequenceError
+from berth.bus.interface import BusRefusedError, MissingError, StoreFullError, TooLargeError, WrongLastSequenceError
 from berth.bus.jetstream import JetStreamError, PublishResponse, decode_response, differences, error_from, stream_config
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import declared_streams
@@ -23,7 +23,7 @@ from berth.bus.topology import declared_streams
         (500, 10052, BusRefusedError),
         (503, 10039, BusRefusedError),
         (400, 10058, BusRefusedError),
-        (503, 10047, TemporaryError),
+        (503, 10047, StoreFullError),
         (503, 10008, TemporaryError),
         (408, 0, BusRefusedError),
     ],

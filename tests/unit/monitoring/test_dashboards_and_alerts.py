@@ -35,6 +35,7 @@ ALERTS = {
     "BerthPodsStalled",
     "BerthBinderStuck",
     "BerthMirrorStale",
+    "BerthStoreFull",
 }
 METRIC = re.compile(r"\b(?:berth|scheduler|rest_client|leader_election|process)_[a-z_]+\b")
 

@@ -6,9 +6,16 @@ from contextlib import aclosing
 import pytest
 
 from berth.api.errors import BerthError, TemporaryError
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, UnansweredError
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    MissingError,
+    StoreFullError,
+    UnansweredError,
+    Unstored,
+)
 from berth.process.lifecycle import Process
-from berth.process.sessions import sessions
+from berth.process.sessions import StoreWatch, sessions
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -200,3 +207,68 @@ async def test_an_error_of_the_body_is_the_bodys(process, error):
 
     with pytest.raises(type(error)):
         await use()
+
+
+async def test_a_bus_that_stores_nothing_is_said_once_and_makes_the_service_not_ready_until_it_stores(
+    process, time_passes, capsys
+):
+    bus = MemoryBus()
+    bus.apply()
+    async with aclosing(sessions(bus, name="w", process=process)) as each:
+        session = await anext(each)
+        bus.fill("PENDING")
+        for number in range(5):
+            with pytest.raises(StoreFullError):
+                await session.publish(f"berth.pending.berth.default.web-{number}", b"x")
+            await until(lambda: not process.health.is_ready)
+        assert "NATS stores nothing in PENDING: " in process.health.summary()
+        assert "insufficient storage" in process.health.summary()
+        assert process.metrics.value("berth_store_refusing", stream="PENDING") == 1
+        bus.fill()
+        await session.publish("berth.pending.berth.default.web", b"x")
+        await until(lambda: process.health.is_ready)
+        assert process.metrics.value("berth_store_refusing", stream="PENDING") == 0
+    assert capsys.readouterr().out.count("NATS stores nothing") == 1
+
+
+class GivenUp:
+    """A session whose stream stores nothing and does not answer, and what is asked of it then."""
+
+    def __init__(self, *, answered: bool, since: float, error: Exception | None = None) -> None:
+        self.lost, self.remade, self._error = asyncio.Event(), 0, error
+        self._unstored = {"RANKED": Unstored(reason="no answer within 5 s", since=since, answered=answered)}
+
+    def unstored(self):
+        return self._unstored
+
+    async def remake(self, name):
+        assert name == "RANKED"
+        self.remade += 1
+        if self._error is not None:
+            raise self._error
+        self.lost.set()
+        return True
+
+
+@pytest.mark.parametrize(
+    ("session", "remakes", "remade"),
+    [
+        pytest.param(GivenUp(answered=False, since=11), True, 1, id="given up"),
+        pytest.param(GivenUp(answered=False, since=9), True, 0, id="perhaps only late"),
+        pytest.param(GivenUp(answered=True, since=99), True, 0, id="full, and it says so"),
+        pytest.param(GivenUp(answered=False, since=99), False, 0, id="not by a scorer"),
+        pytest.param(
+            GivenUp(answered=False, since=99, error=BusRefusedError("no right")), True, 1, id="without the right"
+        ),
+        pytest.param(GivenUp(answered=False, since=99, error=UnansweredError("late")), True, 4, id="every 10 s"),
+    ],
+)
+async def test_a_watcher_makes_anew_what_the_server_has_given_up(process, session, remakes, remade):
+    watching = asyncio.create_task(StoreWatch(session, process, remakes=remakes).run())
+    for _ in range(36):
+        await asyncio.sleep(0)
+        process.clock.jump(1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert session.remade == remade

@@ -3,7 +3,15 @@
 from datetime import UTC, datetime
 
 from berth.api.messages import Outcome
-from berth_watcher.events import AttemptLookedUp, LookUpAttempt, PodRead, PublishDeadLetter, PublishRefused, ReadPod
+from berth_watcher.events import (
+    AttemptLookedUp,
+    LookUpAttempt,
+    PodRead,
+    PublishDeadLetter,
+    PublishNotStored,
+    PublishRefused,
+    ReadPod,
+)
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
 
@@ -194,3 +202,22 @@ def test_pod_of_the_same_name_is_another_pod():
     watcher.show(a_pod("web", uid="uid-second", version=3))
 
     assert watcher.attempt_of("web") == "uid-second.7.1"
+
+
+def test_attempt_that_the_bus_has_not_stored_is_tried_again_and_is_no_failure_of_the_pod():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    for n in range(1, 9):
+        watcher.send(PublishNotStored(attempt=attempt("web", 7, n)))
+        watcher.advance(10)
+        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n)))
+
+    assert watcher.attempt_of("web") == "uid-web.7.9"
+    assert watcher.of(PublishDeadLetter) == []
+
+
+def test_pod_whose_attempt_the_bus_has_not_stored_counts_as_waiting():
+    watcher = WatcherUnderTest().lead(a_pod("web"), a_pod("other"))
+    watcher.send(PublishNotStored(attempt=attempt("web", 7, 1)))
+    assert watcher.core.figures(watcher.now).pending["active"] == 1
+    watcher.decide("web", Outcome.BOUND)
+    assert watcher.core.figures(watcher.now).pending["active"] == 0

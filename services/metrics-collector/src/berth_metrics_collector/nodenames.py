@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.api.livedata import LINK_CAPACITY_ANNOTATION, Bandwidth, annotated_rate
 from berth.api.messages import decode_entry
@@ -26,6 +27,8 @@ from berth_metrics_collector.prometheus import SampleRow
 from berth_metrics_collector.samples import Target, TargetSample, parse_value
 
 log = get_logger()
+
+_nodes: Final = msgspec.json.Decoder(Node)
 _INTERNAL_IP: Final = "InternalIP"
 
 
@@ -84,8 +87,8 @@ class MirroredNodes:
             if entry.data is None:
                 self._nodes.pop(name, None)
             else:
-                self._set(name, msgspec.json.decode(decode_entry(entry.data).object, type=Node))
-        except (DecodeError, msgspec.MsgspecError) as exc:
+                self._set(name, decode_json(_nodes, decode_entry(entry.data).object, "a node"))
+        except DecodeError as exc:
             log.warning("a node could not be decoded", key=entry.key, reason=str(exc))
         self._names = None
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from berth.api.decoding import decoding
 from berth.api.errors import DecodeError
 from berth.api.messages import Decision, Positions, Ranked, decode
 from berth.bus.interface import Entry, StoredMessage
@@ -43,7 +44,8 @@ class View:
     def apply_ranked(self, data: bytes, now: float) -> str:
         """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
         try:
-            self.proposals.ranked(decode(data, Ranked), now)
+            with decoding("a ranking"):
+                self.proposals.ranked(decode(data, Ranked), now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)
@@ -110,7 +112,8 @@ class View:
     def _apply_decision(self, message: StoredMessage, now: float) -> str:
         self.advance_clock(message.time)
         try:
-            self.proposals.decided(decode(message.data, Decision), message.time, now)
+            with decoding("a Decision"):
+                self.proposals.decided(decode(message.data, Decision), message.time, now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)

@@ -6,7 +6,7 @@ changed. An attempt of which no message is found any more is followed by the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -24,6 +24,7 @@ from berth_watcher.events import (
     LookUpAttempt,
     PodRead,
     PublishDeadLetter,
+    PublishNotStored,
     PublishPending,
     PublishRefused,
     ReadPod,
@@ -78,6 +79,7 @@ class Attempts:
         self._emit = emit
         self.window = InFlightWindow(settings.window_floor, profiles)
         self.stalled = StalledAttempts(profiles)
+        self._not_stored: set[str] = set()
         self.running = False
         """Whether the takeover is complete. Nothing is published before."""
         self._takeover_position = 0
@@ -93,6 +95,11 @@ class Attempts:
         for queued in [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]:
             state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
             self._restore(queued, state, since_read)
+
+    @property
+    def not_stored(self) -> int:
+        """Pods in flight whose message the bus has not stored: they wait as much as active ones do."""
+        return len(self._not_stored)
 
     def on_pod(self, pod: Pod) -> None:
         """The watch shows a pod."""
@@ -143,12 +150,19 @@ class Attempts:
         if decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
             self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
             return
-        queued.lost_attempts += 1
+        if queued.uid not in self._not_stored:
+            queued.lost_attempts += 1
         if queued.lost_attempts < MAX_LOST_ATTEMPTS:
             self._publish(queued)
         else:
             lost = f"looking for attempt {str(queued.attempt)!r}: it is in none of PENDING, RANKED and DECISIONS"
             self._give_up(queued, f"{lost}; {MAX_LOST_ATTEMPTS} attempts got lost in a row")
+
+    def on_publish_not_stored(self, event: PublishNotStored) -> None:
+        """A bus that stores nothing is no failure of the pod: the attempt does not count as lost."""
+        queued = self._in_flight(event.attempt)
+        if queued is not None:
+            self._not_stored.add(queued.uid)
 
     def on_publish_refused(self, event: PublishRefused) -> None:
         """An attempt that the bus will never store is an error of its pod."""
@@ -199,8 +213,7 @@ class Attempts:
             self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
 
     def _is_ours(self, pod: Pod) -> bool:
-        """Whether the pod is to be scheduled by one of the profiles: unbound, not being deleted and not finished."""
-        return not pod.spec.node_name and pod.spec.scheduler_name in self._profiles and not is_gone_while_unbound(pod)
+        return waits(pod, self._profiles)
 
     def _in_flight(self, attempt: Attempt) -> QueuedPod | None:
         """The pod of an attempt, if the attempt is in flight and the latest."""
@@ -252,6 +265,7 @@ class Attempts:
             self._emit(CountScheduled(attempts=queued.attempt.n, seconds=self._clock.now - queued.first_active_at))
 
     def _remove(self, queued: QueuedPod) -> None:
+        self._not_stored.discard(queued.uid)
         self._leave_window(queued)
         self._queue.remove(queued)
 
@@ -276,6 +290,7 @@ class Attempts:
             after=queued.positions_after(self._takeover_position),
         )
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
+        self._not_stored.discard(queued.uid)
         self._report(self.stalled.ended(queued.uid))
         queued.at_front = False
         self._await_decision(queued)
@@ -286,6 +301,7 @@ class Attempts:
 
     def _conclude(self, queued: QueuedPod, decision: Decision, time: datetime, age_seconds: float = 0.0) -> None:
         """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
+        self._not_stored.discard(queued.uid)
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
         self._leave_window(queued)
         queued.record_decision(decision)
@@ -344,6 +360,11 @@ class Attempts:
             self._publish(queued)
         else:
             self._await_decision(queued)
+
+
+def waits(pod: Pod, profiles: Container[str]) -> bool:
+    """Whether the pod is to be scheduled by one of the profiles: unbound, not being deleted and not finished."""
+    return not pod.spec.node_name and pod.spec.scheduler_name in profiles and not is_gone_while_unbound(pod)
 
 
 def _created(pod: Pod) -> datetime | None:

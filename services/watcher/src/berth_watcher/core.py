@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
-from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource
+from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource, decode_fact
 from berth.api.messages import DeadLetter, watermark_key
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, bound_at_text, is_bound
@@ -36,6 +37,7 @@ from berth_watcher.events import (
     LiveDataReceived,
     PodRead,
     PublishDeadLetter,
+    PublishNotStored,
     PublishRefused,
     StreamsRead,
     Tick,
@@ -164,9 +166,10 @@ class WatcherCore:
 
     def figures(self, now: float) -> Figures:
         """The state for metrics."""
-        window = self._attempts.window
+        window, pending = self._attempts.window, self._queue.pending()
+        pending["active"] += self._attempts.not_stored
         return Figures(
-            pending=self._queue.pending(),
+            pending=pending,
             unschedulable=self._queue.unschedulable(),
             incoming=self._queue.incoming,
             in_flight=window.used(),
@@ -191,6 +194,7 @@ class WatcherCore:
             PodRead: self._attempts.on_pod_read,
             AttemptLookedUp: self._attempts.on_looked_up,
             PublishRefused: self._attempts.on_publish_refused,
+            PublishNotStored: self._attempts.on_publish_not_stored,
             LiveDataReceived: self._on_live_data,
             StreamsRead: self._on_streams_read,
             Tick: lambda _event: None,
@@ -256,8 +260,10 @@ class WatcherCore:
     def _on_live_data(self, event: LiveDataReceived) -> None:
         try:
             name, node = parse_key(event.key)
+            if event.bucket == FACTS and event.data is not None:
+                decode_fact(event.data)
         except DecodeError:
-            return  # any client may put facts, and no plugin reads a key without source and node
+            return  # any client may put facts, and no plugin reads one without source and node, or an invalid one
         news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
 
@@ -312,8 +318,8 @@ class UndecodableObjects:
         if thing.kind != "pod":
             return ""
         try:
-            spec = msgspec.json.decode(thing.raw, type=_PartialPod).spec
-        except msgspec.MsgspecError:
+            spec = decode_json(_partial_pod, thing.raw, "a pod").spec
+        except DecodeError:
             return ""
         return spec.scheduler_name if spec.scheduler_name in self._profiles and not spec.node_name else ""
 
@@ -325,6 +331,9 @@ class _PartialSpec(msgspec.Struct, rename="camel"):
 
 class _PartialPod(msgspec.Struct):
     spec: _PartialSpec = msgspec.field(default_factory=_PartialSpec)
+
+
+_partial_pod: Final = msgspec.json.Decoder(_PartialPod)
 
 
 def _warning(thing: Undecodable) -> Warn:

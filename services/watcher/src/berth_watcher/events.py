@@ -139,6 +139,13 @@ class PublishRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishNotStored:
+    """The bus has no room for this attempt's message, or did not answer: it may be stored or not."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Only time has passed."""
 
@@ -159,6 +166,7 @@ Event = (
     | PodRead
     | AttemptLookedUp
     | PublishRefused
+    | PublishNotStored
     | LiveDataReceived
     | StreamsRead
     | Tick

@@ -25,6 +25,7 @@ from berth.bus.interface import (
     MissingError,
     Session,
     StoredMessage,
+    StoreFullError,
     StreamReader,
     TooLargeError,
     UnansweredError,
@@ -59,6 +60,7 @@ from berth_watcher.events import (
     Note,
     PodRead,
     PublishDeadLetter,
+    PublishNotStored,
     PublishPending,
     PublishRefused,
     PurgeKey,
@@ -91,6 +93,8 @@ Earlier Decisions are found by the subjects of the pods."""
 TAKEOVER: Final = "takeover"
 """The health condition of a leader that has taken over. It is there from the start, so that a process which does not
 wait for its Lease yet is not ready."""
+FULL_SECONDS: Final = 1.0
+"""Before a key is written again for which NATS had no room."""
 RETRY_SECONDS: Final = 0.2
 """Before a request is repeated that got no answer."""
 
@@ -346,9 +350,9 @@ class EffectRunner:
             span.note("pod", message.pod.key)
             try:
                 await publish_pending(self._session, message, headers={TRACEPARENT: span.traceparent})
-            except UnansweredError as error:
-                log.warning("publishing a pod", pod=message.pod.key, attempt=message.attempt, error=str(error))
-                return
+            except (UnansweredError, StoreFullError):
+                self._inbox.put(PublishNotStored(attempt=Attempt.parse(message.attempt)))
+                return  # that NATS stores nothing is said once, for all pods
             except PermanentError as error:
                 self._inbox.put(PublishRefused(attempt=Attempt.parse(message.attempt), reason=str(error)))
                 return
@@ -366,8 +370,10 @@ class EffectRunner:
             self._inbox.put(KeyWriteFailed(key=effect.key))
         except TooLargeError as error:
             self._inbox.put(KeyTooLarge(key=effect.key, reason=str(error)))
-        except UnansweredError as error:
-            log.warning("writing the mirror", key=effect.key, error=str(error))
+        except UnansweredError:
+            self._inbox.put(KeyWriteFailed(key=effect.key))
+        except StoreFullError:
+            await asyncio.sleep(FULL_SECONDS)
             self._inbox.put(KeyWriteFailed(key=effect.key))
         else:
             self._inbox.put(KeyWritten(key=effect.key, sequence=sequence))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
-from berth.api.kinds import WATCHED_KINDS
+from berth.api.kinds import POD, WATCHED_KINDS
+from berth.api.pod import Pod
 from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
 from berth.leader.loop import lead_until_stopped
@@ -13,6 +14,8 @@ from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
+from berth.process.sessions import STORE
+from berth_watcher.attempts import waits
 from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore
@@ -44,6 +47,7 @@ async def serve_on(
     )
     async with asyncio.TaskGroup() as tasks:
         informers = tasks.create_task(parts.informers.run(), name="informers")
+        counting = tasks.create_task(count_waiting(parts), name="counting")
         await lead_until_stopped(
             bus,
             client,
@@ -54,3 +58,21 @@ async def serve_on(
             apply_when_missing=True,
         )
         informers.cancel()
+        counting.cancel()
+
+
+async def count_waiting(parts: WatcherParts) -> None:
+    """Count the pods that wait while NATS stores nothing and nobody can take a term, so that no queue exists."""
+    process, counted = parts.process, False
+    seconds = parts.settings.gauge_interval.total_seconds()
+    while True:
+        leads = not process.health.condition(TAKEOVER).is_standby
+        if not leads and not process.health.condition(STORE, "waiting for NATS").is_ready:
+            pods = sum(waits(pod, parts.profiles) for pod in parts.store.of(POD.name).values() if isinstance(pod, Pod))
+            process.metrics.set("scheduler_pending_pods", pods, queue="active")
+            counted = True
+        elif counted:
+            counted = False
+            if not leads:
+                process.metrics.clear("scheduler_pending_pods")
+        await process.clock.sleep(seconds)

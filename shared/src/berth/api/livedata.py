@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+import msgspec
+
+from berth.api.decoding import check_size, decode_json, decoding
 from berth.api.errors import DecodeError, PermanentError
 from berth.api.messages import Versioned, decode_versioned, encode
 from berth.api.node import Node
@@ -75,6 +78,10 @@ class Bandwidth(Versioned, frozen=True, kw_only=True):
     sampled_at: datetime
 
 
+MAX_RATE: Final = 1e15
+"""Bytes per second above which an amount is an error: a million times the fastest network card."""
+
+
 def encode_bandwidth(bandwidth: Bandwidth) -> bytes:
     return encode(bandwidth)
 
@@ -88,11 +95,29 @@ def decode_bandwidth(data: bytes) -> Bandwidth:
     """
     bandwidth = decode_versioned(data, Bandwidth, "a bandwidth")
     amounts = (bandwidth.receive, bandwidth.transmit, bandwidth.capacity)
-    if any(amount is not None and not amount >= 0 for amount in amounts):
-        raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 or more, got {amounts}")
+    if any(amount is not None and not 0 <= amount <= MAX_RATE for amount in amounts):
+        raise DecodeError(f"decoding a bandwidth: want bytes per second of 0 to {MAX_RATE:g}, got {amounts}")
     if bandwidth.sampled_at.tzinfo is None:
         raise DecodeError(f"decoding a bandwidth: want sampled_at with a time zone, got {bandwidth.sampled_at}")
+    with decoding("a bandwidth"):
+        bandwidth.sampled_at.timestamp()  # not every date is a time
     return bandwidth
+
+
+FACT_BYTES: Final = 64 * 1024
+"""The most that a fact may take; a plugin's reader decodes each anew for every node and pod."""
+
+_raw: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def decode_fact(data: bytes) -> msgspec.Raw:
+    """A fact: any JSON, which a plugin decodes.
+
+    Raises:
+        DecodeError: it is no JSON, has more than ``FACT_BYTES``, or is nested deeper than a reader may rely on.
+    """
+    check_size(data, "a fact", most=FACT_BYTES)
+    return msgspec.Raw(bytes(decode_json(_raw, data, "a fact")))
 
 
 def utc_time(seconds: float) -> datetime:

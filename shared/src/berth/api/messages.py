@@ -17,6 +17,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.api.meta import Int64
 from berth.api.pod import Pod
@@ -197,9 +198,9 @@ class AttemptReport(Message, frozen=True, kw_only=True):
     view_age_seconds: float | None = None
     evaluated: int = 0
     feasible: int = 0
-    candidates: list[Candidate] = []
-    rejections: list[Rejection] = []
-    blockers: list[str] = []
+    candidates: Annotated[list[Candidate], msgspec.Meta(max_length=256)] = []
+    rejections: Annotated[list[Rejection], msgspec.Meta(max_length=4096)] = []
+    blockers: Annotated[list[str], msgspec.Meta(max_length=1024)] = []
     preemption: Preemption | None = None
     message: str = ""
 
@@ -228,7 +229,7 @@ class Decision(AttemptReport, frozen=True, kw_only=True):
     reached them. ``repeat`` counts Decisions of the outcome ``waiting``. ``ranked_at`` is when NATS stored RANKED.
     """
 
-    epoch: int
+    epoch: Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
     outcome: Outcome
     namespace: str
     pod: str
@@ -252,9 +253,6 @@ class DeadLetter(Message, frozen=True, kw_only=True):
 
 V = TypeVar("V", bound=Versioned)
 M = TypeVar("M", bound=Message)
-
-MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding untrusted JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
 
 
 class UnknownSchemaError(DecodeError):
@@ -281,11 +279,11 @@ def decode_versioned(data: bytes, kind: type[V], what: str) -> V:
         DecodeError: anything else that is wrong with it.
     """
     try:
-        value: V = _decoder(kind).decode(data)
-    except MALFORMED as exc:
+        value: V = decode_json(_decoder(kind), data, f"{what} of {len(data)} bytes")
+    except DecodeError:
         # A newer schema may have another shape: then the schema is the error, not the shape.
         _check_schema(_schema_of(data), what)
-        raise DecodeError(f"decoding {what} of {len(data)} bytes: {exc}") from exc
+        raise
     _check_schema(value.schema, what)
     return value
 
@@ -320,11 +318,14 @@ class _Schema(msgspec.Struct):
     schema: int
 
 
+_schema_decoder: Final = msgspec.json.Decoder(_Schema)
+
+
 def _schema_of(data: bytes) -> int:
     """The schema of a value of unknown shape; ``SCHEMA`` when it has none that can be read."""
     try:
-        return msgspec.json.decode(data, type=_Schema).schema
-    except MALFORMED:
+        return decode_json(_schema_decoder, data, "a schema").schema
+    except DecodeError:
         return SCHEMA
 
 
@@ -340,7 +341,7 @@ WATERMARK: Final = "watermark"
 class Mirrored(Versioned, frozen=True, kw_only=True):
     """A value of the bucket. ``term`` is that of the watcher that wrote it."""
 
-    term: Term
+    term: Annotated[Term, msgspec.Meta(ge=0, lt=10**15)]
 
 
 class MirrorEntry(Mirrored, frozen=True, kw_only=True):

@@ -126,5 +126,5 @@ def parse_resource_version(resource_version: str) -> int:
     """
     number = version_number(resource_version)
     if not number and resource_version != "0":
-        raise DecodeError(f"decoding resourceVersion {resource_version!r}: want a decimal number")
+        raise DecodeError(f"decoding resourceVersion {resource_version!r:.80}: want a decimal number")
     return number

@@ -60,12 +60,12 @@ def unescape(text: str) -> str:
     if text == "=":
         return ""
     if _STRAY.search(text):
-        raise DecodeError(f"decoding name {text!r}: want two capital hexadecimal digits after each '='")
+        raise DecodeError(f"decoding name {text!r:.300}: want two capital hexadecimal digits after each '='")
     written = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
     try:
         return written.encode("latin-1").decode("utf-8", "surrogatepass")
     except UnicodeError as exc:
-        raise DecodeError(f"decoding name {text!r}: not UTF-8") from exc
+        raise DecodeError(f"decoding name {text!r:.300}: not UTF-8") from exc
 
 
 def _escape(name: str, allowed: frozenset[int]) -> str:
@@ -96,7 +96,7 @@ class PodSubject:
         """
         tokens = subject.split(".", 4)
         if len(tokens) != 5 or not all(tokens) or tokens[0] != PREFIX or tokens[1] not in STAGES:  # noqa: PLR2004 - as above
-            raise DecodeError(f"decoding subject {subject!r}: want {PREFIX}.<stage>.<profile>.<namespace>.<pod>")
+            raise DecodeError(f"decoding subject {subject!r:.300}: want {PREFIX}.<stage>.<profile>.<namespace>.<pod>")
         return cls(stage=tokens[1], profile=unescape(tokens[2]), namespace=unescape(tokens[3]), pod=unescape(tokens[4]))
 
 
@@ -118,7 +118,7 @@ def parse_key(text: str) -> tuple[str, str]:
     """
     kind, dot, name = text.partition(".")
     if not dot or not kind or not name:
-        raise DecodeError(f"decoding key {text!r}: want <kind>.<name>")
+        raise DecodeError(f"decoding key {text!r:.300}: want <kind>.<name>")
     return unescape(kind), unescape(name)
 
 

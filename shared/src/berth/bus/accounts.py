@@ -27,6 +27,7 @@ from berth.bus.topology import (
     DECISIONS,
     FACTS,
     PENDING,
+    PROBE,
     RANKED,
     SCORER,
     STORED_PREFIX,
@@ -91,12 +92,14 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
         ),
         User(
             name="watcher",
-            about="Publishes PENDING and the mirror. Creates what is missing after NATS has lost its store.",
+            about="Publishes PENDING and the mirror. Makes streams anew after the loss of the store or a full disk.",
             account=OWN,
             sends=(
                 *(_stage("pending"), _stage("dead"), _key(CLUSTER, ">")),
                 *(_key(CONTROL, "term.watcher"), _key(CONTROL, "cluster.id"), _key(CONTROL, BUS_ID_KEY)),
                 *(*create, _api(f"CONSUMER.CREATE.{PENDING}.{SCORER}"), *shared),
+                *(_api(f"STREAM.DELETE.{name}") for name in (*streams, PROBE)),
+                *(_api(f"STREAM.CREATE.{PROBE}"), _api(f"STREAM.INFO.{PROBE}"), Path(subject=f"{PREFIX}.{PROBE}")),
                 *_stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
             ),
             reads=(_copies(f"{PREFIX}.decision.>"), *(_copies(bucket_prefix(bucket) + ">") for bucket in BUCKETS)),

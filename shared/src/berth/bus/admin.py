@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from berth.api.errors import TemporaryError
+from berth.api.subjects import PREFIX
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, ConsumerState, MissingError, StreamState, WrongLastSequenceError
 from berth.bus.jetstream import (
@@ -24,15 +27,22 @@ from berth.bus.jetstream import (
     stream_info,
 )
 from berth.bus.topology import (
+    BUCKETS,
     BUS_ID_KEY,
     CONTROL,
+    PROBE,
     ConsumerSpec,
     StreamSpec,
+    bucket_stream,
     declared_consumer,
     declared_consumers,
     declared_streams,
 )
 
+BUS_ID_CHARACTERS: Final = 64
+"""Of ``bus.id``: twice what berth writes."""
+PROBE_BYTES: Final = 512 * 1024
+"""What must fit: more than a stream's first blocks and index."""
 HOW_TO_APPLY: Final = "`berth bus apply` brings it in line"
 
 
@@ -44,6 +54,50 @@ async def apply(connection: Connection) -> str:
     for consumer in declared_consumers(topology):
         await _write_consumer(connection, consumer, action="")
     return await _create_bus_id(connection)
+
+
+async def remake(connection: Connection, name: str) -> bool:
+    """Delete and apply everything if there is room and the server has given the stream up."""
+    unstored = connection.stores.unstored().get(name)
+    if unstored is None or unstored.answered:
+        return False
+    stream = bucket_stream(name) if name in BUCKETS else name
+    info = await stream_info(connection, stream)
+    if info.created is None or (info.ts or datetime.now(UTC)) - info.created < timedelta(seconds=unstored.since):
+        connection.lose(f"{name} was made anew by another client")
+        return False
+    if not await _has_room(connection):
+        return False
+    for one in declared_streams(connection.settings.topology):
+        with contextlib.suppress(MissingError):
+            await api_request(connection, f"STREAM.DELETE.{one.name}", None, ApiResponse)
+    await apply(connection)
+    connection.lose(f"the server had given {name} up: everything was made anew")
+    return True
+
+
+async def _has_room(connection: Connection) -> bool:
+    """Whether a stream that is made now stores what is published to it."""
+    config = {
+        "name": PROBE,
+        "subjects": [f"{PREFIX}.{PROBE}"],
+        "storage": connection.settings.topology.storage,
+        "num_replicas": connection.settings.topology.replicas,
+        "max_bytes": PROBE_BYTES * 2,
+        "max_msgs": 1,
+    }
+    with contextlib.suppress(MissingError):
+        await api_request(connection, f"STREAM.DELETE.{PROBE}", None, ApiResponse)
+    try:
+        await api_request(connection, f"STREAM.CREATE.{PROBE}", config, StreamInfo)
+        await connection.request(f"{PREFIX}.{PROBE}", bytes(PROBE_BYTES))
+        stored = (await stream_info(connection, PROBE)).state.messages
+    except TemporaryError:
+        return False
+    finally:
+        with contextlib.suppress(TemporaryError):
+            await api_request(connection, f"STREAM.DELETE.{PROBE}", None, ApiResponse)
+    return stored > 0
 
 
 async def verify(connection: Connection) -> None:
@@ -67,7 +121,7 @@ async def read_bus_id(connection: Connection) -> str:
         found = await get_entry(connection, CONTROL, BUS_ID_KEY)
     except MissingError:
         return ""
-    return (found.data or b"").decode() if found else ""
+    return (found.data or b"").decode(errors="replace")[:BUS_ID_CHARACTERS] if found else ""
 
 
 async def create_consumer(connection: Connection, stream: str, name: str) -> None:
@@ -111,6 +165,7 @@ async def stream_state(connection: Connection, name: str) -> StreamState:
         last_sequence=state.last_seq,
         now=stream.ts or datetime.now(UTC),
         first_time=state.first_ts if state.messages else None,
+        created=stream.created,
         consumers=tuple([_consumer_state(one) async for one in _consumers(connection, name) if _is_durable(one)]),
     )
 

@@ -1,7 +1,7 @@
-"""nats-py's client with four corrections, and its options for TLS and credentials.
+"""nats-py's client with five corrections, and its options for TLS and credentials.
 
-The faults: credentials sent without TLS, PINGs that overtake queued messages, and malformed headers or a killed server
-that end the reading task.
+The faults: credentials sent without TLS, PINGs that overtake queued messages, and malformed headers, malformed subjects
+or a killed server that end the reading task.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import PING_PROTO, Client
+from nats.aio.msg import Msg
 
 from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings
 
@@ -66,6 +67,19 @@ class GuardedClient(Client):
         if self._only_tls and not (info.get("tls_required") or info.get("tls_available")):
             raise nats.errors.SecureConnRequiredError
         return super()._connect_command()
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        """Read a subject that is not UTF-8, which NATS allows: in nats-py it would end the reading task."""
+        return Msg(
+            subject=subject.decode(errors="replace"),
+            reply=reply.decode(errors="replace"),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         """Read the valid part of a malformed header block: in nats-py it would end the reading task.

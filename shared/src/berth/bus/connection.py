@@ -25,7 +25,7 @@ from nats.aio.subscription import Subscription
 
 from berth.api.errors import BerthError
 from berth.bus.client import GuardedClient, secret_options, wants_tls
-from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError
+from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
 from berth.bus.settings import BusSettings
 
 NO_RESPONDERS: Final = "503"
@@ -60,6 +60,7 @@ class Connection:
         self._forbidden: dict[str, str] = {}
         self._inbox = ""
         self._requests = PendingRequests(settings.answer_timeout)
+        self.stores: Final = StoreRecord(self._loop.time)
         self._queue: deque[tuple[str, bytes, str]] = deque()
         self._queue_filled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -348,6 +349,36 @@ class PendingRequest:
     def fail(self, error: BerthError) -> None:
         if not self.reply.done():
             self.reply.set_exception(error)
+
+
+STALE_SECONDS: Final = 60.0
+"""After this long without a further try nothing is known of a stream any more."""
+
+
+class StoreRecord:
+    """Which streams and buckets have stored what was last published to them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._refused: dict[str, tuple[float, float, str, bool]] = {}
+
+    def stored(self, name: str) -> None:
+        if self._refused:
+            self._refused.pop(name, None)
+
+    def refused(self, name: str, reason: str, *, answered: bool) -> None:
+        now = self._clock()
+        began = self._refused[name][0] if name in self._refused else now
+        self._refused[name] = (began, now, reason, answered)
+
+    def unstored(self) -> dict[str, Unstored]:
+        """As :meth:`berth.bus.interface.Session.unstored`."""
+        now = self._clock()
+        return {
+            name: Unstored(reason=reason, since=now - began, answered=answered)
+            for name, (began, last, reason, answered) in self._refused.items()
+            if now - last < STALE_SECONDS
+        }
 
 
 def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:

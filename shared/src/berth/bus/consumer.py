@@ -67,7 +67,7 @@ class NatsDeliveries:
         if pull.failure:
             raise pull.failure
         self._unsettled += 1
-        return NatsDelivery(pull.buffer.popleft(), self._connection, self._on_settled)
+        return NatsDelivery(*pull.buffer.popleft(), self._connection, self._on_settled)
 
     def _on_settled(self) -> None:
         self._unsettled -= 1
@@ -78,7 +78,7 @@ class NatsDeliveries:
     def nak_unread(self) -> None:
         """Return messages that arrived and were not read, so that another client gets them at once."""
         while self._pull.buffer:
-            NatsDelivery(self._pull.buffer.popleft(), self._connection, _ignore).nak()
+            NatsDelivery(*self._pull.buffer.popleft(), self._connection, _ignore).nak()
 
 
 def _ignore() -> None:
@@ -95,10 +95,12 @@ class NatsDelivery:
 
     __slots__ = ("_connection", "_metadata", "_msg", "_on_settled")
 
-    def __init__(self, msg: Msg, connection: Connection, on_settled: Callable[[], None]) -> None:
+    def __init__(
+        self, msg: Msg, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
+    ) -> None:
         self._msg = msg
         self._connection = connection
-        self._metadata = metadata_of(msg.reply)
+        self._metadata = metadata
         self._on_settled: Callable[[], None] | None = on_settled
 
     @property
@@ -150,6 +152,8 @@ class NatsDelivery:
 
 
 _PLAIN_TOKENS: Final = 9
+_DIGITS: Final = 19
+"""Of a signed 64-bit integer."""
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -173,10 +177,17 @@ class MessageMetadata:
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest // 1000)
 
 
-def metadata_of(reply: str) -> MessageMetadata:
+def metadata_of(reply: str) -> MessageMetadata | None:
+    """The fields of an ack subject; ``None`` for any other."""
     tokens = reply.split(".")
     first = 4 if len(tokens) == _PLAIN_TOKENS else 6
-    return MessageMetadata(*map(int, tokens[first : first + 5]))
+    numbers = tokens[first : first + 5]
+    if max(map(len, numbers), default=0) > _DIGITS:
+        return None
+    try:
+        return MessageMetadata(*map(int, numbers))
+    except (ValueError, TypeError):
+        return None
 
 
 _HEARTBEAT: Final = "100"
@@ -192,7 +203,7 @@ class Pull:
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, limit: int) -> None:
-        self.buffer: Final[deque[Msg]] = deque()
+        self.buffer: Final[deque[tuple[Msg, MessageMetadata]]] = deque()
         self.credit: Final = Credit(limit=limit)
         self.failure: BerthError | None = None
         self.changed: Final = asyncio.Event()
@@ -287,11 +298,17 @@ class Pull:
     async def _on_message(self, msg: Msg) -> None:
         self._last_received = self._loop.time()
         if msg.reply:
-            self.credit.arrive()
-            self.buffer.append(msg)
-            self.changed.set()
+            self._on_delivery(msg)
         elif msg.headers and msg.subject.endswith(f".{self._number}"):
             self._on_status(msg.headers)
+
+    def _on_delivery(self, msg: Msg) -> None:
+        metadata = metadata_of(msg.reply)
+        if metadata is None:
+            return  # no consumer has sent it: another client that may publish to this inbox
+        self.credit.arrive()
+        self.buffer.append((msg, metadata))
+        self.changed.set()
 
     def _on_status(self, headers: dict[str, str]) -> None:
         status, text = headers.get(STATUS, ""), headers.get(DESCRIPTION, "")

@@ -36,6 +36,10 @@ class UnansweredError(TemporaryError):
     """
 
 
+class StoreFullError(TemporaryError):
+    """The server has no room, or the stream has reached its ``max_bytes``: the message was not stored."""
+
+
 class TooLargeError(PermanentError):
     """A message above the limit of its stream or of the server: it can never be published."""
 
@@ -59,6 +63,18 @@ class PubAck:
     stream: str
     sequence: int
     duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unstored:
+    """A stream or bucket that did not store what was last published to it, though the connection lasts."""
+
+    reason: str
+    since: float
+    """Seconds ago that it began."""
+    answered: bool
+    """Whether the server has refused it. A server whose disk is full does not answer: it has given the stream up until
+    it is restarted, or until the stream is made anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +126,8 @@ class StreamState:
     now: datetime
     first_time: datetime | None
     """When the oldest message was stored; ``None``: the stream is empty."""
+    created: datetime | None = None
+    """When the stream was made."""
     consumers: tuple[ConsumerState, ...] = ()
     """The durable consumers; those of ordered readers are left out."""
 
@@ -247,7 +265,8 @@ class Session(Protocol):
             MissingError: no stream has the subject.
             TooLargeError: above ``max_message_bytes``. Nothing was sent.
             BusRefusedError: this client may not publish there.
-            TemporaryError: the server is out of space or not ready.
+            StoreFullError: the server or the stream has no room.
+            TemporaryError: the server is not ready.
         """
         ...
 
@@ -342,6 +361,24 @@ class Session(Protocol):
         """Create or update every declared stream, bucket and shared consumer, and ``bus.id`` if it is missing.
 
         Afterwards ``bus_id`` is the one in the bucket.
+        """
+        ...
+
+    def unstored(self) -> Mapping[str, Unstored]:
+        """The streams and buckets that stored nothing of what this session last published to them, by name.
+
+        One that nothing was published to for a minute is left out.
+        """
+        ...
+
+    async def remake(self, name: str) -> bool:
+        """Delete and apply everything if there is room and the server has given this stream or bucket up.
+
+        Everything on the bus can be made again from the API server. Afterwards the bus has another ``bus.id``, and this
+        session is lost. Returns whether that was done.
+
+        Raises:
+            BusRefusedError: this client may not.
         """
         ...
 

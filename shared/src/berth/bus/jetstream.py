@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import msgspec
 from nats.aio.msg import Msg
 
-from berth.api.errors import BerthError, TemporaryError
-from berth.api.messages import MALFORMED
+from berth.api.decoding import decode_json, decoding, number
+from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
 from berth.bus.interface import (
     BusRefusedError,
@@ -25,12 +25,21 @@ from berth.bus.interface import (
     MissingError,
     PubAck,
     StoredMessage,
+    StoreFullError,
     TooLargeError,
     UnansweredError,
     WrongLastSequenceError,
 )
 from berth.bus.settings import TopologySettings
-from berth.bus.topology import STORED_PREFIX, UNLIMITED, ConsumerSpec, StreamSpec, bucket_prefix, bucket_stream
+from berth.bus.topology import (
+    STORED_PREFIX,
+    UNLIMITED,
+    ConsumerSpec,
+    StreamSpec,
+    bucket_prefix,
+    bucket_stream,
+    store_of,
+)
 
 
 class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +78,7 @@ class StreamInfo(ApiResponse, frozen=True, kw_only=True):
 
     config: dict[str, object] = {}
     state: StreamInfoState = StreamInfoState()
+    created: datetime | None = None
     ts: datetime | None = None
     """The server's clock."""
 
@@ -126,6 +136,11 @@ _BY_ERR_CODE: Final[Mapping[int, type[BerthError]]] = MappingProxyType(
         10071: WrongLastSequenceError,
         10164: WrongLastSequenceError,  # the same, without the last sequence
         10054: TooLargeError,
+        10002: StoreFullError,  # resource limits of the account
+        10023: StoreFullError,  # insufficient resources
+        10028: StoreFullError,  # insufficient memory
+        10047: StoreFullError,  # insufficient storage
+        10077: StoreFullError,  # maximum bytes of the stream
         10052: BusRefusedError,  # stream configuration that the server cannot change, with code 500
         10074: BusRefusedError,  # replicas on a single server, with code 500
     }
@@ -140,8 +155,8 @@ def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -
         BerthError: the response is an error (see :func:`error_from`), or cannot be decoded (TemporaryError).
     """
     try:
-        response = decoder.decode(data)
-    except MALFORMED as exc:
+        response = decode_json(decoder, data, "it")
+    except DecodeError as exc:
         raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {exc}") from exc
     if response.error is not None:
         raise error_from(doing, response.error)
@@ -250,8 +265,13 @@ async def publish(
     all_headers = dict(headers) if headers else {}
     if message_id is not None:
         all_headers[MESSAGE_ID] = message_id
-    msg = await connection.request(subject, data, all_headers)
-    response = decode_response(f"publishing to {subject!r}", msg.data, _publish_response)
+    try:
+        msg = await connection.request(subject, data, all_headers)
+        response = decode_response(f"publishing to {subject!r}", msg.data, _publish_response)
+    except (UnansweredError, StoreFullError) as exc:
+        connection.stores.refused(store_of(subject), str(exc), answered=isinstance(exc, StoreFullError))
+        raise
+    connection.stores.stored(store_of(subject))
     return PubAck(stream=response.stream, sequence=response.seq, duplicate=response.duplicate)
 
 
@@ -380,13 +400,19 @@ async def _next_response(connection: Connection, responses: asyncio.Queue[Msg | 
 def stored_copy(msg: Msg) -> StoredMessage | None:
     """A message that its stream republished, ``None`` for one that does not come from a stream."""
     headers = msg.headers or {}
-    return _stored(msg, headers) if _SEQUENCE in headers else None
+    if _SEQUENCE not in headers:
+        return None
+    try:
+        with decoding("a copy"):
+            return _stored(msg, headers)
+    except DecodeError:
+        return None
 
 
 def _stored(msg: Msg, headers: Mapping[str, str]) -> StoredMessage:
     return StoredMessage(
         subject=headers[_SUBJECT],
-        sequence=int(headers[_SEQUENCE]),
+        sequence=number(headers[_SEQUENCE], "a sequence"),
         data=msg.data,
         headers={name: value for name, value in headers.items() if name not in _ADDED},
         time=datetime.fromisoformat(headers[_TIME]),

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from nats.aio.msg import Msg
@@ -80,6 +80,7 @@ class NatsReader(Generic[T]):
         self._scan: Scan | None = None
         self._stream_end = 0
         """The stream's last sequence when the reader started."""
+        self._created: datetime | None = None
         self._is_replicated = False
         self._loop = asyncio.get_running_loop()
         self._next_check = 0.0
@@ -121,7 +122,7 @@ class NatsReader(Generic[T]):
     async def _begin(self) -> None:
         stream = self._start.stream
         info = await stream_info(self._connection, stream)
-        self._stream_end = info.state.last_seq
+        self._stream_end, self._created = info.state.last_seq, info.created
         self._is_replicated = info.config.get("num_replicas") != 1
         if self._stream_end < self.position:
             cause = f"stream {stream} was recreated: last sequence {self._stream_end}, ours {self.position}"
@@ -216,8 +217,9 @@ class NatsReader(Generic[T]):
     async def _check(self) -> None:
         """Whether the stream has more than has arrived."""
         self._next_check = self._loop.time() + self._check_seconds
-        last = (await stream_info(self._connection, self._start.stream)).state.last_seq
-        if last < self.position:
+        info = await stream_info(self._connection, self._start.stream)
+        last = info.state.last_seq
+        if last < self.position or info.created != self._created:
             self._connection.lose(
                 f"stream {self._start.stream} was recreated: last sequence {last}, ours {self.position}"
             )

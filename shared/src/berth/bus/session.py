@@ -20,7 +20,8 @@ from nats.micro import add_service
 from nats.micro.request import Request
 from nats.micro.service import EndpointStats
 
-from berth.api.messages import MALFORMED
+from berth.api.decoding import decode_json
+from berth.api.errors import DecodeError
 from berth.api.subjects import PREFIX, escape_token
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
@@ -40,6 +41,7 @@ from berth.bus.interface import (
     StoredMessage,
     StreamState,
     UnansweredError,
+    Unstored,
 )
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
@@ -170,6 +172,12 @@ class NatsSession(Session):
     async def apply(self) -> None:
         self._bus_id = await admin.apply(self._connection)
 
+    def unstored(self) -> Mapping[str, Unstored]:
+        return self._connection.stores.unstored()
+
+    async def remake(self, name: str) -> bool:
+        return await admin.remake(self._connection, name)
+
     async def verify(self) -> None:
         await admin.verify(self._connection)
 
@@ -263,8 +271,8 @@ async def _services(connection: Connection) -> list[ServiceInstance]:
 
 def _instance(data: bytes) -> ServiceInstance | None:
     try:
-        answer = _stats_decoder.decode(data)
-    except MALFORMED:
+        answer = decode_json(_stats_decoder, data, "statistics")
+    except DecodeError:
         return None
     identity = (answer.metadata or {}).get("identity", answer.id)
     stats = next((endpoint.data for endpoint in answer.endpoints or () if endpoint.data), {})

@@ -53,6 +53,22 @@ class TopologySettings:
     dead_bytes: int = 64 * MEBIBYTE
     """Bytes of dead letters kept, oldest dropped first. From 1 MiB; the server sets this much of its disk aside."""
 
+    pending_bytes: int = 64 * MEBIBYTE
+    """Bytes of PENDING, which holds the pods in flight, a few KiB each. From 1 MiB. A full one refuses new pods, which
+    then wait in the watcher. The server sets this much of its disk aside, as for all limits here."""
+
+    ranked_bytes: int = 128 * MEBIBYTE
+    """The same for RANKED, which also holds the pods that wait for volumes."""
+
+    cluster_bytes: int = 512 * MEBIBYTE
+    """Bytes of the mirror. From 1 MiB. 5,000 nodes and 50,000 pods take about 200 MiB."""
+
+    live_bytes: int = 32 * MEBIBYTE
+    """Bytes of ``bandwidth`` and of ``facts``, each. From 1 MiB. Anybody may put facts: what they write ends here."""
+
+    control_bytes: int = 16 * MEBIBYTE
+    """Bytes of ``control`` and of ``tries``, each. From 1 MiB; a few hundred per pod that ends scorers."""
+
     message_bytes: int = 8 * MEBIBYTE
     """Largest message or value, from 64 KiB. Far above the 1.5 MiB that etcd allows an object, so that every pod that
     the API server accepts fits. The server's own max_payload (1 MiB unless set there) must not be less."""
@@ -80,7 +96,8 @@ class TopologySettings:
         return found
 
     def _number_problems(self) -> list[str]:
-        least = {"decisions_bytes": MEBIBYTE, "dead_bytes": MEBIBYTE, "message_bytes": MEBIBYTE // 16}
+        stores = ("pending", "ranked", "decisions", "dead", "cluster", "live", "control")
+        least = {f"{name}_bytes": MEBIBYTE for name in stores} | {"message_bytes": MEBIBYTE // 16}
         found = [
             f"topology.{name}: want at least {low} bytes, got {getattr(self, name)}"
             for name, low in least.items()

@@ -5,6 +5,7 @@ The rule: docs/protocol.md, 2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -31,6 +32,9 @@ SCORER: Final = "scorer"
 """The durable of PENDING that all scorers share."""
 BINDER_PREFIX: Final = "binder-"
 """The durables of RANKED, one per epoch: ``binder-<epoch>``."""
+
+PROBE: Final = "berth-room"
+"""A stream that a watcher makes for a moment, to see whether the server has room."""
 
 BUS_ID_KEY: Final = "bus.id"
 """Key of ``control``: identifies the store, so that every client notices a new one."""
@@ -76,11 +80,22 @@ def bucket_prefix(bucket: str) -> str:
     return f"$KV.{bucket}."
 
 
+def store_of(subject: str) -> str:
+    """The declared stream or bucket that has the subject, by the name that people use; else the subject."""
+    tokens = subject.split(".")
+    if tokens[0] == "$KV":
+        return tokens[1]
+    return _BY_STAGE.get(tokens[1], subject) if len(tokens) > 1 else subject
+
+
+_BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
+
+
 def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them."""
     return (
-        _work_queue(PENDING, "pending", "pods that wait to be ranked"),
-        _work_queue(RANKED, "ranked", "ranked pods that wait to be bound"),
+        _work_queue(PENDING, "pending", "pods that wait to be ranked", settings.pending_bytes),
+        _work_queue(RANKED, "ranked", "ranked pods that wait to be bound", settings.ranked_bytes),
         StreamSpec(
             name=DECISIONS,
             subjects=(all_of("decision"),),
@@ -95,8 +110,16 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
             max_age=settings.dead_age,
             max_bytes=settings.dead_bytes,
         ),
-        *(_bucket(name, max_age=_TRIES_AGE if name == TRIES else timedelta(0)) for name in BUCKETS),
+        _bucket(CLUSTER, settings.cluster_bytes),
+        *(_bucket(name, settings.live_bytes) for name in (BANDWIDTH, FACTS)),
+        _bucket(TRIES, settings.control_bytes, max_age=_TRIES_AGE),
+        _bucket(CONTROL, settings.control_bytes),
     )
+
+
+def reserved_bytes(settings: TopologySettings) -> int:
+    """What a server with one copy of each stream sets aside: it refuses a stream for which there is less."""
+    return sum(stream.max_bytes for stream in declared_streams(settings))
 
 
 def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
@@ -116,18 +139,23 @@ def declared_consumer(settings: TopologySettings, stream: str, name: str) -> Con
     return next((one for one in declared_consumers(settings) if (one.stream, one.name) == (stream, name)), None)
 
 
-def _work_queue(name: str, stage: str, what: str) -> StreamSpec:
-    """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered."""
+def _work_queue(name: str, stage: str, what: str, max_bytes: int) -> StreamSpec:
+    """One message per subject: a pod's newer attempt replaces the older one, even when that has been delivered.
+
+    A full one refuses further pods, so that none is dropped: they wait where they come from.
+    """
     return StreamSpec(
         name=name,
         subjects=(all_of(stage),),
         description=f"berth: {what}",
         retention="workqueue",
+        discard="new",
         max_msgs_per_subject=1,
+        max_bytes=max_bytes,
     )
 
 
-def _bucket(name: str, *, max_age: timedelta) -> StreamSpec:
+def _bucket(name: str, max_bytes: int, *, max_age: timedelta = timedelta(0)) -> StreamSpec:
     """Configured as the NATS CLI does it, so that ``nats kv`` works."""
     return StreamSpec(
         name=bucket_stream(name),
@@ -136,5 +164,6 @@ def _bucket(name: str, *, max_age: timedelta) -> StreamSpec:
         discard="new",
         max_msgs_per_subject=1,
         max_age=max_age,
+        max_bytes=max_bytes,
         key_value=True,
     )

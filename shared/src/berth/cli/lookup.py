@@ -25,6 +25,7 @@ from berth.kube.client import KubeClient
 from berth.kube.writes import get_pod
 from berth.leader.onecluster import read_cluster_id, read_served_cluster
 from berth.process.exits import UsageError
+from berth.process.sessions import NOTHING
 
 LOOK_BACK: Final = 20_000
 """How many Decisions, of all pods, are searched for the one that evicted a pod; this takes one or two seconds."""
@@ -81,6 +82,9 @@ async def _stage_of(session: Session, name: PodName) -> str:
         if stored is not None:
             since = ago(stored.time, (await session.state(stream)).now)
             return f"there is none yet: it waits {waits}, published {since}"
+    states = [str(one.stats.get("readiness", "")) for one in await session.services()]
+    if stuck := [state for state in states if NOTHING in state]:
+        return f"there is none: {stuck[0].removeprefix('not ready: ')}"
     return (
         "there is none, and no message of the pod is on the bus (Decisions are kept for an hour; a gated pod has "
         "none: name the cluster with --kubeconfig)"

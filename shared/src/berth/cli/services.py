@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from berth.api.messages import MALFORMED
+from berth.api.decoding import MALFORMED
 from berth.bus.interface import ServiceInstance
 from berth.cli.rendering import duration, short_identity
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
-from berth.api.errors import DecodeError
+from berth.api.decoding import decoding
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth
+from berth.api.livedata import BANDWIDTH, FACTS, LiveSource, decode_bandwidth, decode_fact
 from berth.api.messages import MirrorEntry, decode_entry
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, unix_seconds
@@ -93,11 +92,9 @@ class MirroredSnapshot:
         setter = self._setters.get(kind)
         if setter is None and kind not in PLUGIN_KINDS:
             return ObjectChanged(kind=kind)
-        try:
+        with decoding(f"mirrored {key!r:.300}"):
             entry = decode_entry(data)
             return self._set_object(kind, name, entry) if setter is None else setter(entry)
-        except msgspec.MsgspecError as exc:
-            raise DecodeError(f"decoding mirrored {key!r}: {exc}") from exc
 
     def _remove(self, kind: str, name: str) -> MirrorEvent:
         if kind == "node":
@@ -137,9 +134,6 @@ class MirroredSnapshot:
         return PodNominated(pod=pod)
 
 
-_raw: Final = msgspec.json.Decoder(msgspec.Raw)
-
-
 class LiveDataReader:
     """Applies the entries of the buckets with live data."""
 
@@ -164,19 +158,8 @@ class LiveDataReader:
         source, node = parse_key(key)
         if source not in self._wanted[bucket]:
             return
-        if bucket == BANDWIDTH:
-            self._live.set_bandwidth(source, node, None if data is None else decode_bandwidth(data))
-        else:
-            self._live.set_fact(source, node, None if data is None else _fact(key, data))
-
-
-def _fact(key: str, data: bytes) -> msgspec.Raw:
-    """The fact as JSON.
-
-    Raises:
-        DecodeError: it is not JSON.
-    """
-    try:
-        return msgspec.Raw(bytes(_raw.decode(data)))
-    except msgspec.MsgspecError as exc:
-        raise DecodeError(f"decoding fact {key!r}: {exc}") from exc
+        with decoding(f"{bucket} {key!r:.300}"):
+            if bucket == BANDWIDTH:
+                self._live.set_bandwidth(source, node, None if data is None else decode_bandwidth(data))
+            else:
+                self._live.set_fact(source, node, None if data is None else decode_fact(data))

@@ -13,15 +13,13 @@ from typing import Any, Generic
 
 import msgspec
 
+from berth.api.decoding import MALFORMED
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
 from berth.api.meta import trim
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
 from berth.kube.watch import Current, Deleted, ReflectorEvent, T, Undecodable, Upserted
-
-Unreadable = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a wrong type, for bytes that are not UTF-8, and for too deep nesting."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -71,7 +69,7 @@ class ObjectDecoder(Generic[T]):
         """An object, or a description of one that cannot be decoded."""
         try:
             return trim(self._decode(raw))
-        except Unreadable as exc:
+        except MALFORMED as exc:
             return undecodable(self._kind.name, bytes(raw), str(exc))
 
     def page(self, body: bytes) -> Page[T]:
@@ -82,7 +80,7 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             page = _list_decoder.decode(body)
-        except Unreadable as exc:
+        except MALFORMED as exc:
             raise DecodeError(f"decoding a list of {self._kind.name!r}: {exc}") from exc
         decoded = [self.one(raw) for raw in page.items or ()]
         return Page(
@@ -100,7 +98,7 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             envelope = _envelope_decoder.decode(line)
-        except Unreadable as exc:
+        except MALFORMED as exc:
             raise DecodeError(f"decoding a watch event of {self._kind.name!r}: {exc}") from exc
         if envelope.type in ("ADDED", "MODIFIED"):
             return self._upserted(envelope.object)
@@ -143,7 +141,7 @@ def undecodable(kind: str, raw: bytes, reason: str, *, deleted: bool = False) ->
 def _metadata_text(raw: bytes | msgspec.Raw) -> dict[str, str]:
     try:
         metadata = _any_decoder.decode(raw).metadata
-    except Unreadable:
+    except MALFORMED:
         return {}
     return {key: value for key, value in metadata.items() if isinstance(value, str)}
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
 from berth.bus.interface import Session, WrongLastSequenceError
 from berth.kube.client import KubeClient
@@ -135,6 +136,9 @@ class _Namespace(msgspec.Struct, frozen=True):
     metadata: _Metadata
 
 
+_namespace_decoder: Final = msgspec.json.Decoder(_Namespace)
+
+
 async def read_cluster_id(client: KubeClient) -> str:
     """The uid of the namespace kube-system. It identifies the cluster, since that namespace is never deleted.
 
@@ -148,6 +152,6 @@ async def read_cluster_id(client: KubeClient) -> str:
     if not response.succeeded:
         raise refusal(doing, response)
     try:
-        return msgspec.json.decode(response.body, type=_Namespace).metadata.uid
-    except msgspec.MsgspecError as exc:
+        return decode_json(_namespace_decoder, response.body, "a namespace").metadata.uid
+    except DecodeError as exc:
         raise DecodeError(f"{doing}: {exc}") from exc

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from berth.api.kinds import WATCHED_KINDS
 from berth.bus.session import NatsBus
-from berth.bus.settings import BusSettings, NatsCredentials, TlsSettings, TopologySettings
+from berth.bus.settings import MEBIBYTE, BusSettings, NatsCredentials, TlsSettings, TopologySettings
 from berth.kube.client import Exchange, KubeClient, Listener
 from berth.kube.informers import EventListener, Informers
 from berth.process.lifecycle import Process
@@ -24,6 +24,9 @@ def nats_bus(settings: Settings) -> NatsBus:
         scorer_ack_wait=numbers.scorer_ack_wait,
         binder_ack_wait=numbers.binder_ack_wait,
         duplicate_window=numbers.duplicate_window,
+        ranked_bytes=nats.ranked_mebibytes * MEBIBYTE,
+        cluster_bytes=nats.cluster_mebibytes * MEBIBYTE,
+        decisions_bytes=nats.decisions_mebibytes * MEBIBYTE,
     )
     servers = tuple(address.strip() for address in nats.url.split(","))
     return NatsBus(

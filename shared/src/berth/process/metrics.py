@@ -52,6 +52,7 @@ GaugeName = Literal[
     "berth_mirror_objects",
     "berth_mirror_unsettled_keys",
     "berth_mirror_reduced_objects",
+    "berth_store_refusing",
     "berth_mirror_complete_timestamp_seconds",
     "berth_held_pods",
     "berth_proposals",
@@ -247,6 +248,11 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Pods in flight that have waited for a service (scorer, binder) for more than 10 s, by profile.",
     ),
     "berth_mirror_objects": Metric(kind="gauge", labels=("kind",), meaning="Objects in the mirror, by kind."),
+    "berth_store_refusing": Metric(
+        kind="gauge",
+        labels=("stream",),
+        meaning="1 while NATS does not store what this process publishes to a stream or bucket: its disk is full.",
+    ),
     "berth_mirror_reduced_objects": Metric(
         kind="gauge",
         labels=("kind",),

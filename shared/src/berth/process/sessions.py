@@ -9,13 +9,22 @@ The process never ends because NATS is unreachable, or its streams are missing o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
-from berth.bus.interface import BucketReader, Bus, BusLostError, BusRefusedError, Entry, MissingError, Session
+from berth.bus.interface import (
+    BucketReader,
+    Bus,
+    BusLostError,
+    BusRefusedError,
+    Entry,
+    MissingError,
+    Session,
+    Unstored,
+)
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
 from berth.process.health import ONCE, WaitReporter
@@ -66,13 +75,94 @@ async def sessions(
         began = process.clock.now()
         reporter.over()
         process.metrics.count("berth_bus_sessions_total")
+        watch = StoreWatch(session, process, remakes=apply_when_missing)
+        watching = asyncio.create_task(watch.run(), name="watching the store")
         try:
             yield session
         finally:
+            watching.cancel()
+            await asyncio.wait([watching])
             process.health.condition("nats").waiting("waiting for a new connection to NATS")
             await session.close()
         if process.clock.now() - began < SHORT_LIFE_SECONDS:
             await process.sleep(RETRY_SECONDS / 2)
+
+
+STORE: Final = "store"
+"""The health condition that NATS stores what is published."""
+WATCH_SECONDS: Final = 1.0
+"""Between two looks at what was not stored."""
+REMAKE_AFTER_SECONDS: Final = 10.0
+"""A stream that has not answered for so long, though the connection lasts, counts as given up: twice the time-out of a
+publish, and longer than a NATS cluster takes to elect a leader."""
+REMAKE_EVERY_SECONDS: Final = 10.0
+
+
+class StoreWatch:
+    """Says that NATS stores nothing: once in the log, in /readyz, as a metric.
+
+    A server whose disk was full gives a stream up, and stores nothing in it any more when there is room again. The
+    watcher then makes everything anew, as after the loss of the store (docs/protocol.md, 6).
+    """
+
+    def __init__(self, session: Session, process: Process, *, remakes: bool) -> None:
+        self._session = session
+        self._process = process
+        self._remakes = remakes
+        self._condition = process.health.condition(STORE, "waiting for NATS")
+        self._reported: set[str] = set()
+        self._forbidden = False
+        self._remake_at = 0.0
+        self._condition.ready()
+
+    async def run(self) -> None:
+        try:
+            while not self._session.lost.is_set():
+                unstored = self._session.unstored()
+                self._report(unstored)
+                await self._remake(unstored)
+                await self._process.clock.sleep(WATCH_SECONDS)
+        finally:
+            self._report({})
+
+    def _report(self, unstored: Mapping[str, Unstored]) -> None:
+        for name in self._reported | unstored.keys():
+            self._process.metrics.set("berth_store_refusing", int(name in unstored), stream=name)
+        for name in unstored.keys() - self._reported:
+            log.error(NOTHING, stream=name, reason=unstored[name].reason, next=NEXT)
+        for name in self._reported - unstored.keys():
+            log.info("NATS stores again, or is not asked to", stream=name)
+        if unstored:
+            self._condition.waiting(unstored_sentence(unstored))
+        elif self._reported:
+            self._condition.ready()
+        self._reported = set(unstored)
+
+    async def _remake(self, unstored: Mapping[str, Unstored]) -> None:
+        given_up = [name for name, it in unstored.items() if not it.answered and it.since >= REMAKE_AFTER_SECONDS]
+        now = self._process.clock.now()
+        if not self._remakes or self._forbidden or not given_up or now < self._remake_at:
+            return
+        self._remake_at = now + REMAKE_EVERY_SECONDS
+        try:
+            if await self._session.remake(given_up[0]):
+                log.warning("NATS had given a stream up, all streams and buckets were made anew", stream=given_up[0])
+        except BusRefusedError as error:
+            self._forbidden = True
+            log.warning("cannot make streams anew: restart nats-server", stream=given_up[0], reason=str(error))
+        except TemporaryError as error:
+            log.info("cannot make streams anew yet", stream=given_up[0], reason=str(error))
+
+
+NOTHING: Final = "NATS stores nothing"
+"""How the sentence begins, by which ``berth why`` knows it in what services say of themselves."""
+NEXT: Final = "free space on NATS's disk or raise its limits; berth goes on by itself then"
+
+
+def unstored_sentence(unstored: Mapping[str, Unstored]) -> str:
+    """What /readyz and ``berth why`` say."""
+    named = "; ".join(f"{name}: {it.reason}" for name, it in sorted(unstored.items()))
+    return f"{NOTHING} in {named}: {NEXT}"
 
 
 class _Connector:

@@ -99,6 +99,12 @@ class NatsSettings:
     """Copies of every stream, 1, 3 or 5. A single server can hold 1; 3 survive the loss of one server of three."""
     storage: Annotated[Literal["file", "memory"], readers.choice(("file", "memory"))] = "file"
     """Storage of streams: file survives a restart of NATS; memory is for trials. The same in all services."""
+    ranked_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 128
+    """Size of RANKED at most, 1 MiB to 1 TiB: a few KiB for each pod that waits to be bound. The same in all."""
+    cluster_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 512
+    """Size of the mirror at most, 1 MiB to 1 TiB; 5,000 nodes and 50,000 pods take 200 MiB. The same in all."""
+    decisions_mebibytes: Annotated[int, readers.integer(1, 1_048_576)] = 512
+    """Size of DECISIONS at most, 1 MiB to 1 TiB; the oldest are dropped first. The same in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from berth.api.decoding import MALFORMED
 from berth.api.errors import DecodeError
-from berth.api.messages import MALFORMED
 from berth.simulate.yamlreader import yaml_values
 
 T = TypeVar("T")

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from berth.bus.server import ServerSettings, config_text, find_nats_server
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import reserved_bytes
 from berth.cli.pipeline import access
 from berth.cli.pipeline.supervisor import Program
 from berth.sim.prometheus import PREFIX
@@ -96,7 +98,8 @@ def ready_file(options: ServiceOptions, program: Program) -> Path:
 def nats_server(folder: Path, port: int, *, name: str) -> Program:
     """The embedded NATS server, with its configuration and its store in the folder."""
     config = folder / "nats-server.conf"
-    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name))
+    store_bytes = 2 * reserved_bytes(TopologySettings())  # a small disk must not keep it from starting
+    text = config_text(ServerSettings(store=folder / "nats", port=port, name=name, store_bytes=store_bytes))
     config.touch(mode=0o600)
     config.write_text(text + access.create_passwords(folder), encoding="utf-8")
     command = (str(find_nats_server()), "--config", str(config))

@@ -1,0 +1,91 @@
+"""The guard of everything that comes in as bytes or text: whatever a decoder raises is that message's ``DecodeError``.
+
+Messages, buckets and facts may be written by others, so numbers are bounded in digits, values in bytes and nesting.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, TypeVar
+
+import msgspec
+
+from berth.api.errors import DecodeError
+from berth.api.meta import bounded_number
+
+R = TypeVar("R")
+
+MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
+
+MAX_NESTING: Final = 64
+"""Arrays and objects inside each other in a value that plugins decode themselves. Python's own limit depends on how
+deep the caller is: what one reader takes would end another."""
+REASON_CHARACTERS: Final = 300
+"""Of what a decoder said: some quote the value."""
+
+
+class decoding(AbstractContextManager[None]):  # noqa: N801 - reads as a statement: ``with decoding("a fact"):``
+    """Turns every exception of the block into a DecodeError that names what was decoded."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, DecodeError):
+            raise DecodeError(f"decoding {self._what}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """What a decoder said, cut to a readable length."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= REASON_CHARACTERS else f"{text[:REASON_CHARACTERS]}..."
+
+
+def decode_json(decoder: msgspec.json.Decoder[R], data: bytes | msgspec.Raw, what: str) -> R:
+    """The decoded value.
+
+    Raises:
+        DecodeError: whatever the decoder raised: malformed or of another type, not UTF-8, nested too deep.
+    """
+    with decoding(what):
+        return decoder.decode(data)
+
+
+def number(text: str, what: str) -> int:
+    """A whole number of bounded digits and no sign.
+
+    Raises:
+        DecodeError: anything else.
+    """
+    found = bounded_number(text)
+    if found is None:
+        raise DecodeError(f"decoding {what}: want a number, got {text!r:.80}")
+    return found
+
+
+def check_size(data: bytes, what: str, *, most: int) -> None:
+    """Check JSON that somebody else decodes later.
+
+    Raises:
+        DecodeError: it has more bytes than ``most``, or is nested deeper than ``MAX_NESTING``.
+    """
+    if len(data) > most:
+        raise DecodeError(f"decoding {what}: want at most {most} bytes, got {len(data)}")
+    if data.count(b"[") + data.count(b"{") <= MAX_NESTING:
+        return
+    depth = 0
+    for found in _TOKENS.finditer(data):
+        depth += _STEPS.get(found[0], 0)
+        if depth > MAX_NESTING:
+            raise DecodeError(f"decoding {what}: want at most {MAX_NESTING} arrays and objects inside each other")
+
+
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+_STEPS: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}

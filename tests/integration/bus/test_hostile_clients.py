@@ -1,0 +1,100 @@
+"""What another client sends that no client library sends: it costs a message, never a connection or a process."""
+
+import asyncio
+
+import pytest
+
+from berth.bus.interface import StoredMessage, StreamReader
+from berth.bus.session import NatsBus
+from berth.bus.settings import BusSettings
+from harness.plugins.fixtures_bus import remove_all_streams
+from harness.servers.nats_server import NatsServer
+
+pytestmark = pytest.mark.requires("nats-server")
+
+EVIL = b"Nats-Sequence: evil\r\nNats-Time-Stamp: x\r\nNats-Subject: y\r\nNats-Pending-Messages: -\r\n"
+
+
+async def send(server: NatsServer, subject: bytes, headers: bytes = b"", data: bytes = b"x") -> None:
+    """Publish exactly these bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+    await reader.readline()
+    block = b"NATS/1.0\r\n" + headers + b"\r\n"
+    command = b"HPUB %s %d %d\r\n" % (subject, len(block), len(block) + len(data))
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + command + block + data + b"\r\nPING\r\n")
+    await reader.readuntil(b"PONG")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("subject", "headers"),
+    [
+        pytest.param(b"berth.ranked.p.n.\xff\xfe", b"", id="a subject that is not UTF-8"),
+        pytest.param(b"berth.ranked.p.n.a", EVIL, id="headers that the server writes itself"),
+        pytest.param(b"berth.ranked.p.n.a", b"traceparent: \xff\xfe\r\nno colon\r\n: \r\n", id="malformed headers"),
+    ],
+)
+async def test_a_strange_message_reaches_every_reader_and_ends_none(shared_nats_server, subject, headers):
+    bus = NatsBus(BusSettings(servers=(shared_nats_server.address,)))
+    await remove_all_streams(bus.settings)
+    session = await bus.connect(name="reader")
+    await session.apply()
+    await session.create_consumer("RANKED", "binder-1")
+    heard: list[str] = []
+    await session.subscribe("berth.ranked.>", lambda name, *_: heard.append(name))
+    async with (
+        asyncio.timeout(20),
+        session.consume("RANKED", "binder-1", max_unacked=8) as deliveries,
+        session.read_stream("RANKED") as reader,
+    ):
+        await send(shared_nats_server, subject, headers)
+        await session.publish("berth.ranked.p.n.after", b"y")
+        found = [await anext(aiter(deliveries)) for _ in range(2)]
+        read = await read_two(reader)
+    assert [each.data for each in found] == [each.data for each in read] == [b"x", b"y"]
+    assert [each.sequence for each in read] == [1, 2]
+    assert [each.data async for each in session.scan("RANKED", "berth.ranked.>")] == [b"x", b"y"]
+    assert len(heard) == 2
+    assert not session.lost.is_set()
+    await session.close()
+
+
+async def read_two(reader: StreamReader) -> list[StoredMessage]:
+    read: list[StoredMessage] = []
+    async for batch in reader.batches():
+        read += batch
+        if len(read) > 1:
+            break
+    return read
+
+
+async def test_a_forged_copy_of_a_stored_message_ends_no_reader(shared_nats_server):
+    bus = NatsBus(BusSettings(servers=(shared_nats_server.address,)))
+    await remove_all_streams(bus.settings)
+    session = await bus.connect(name="reader")
+    await session.apply()
+    async with asyncio.timeout(20), session.read_stream("RANKED") as reader:
+        for headers in (
+            b"",
+            EVIL,
+            b"Nats-Stream: RANKED\r\nNats-Subject: x\r\nNats-Sequence: " + b"9" * 5_000 + b"\r\n",
+        ):
+            await send(shared_nats_server, b"stored.berth.ranked.p.n.a", headers)
+        await session.publish("berth.ranked.p.n.a", b"x")
+        await session.publish("berth.ranked.p.n.b", b"y")
+        assert [each.data for each in await read_two(reader)] == [b"x", b"y"]
+    await session.close()
+
+
+async def test_what_is_published_to_a_consumers_inbox_is_no_delivery(shared_nats_server):
+    bus = NatsBus(BusSettings(servers=(shared_nats_server.address,), inbox_prefix="_INBOX_t"))
+    await remove_all_streams(bus.settings)
+    session = await bus.connect(name="reader")
+    await session.apply()
+    async with asyncio.timeout(10), session.consume("PENDING", "scorer", max_unacked=8) as deliveries:
+        inbox = deliveries._pull._inbox
+        for reply in ("x", "$JS.ACK.a.b.c", "$JS.ACK.a.b." + ".".join(["9" * 5_000] * 5)):
+            await session._connection.publish(f"{inbox}.0", b"junk", reply=reply[:3_000])
+        await session.publish("berth.pending.p.n.a", b"y")
+        assert (await anext(aiter(deliveries))).data == b"y"
+    await session.close()
