@@ -1,0 +1,94 @@
+"""Objects larger than NATS's own max_payload of 1 MiB, on a real API server: one costs itself, and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from berth.bus.settings import MEBIBYTE
+from harness.servers.control_plane import ControlPlane
+from harness.servers.nats_server import NatsServer, nats_server
+from harness.worlds.cluster_user import ClusterUser, eventually
+from harness.worlds.pipeline import BerthUp, berth_up
+
+pytestmark = [
+    pytest.mark.requires("kubebuilder_assets", "nats-server"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp's, about what the test sends
+]
+
+TOO_LARGE = 7_000
+"""Tolerations of a pod that the API server takes, and that is 1.2 MB as a message."""
+LARGE = 5_500
+"""Of one that fits beside its ranking."""
+
+
+@pytest.fixture
+def bus() -> Iterator[NatsServer]:
+    """A server as NATS configures it."""
+    with nats_server(max_payload_bytes=MEBIBYTE) as server:
+        yield server
+
+
+@pytest.fixture
+def berth(own_control_plane: ControlPlane, bus: NatsServer, tmp_path: Path) -> Iterator[BerthUp]:
+    arguments = ("--kubeconfig", own_control_plane.kubeconfig_path, "--nats", bus.address)
+    with berth_up(*arguments, folder=tmp_path) as berth:
+        berth.wait_until_ready()
+        yield berth
+
+
+def tolerating(count: int) -> dict:
+    one = {"operator": "Equal", "effect": "NoSchedule"}
+    return {"tolerations": [one | {"key": f"k{i:06}{'x' * 50}", "value": f"v{i:06}{'y' * 50}"} for i in range(count)]}
+
+
+async def test_a_bound_pod_above_max_payload_is_counted_and_stops_nobody(berth: BerthUp, cluster_outside: ClusterUser):
+    [node] = await cluster_outside.add_nodes(1, cpu="8")
+    huge = {**tolerating(TOO_LARGE), "nodeName": node}
+    await cluster_outside.create([cluster_outside.pod("huge", cpu="7", spec=huge)])
+    small = await cluster_outside.add_pods(10, cpu="100m")
+    await cluster_outside.all_bound(small)
+
+    def named() -> list[str]:
+        return [line for line in berth.said.splitlines() if "too large for the mirror" in line]
+
+    await eventually(_holds(named), "the log to name it")
+    assert len(named()) == 1
+    assert f"{cluster_outside.namespace}/huge" in named()[0]
+    assert "leading ended" not in berth.said
+    assert "no candidate" not in berth.said
+
+
+async def test_a_waiting_pod_above_max_payload_gets_an_event_with_size_and_limit(
+    berth: BerthUp, cluster_outside: ClusterUser
+):
+    await cluster_outside.add_nodes(1, cpu="8")
+    await cluster_outside.create(
+        [
+            cluster_outside.pod("huge", cpu="1", spec=tolerating(TOO_LARGE)),
+            cluster_outside.pod("large", cpu="1", spec=tolerating(LARGE)),
+        ]
+    )
+    await cluster_outside.all_bound(["large", *await cluster_outside.add_pods(10, cpu="100m")])
+
+    async def told() -> str:
+        pod = (await cluster_outside.api.get(f"{cluster_outside.api.pods}/huge")).body
+        conditions = pod["status"].get("conditions", [])
+        return next((each["message"] for each in conditions if each["type"] == "PodScheduled"), "")
+
+    message = await eventually(told, "the pod to get its condition")
+    assert message.startswith("the pod takes 12")
+    assert f"NATS takes {MEBIBYTE * 15 // 16} at most" in message
+    events = (await cluster_outside.api.get(f"/api/v1/namespaces/{cluster_outside.namespace}/events")).body["items"]
+    assert message in [each["message"] for each in events if each["reason"] == "FailedScheduling"]
+    assert "leading ended" not in berth.said
+
+
+def _holds(found):
+    async def holds() -> bool:
+        return bool(found())
+
+    return holds
