@@ -243,6 +243,27 @@ async def test_a_pod_that_no_message_has_room_for_is_passed_on_as_an_error(bus, 
     assert (message.error, message.candidates) == ("the pod takes 9 bytes", [])
 
 
+async def test_a_bus_that_stores_no_ranking_is_no_failure_of_the_pod(bus, session, monkeypatch):
+    monkeypatch.setattr("berth_scorer.backlog.RETRY_DELAY", timedelta(milliseconds=1))
+    await write_node(session, node("a"))
+    async with scorer(bus):
+        bus.fill("RANKED")
+        await publish_pending(session, pending("web"))
+        consumer = session._store.stream("PENDING").queue.consumers["scorer"]
+        await until_true(lambda: consumer._delivered.get(1, 0) >= 12)
+        bus.fill()
+        [message] = await ranked(session)
+    assert (message.error, message.candidates[0].node) == ("", "a")
+    assert await stored_in(session, "dead", ">") == []
+
+
+async def until_true(holds) -> None:
+    async def asked() -> bool:
+        return holds()
+
+    await until(asked)
+
+
 @pytest.mark.parametrize("field", ["name", "namespace", "uid"])
 async def test_a_name_that_is_longer_than_a_subject_may_be_becomes_a_dead_letter(bus, session, field):
     async with scorer(bus):

@@ -68,8 +68,7 @@ async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
             await publish()
         except (BusLostError, MissingError):
             raise
-        except TemporaryError as error:
-            log.warning("publishing again", reason=str(error))
+        except TemporaryError:  # that NATS stores nothing is said once, for all pods
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return
