@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.decoding import decode_json
+from berth.api.decoding import check_size, decode_json
 from berth.api.errors import DecodeError
-from berth.api.livedata import BANDWIDTH, FACTS, LiveBucket, LiveSource, decode_fact
+from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
 from berth.api.messages import DeadLetter, watermark_key
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, bound_at_text, is_bound
@@ -260,10 +260,10 @@ class WatcherCore:
     def _on_live_data(self, event: LiveDataReceived) -> None:
         try:
             name, node = parse_key(event.key)
-            if event.bucket == FACTS and event.data is not None:
-                decode_fact(event.data)
+            if event.data is not None:
+                check_size(event.data, "live data", most=FACT_BYTES)
         except DecodeError:
-            return  # any client may put facts, and no plugin reads one without source and node, or an invalid one
+            return  # any client may put facts, and no plugin reads one without source and node, or one too large
         news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
         self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
 
