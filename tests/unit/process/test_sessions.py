@@ -15,7 +15,7 @@ from berth.bus.interface import (
     Unstored,
 )
 from berth.process.lifecycle import Process
-from berth.process.sessions import StoreWatch, sessions
+from berth.process.sessions import StoreWatch, UndecodableReporter, sessions
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -272,3 +272,12 @@ async def test_a_watcher_makes_anew_what_the_server_has_given_up(process, sessio
             await asyncio.sleep(0)
     watching.cancel()
     assert session.remade == remade
+
+
+def test_what_cannot_be_decoded_is_counted_and_logged_once_for_each_subject(capsys):
+    metrics = RecordingMeter()
+    undecodable = UndecodableReporter(metrics)
+    for subject in ("facts disks.n1", "facts disks.n1", "facts disks.n2"):
+        undecodable.report(subject, "no JSON")
+    assert metrics.value("berth_undecodable_total") == 3
+    assert capsys.readouterr().out.count("leaving out what cannot be decoded") == 2

@@ -24,7 +24,7 @@ from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import GaugeName, Meter
-from berth.process.sessions import follow_live
+from berth.process.sessions import UndecodableReporter, follow_live
 from berth_binder import apicalls
 from berth_binder.cache import Cache, fence_epoch
 from berth_binder.core import BinderCore
@@ -135,7 +135,14 @@ class BinderRunner:
 
     async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries]) -> None:
         async with AsyncExitStack() as stack, consuming as deliveries, self._tasks as tasks:
-            live = await follow_live(self._session, self._live_data(), stack, tasks, lambda *_: None)
+            live = await follow_live(
+                self._session,
+                self._live_data(),
+                stack,
+                tasks,
+                lambda *_: None,
+                UndecodableReporter(self._metrics),
+            )
             receiving = tasks.create_task(self._receive(deliveries), name="receive")
             lasting = [
                 tasks.create_task(work, name=name)

@@ -22,7 +22,7 @@ from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
 from berth.process.peers import present
-from berth.process.sessions import follow_live, sessions
+from berth.process.sessions import UndecodableReporter, follow_live, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import RETRY_DELAY, Backlog, BegunTries, Outbox, PendingDelivery, TryCounter
 from berth_scorer.ranker import Ranker
@@ -69,6 +69,7 @@ class Scorer:
         self._session = session
         self._ranker = ranker
         self._metrics = process.metrics
+        self._undecodable = UndecodableReporter(process.metrics)
         self._peers = process.peers
         self._now = process.clock.now
         self._tracing = process.tracing
@@ -119,7 +120,7 @@ class Scorer:
         tasks.create_task(self._read_cluster(cluster), name="cluster")
         await cluster.caught_up.wait()
         live_data = LiveDataReader(self._view.snapshot.live, self._ranker.live_sources)
-        await follow_live(self._session, live_data, stack, tasks, self._on_reached)
+        await follow_live(self._session, live_data, stack, tasks, self._on_reached, self._undecodable)
         async for stored in self._session.scan(RANKED, all_of("ranked")):
             self._warn(self._view.apply_ranked(stored.data, time.monotonic()), stored.subject)
         decisions = await stack.enter_async_context(
@@ -150,7 +151,7 @@ class Scorer:
 
     def _warn(self, problem: str, subject: str) -> None:
         if problem:
-            log.warning("a message is missing in the view", subject=subject, reason=problem)
+            self._undecodable.report(subject, problem)
 
     # --- taking PENDING
 

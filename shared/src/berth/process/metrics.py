@@ -30,6 +30,7 @@ CounterName = Literal[
     "berth_messages_received_total",
     "berth_messages_published_total",
     "berth_dead_letters_total",
+    "berth_undecodable_total",
     "berth_decisions_total",
     "berth_bindings_total",
     "berth_conflicts_total",
@@ -219,6 +220,9 @@ METRICS: Final[dict[str, Metric]] = {
         labels=("cause",),
         meaning="Messages that became dead letters: undecodable, failed.",
         values=("undecodable", "failed"),
+    ),
+    "berth_undecodable_total": Metric(
+        kind="counter", meaning="Entries and messages that a reader left out since they cannot be decoded."
     ),
     "berth_decisions_total": Metric(
         kind="counter", labels=("outcome", "profile"), meaning="Decisions published, by outcome."

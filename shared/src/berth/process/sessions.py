@@ -20,7 +20,6 @@ from berth.bus.interface import (
     Bus,
     BusLostError,
     BusRefusedError,
-    Entry,
     MissingError,
     Session,
     Unstored,
@@ -30,6 +29,7 @@ from berth.kube.clock import Backoff
 from berth.process.health import ONCE, WaitReporter
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
+from berth.process.metrics import Meter
 
 log = get_logger()
 
@@ -235,28 +235,50 @@ Reached = Callable[[str, int], None]
 """Called with a bucket and the position up to which the Snapshot contains its entries."""
 
 
-async def follow_live(
-    session: Session, heard: LiveDataReader, stack: AsyncExitStack, tasks: asyncio.TaskGroup, reached: Reached
+MOST_REPORTED: Final = 1000
+"""Lines that are remembered as logged. Whoever writes more of different kinds does not fill the log."""
+
+
+class UndecodableReporter:
+    """Counts what a reader leaves out since it cannot be decoded, and logs it once for each subject and reason."""
+
+    def __init__(self, metrics: Meter) -> None:
+        self._metrics = metrics
+        self._logged: set[str] = set()
+
+    def report(self, subject: str, reason: str) -> None:
+        self._metrics.count("berth_undecodable_total")
+        known = f"{subject} {reason:.80}"
+        if known not in self._logged and len(self._logged) < MOST_REPORTED:
+            self._logged.add(known)
+            log.warning("leaving out what cannot be decoded", subject=subject, reason=reason)
+
+
+async def follow_live(  # noqa: PLR0913, PLR0917 - what is read, where to, in which tasks, and who is told
+    session: Session,
+    heard: LiveDataReader,
+    stack: AsyncExitStack,
+    tasks: asyncio.TaskGroup,
+    reached: Reached,
+    undecodable: UndecodableReporter,
 ) -> list[asyncio.Task[None]]:
     """Read each bucket of live data into the Snapshot, in tasks of the group. Returns once all have caught up."""
     begun = []
     for bucket in heard.buckets:
         following = await stack.enter_async_context(session.read_bucket(bucket))
-        begun.append(tasks.create_task(_follow(bucket, following, heard, reached), name=bucket))
+        begun.append(tasks.create_task(_follow(bucket, following, heard, reached, undecodable), name=bucket))
         await following.caught_up.wait()
     return begun
 
 
-async def _follow(bucket: str, following: BucketReader, heard: LiveDataReader, reached: Reached) -> None:
+async def _follow(
+    bucket: str, following: BucketReader, heard: LiveDataReader, reached: Reached, undecodable: UndecodableReporter
+) -> None:
+    """Any client may write facts: of an invalid entry the former value stays."""
     async for batch in following.batches():
         for entry in batch:
-            _take(bucket, entry, heard)
+            try:
+                heard.apply(bucket, entry.key, entry.data, entry.time)
+            except DecodeError as exc:
+                undecodable.report(f"{bucket} {entry.key}", str(exc))
         reached(bucket, following.position)
-
-
-def _take(bucket: str, entry: Entry, heard: LiveDataReader) -> None:
-    """Apply an entry. Any client may write facts: an invalid entry is logged, and the former value stays."""
-    try:
-        heard.apply(bucket, entry.key, entry.data, entry.time)
-    except DecodeError as exc:
-        log.warning("skipping invalid live data", subject=f"{bucket} {entry.key}", reason=str(exc))
