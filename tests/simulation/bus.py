@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from berth.api.errors import TemporaryError
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -22,6 +21,7 @@ from berth.bus.interface import (
     MissingError,
     PubAck,
     StoredMessage,
+    StoreFullError,
     UnansweredError,
 )
 from berth.bus.jetstream import entry_of
@@ -211,7 +211,7 @@ class SimulatedSession(MemorySession):
         if self.bus.is_full:
             self.bus.network.count("bus: disk full")
             await asyncio.sleep(self.bus.network.latency(self.link))
-            raise TemporaryError(f"publishing to {subject!r}: insufficient resources")
+            raise StoreFullError(f"publishing to {subject!r}: insufficient resources")
         return await super().publish(subject, data, **more)
 
     @asynccontextmanager

@@ -25,7 +25,6 @@ from berth.bus.interface import (
     MissingError,
     Session,
     StoredMessage,
-    StoreFullError,
     StreamReader,
     TooLargeError,
     UnansweredError,
@@ -350,7 +349,9 @@ class EffectRunner:
             span.note("pod", message.pod.key)
             try:
                 await publish_pending(self._session, message, headers={TRACEPARENT: span.traceparent})
-            except (UnansweredError, StoreFullError):
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError:
                 self._inbox.put(PublishNotStored(attempt=Attempt.parse(message.attempt)))
                 return  # that NATS stores nothing is said once, for all pods
             except PermanentError as error:
@@ -372,7 +373,9 @@ class EffectRunner:
             self._inbox.put(KeyTooLarge(key=effect.key, reason=str(error)))
         except UnansweredError:
             self._inbox.put(KeyWriteFailed(key=effect.key))
-        except StoreFullError:
+        except (BusLostError, MissingError):
+            raise
+        except TemporaryError:
             await asyncio.sleep(FULL_SECONDS)
             self._inbox.put(KeyWriteFailed(key=effect.key))
         else:
