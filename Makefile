@@ -52,6 +52,9 @@ bench: setup  ## measure throughput on a real API server, and kube-scheduler's w
 bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod and number of nodes, and a scorer's memory
 	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)
 
+bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
+	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)
+
 bench-failover: setup  ## measure how long no pod is bound when services and NATS stop, die or are replaced
 	PYTHONPATH=tests $(BIN)/python -m bench.failover $(ARGS)
 

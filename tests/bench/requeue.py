@@ -1,6 +1,6 @@
 """The cost of a cluster event while pods wait that no node fits, and of the scheduling queue with 200,000 pods.
 
-    PYTHONPATH=tests .venv/bin/python -m bench.requeue --waiting 3000
+    make bench-requeue ARGS="--waiting 3000"
 
 Each event is compared with the waiting pods in two ways, in the same run: by asking the plugins' queueing hints for
 every pod, and with the index of `berth_watcher.unschedulable`, as the watcher does it. The events help nobody, which is

@@ -12,6 +12,8 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth_watcher import requeue
+from berth_watcher.events import Tick
+from berth_watcher.runner import Inbox
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
@@ -150,3 +152,15 @@ def test_namespaces_take_turns_among_equal_pods_that_wake_at_the_same_event():
     watcher.show(a_node("n1"))
 
     assert watcher.pods_published == ["urgent", "many-0", "few-0", "many-1", "few-1", "many-2", "many-3"]
+
+
+def test_events_are_taken_while_there_is_time_and_one_at_least():
+    inbox = Inbox()
+    inbox.put(*(Tick() for _ in range(5)))
+    left = iter([True, False, False])
+
+    assert len(list(inbox.take(10, lambda: next(left)))) == 2
+    assert len(list(inbox.take(10, lambda: False))) == 1
+    assert len(list(inbox.take(1, lambda: True))) == 1
+    assert len(list(inbox.take(10, lambda: True))) == 1
+    assert list(inbox.take(10, lambda: True)) == []

@@ -1,7 +1,7 @@
 """Which waiting pods a node's allocatable resources are enough for, of thousands with different requests at once.
 
 One array per resource, a row per set of requests: an event costs one comparison of each array with one number. 3,000
-different sets of requests take 30 us an event, where asking the hint for each of them took 40 ms.
+different sets of requests take 13 us an event, where asking the hint for each of them takes 10 ms (``bench.requeue``).
 """
 
 from __future__ import annotations
