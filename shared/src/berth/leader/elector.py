@@ -145,7 +145,7 @@ class Elector:
         try:
             return await self._acquire_when(released, annotations)
         finally:
-            await _cancel(following)
+            following.cancel()  # not waited for: a cancellation here would lose a Lease that was just taken
 
     async def _follow(self, released: asyncio.Event) -> None:
         """Notice a released Lease at once. Without the right to watch it, it is noticed at the next read."""
