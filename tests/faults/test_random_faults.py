@@ -15,9 +15,11 @@ from faults.run import Size, run
 from faults.world import faketime
 from harness.servers.control_plane import assets_folder
 
-pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(600)]
 
 SEED = int(os.environ.get("BERTH_FAULTS_SEED", "1"))
+RECOVERED_SECONDS = 120.0
+"""Twice that of `make faults`: other tests run at the same time."""
 LONG = {"pause leading watcher", "pause leading binder", "NATS half open", "API half open"}
 """Faults that last longer than this test should."""
 SHORT = [name for name in KINDS if name not in LONG and (faketime() or "clock" not in name)]
@@ -43,6 +45,7 @@ async def test_pods_are_bound_once_and_where_they_fit(kinds: list[str], nats_ser
         scorers=1,
         nats_servers=nats_servers,
         kinds=kinds,
+        recovered_seconds=RECOVERED_SECONDS,
     )
     said: list[str] = [f"seed {SEED}"]
     outcome = await run(SEED, size, assets, tmp_path, said.append)
