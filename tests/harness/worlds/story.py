@@ -29,6 +29,9 @@ QUIET_SECONDS = 1.5
 """How long the state must hold: a pod that is bound or evicted later was not settled."""
 EVENTS_SECONDS = 3.0
 """Until the last Events have been sent."""
+SEEN_SECONDS = 1.0
+"""Between a change of a node and the next new pod. Watches of two kinds are not ordered: without a pause a scheduler
+may try the pod before it sees the node, and nothing shows from outside what it has seen."""
 STEP_SECONDS = 0.1
 """Between two rounds of the kubelets and controllers."""
 
@@ -117,6 +120,7 @@ class Story:
         self._budgets = f"/apis/policy/v1/namespaces/{seen.namespace}/poddisruptionbudgets"
         self._beats = itertools.count()
         self._nodes: dict[str, dict] = {}
+        self._node_changed_at = 0.0
 
     async def tell(self) -> None:
         """Play all acts."""
@@ -243,6 +247,7 @@ class Story:
         self._deleted.update(lost)
         del self._nodes["n-3"]
         assert (await self.api.delete("/api/v1/nodes/n-3")).code == 200
+        self._node_changed_at = time.monotonic()
         for name in lost:
             await self.seen.delete_pod(name)
         again = await self._add_pods("again", 3, "ordinary")
@@ -259,6 +264,7 @@ class Story:
     async def _cordon(self, *, unschedulable: bool) -> None:
         for name in ("n-5", "n-6"):
             await self._patched(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": unschedulable}})
+        self._node_changed_at = time.monotonic()
 
     async def _keeps_its_budgets(self) -> None:
         """Low-05 is the least important pod, and its budget allows no disruption: low-06 has to go, then low-07."""
@@ -317,6 +323,7 @@ class Story:
         made = node_manifest(name, cpu=cpu, zone=zone, **form)
         self._nodes[name] = made
         await self._made("/api/v1/nodes", made)
+        self._node_changed_at = time.monotonic()
 
     async def _add_pods(self, prefix: str, count: int, priority: str, **spec: object) -> list[str]:
         names = [f"{prefix}-{number}" for number in range(count)]
@@ -327,6 +334,7 @@ class Story:
     async def _add_pod(
         self, name: str, priority: str, *, cpu: str = "1", labels: dict | None = None, **spec: object
     ) -> None:
+        await asyncio.sleep(max(0.0, self._node_changed_at + SEEN_SECONDS - time.monotonic()))
         form = {"cpu": cpu, "memory": "", "priority_class": priority, "scheduler": self._scheduler}
         pod = self.seen.pod(name, labels=labels or {}, spec={"nodeSelector": {}, **spec}, **form)
         await self._made(self.api.pods, pod)
