@@ -161,6 +161,21 @@ def test_third_lost_attempt_is_an_error_and_a_dead_letter():
     assert watcher.attempt_of("web") == "uid-web.7.4"
 
 
+def test_publish_that_nats_left_unanswered_is_no_lost_attempt():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    for n in range(1, 6):
+        watcher.send(PublishNotStored(attempt=attempt("web", 7, n)))
+        watcher.advance(10)
+        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n)))
+
+    assert watcher.attempt_of("web") == "uid-web.7.6"
+    assert watcher.of(PublishDeadLetter) == []
+    for n in (6, 7, 8):
+        watcher.advance(10)
+        watcher.send(AttemptLookedUp(attempt=attempt("web", 7, n)))
+    assert len(watcher.of(PublishDeadLetter)) == 1
+
+
 def test_look_up_of_an_earlier_attempt_is_ignored():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     watcher.advance(10)

@@ -1,6 +1,7 @@
 """Pods go by priority, then age, into the window; and which pods are not queued at all."""
 
 from berth.api.messages import Outcome, Positions
+from berth.kube.watch import Deleted
 from berth_watcher import queue
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
@@ -99,3 +100,17 @@ def test_timers_of_former_stages_do_not_pile_up(monkeypatch):
     assert len(watcher.published) == 20 * 26
     assert len(watcher.core._queue._timers) <= 3 * 20 + 16  # without: 500
     assert watcher.core.next_wakeup() > watcher.now
+
+
+def test_pods_that_come_and_go_while_the_window_is_full_leave_nothing_behind():
+    watcher = WatcherUnderTest(settings=ONE_PLACE).lead(a_pod("running"))
+
+    for start in range(0, 2000, 100):
+        pods = [a_pod(f"p{number}") for number in range(start, start + 100)]
+        watcher.show(*pods)
+        watcher.send(*(Deleted(kind="pod", object=pod) for pod in pods))
+
+    assert watcher.core.queue_entries <= 1300
+    watcher.show(a_pod("next"))
+    watcher.decide("running", Outcome.BOUND)
+    assert watcher.pods_published == ["running", "next"]

@@ -3,6 +3,7 @@
 from berth.api.messages import Outcome
 from berth.kube.watch import Current
 from berth_watcher.events import AttemptLookedUp
+from berth_watcher.requeue import VersionGate
 from berth_watcher.settings import AttemptSettings
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt
 
@@ -98,3 +99,25 @@ def test_another_outcome_resets_the_count_of_conflicts():
     watcher.decide("web", Outcome.CONFLICT)
 
     assert watcher.stage("web") == "in flight"
+
+
+def test_waits_for_versions_that_never_come_are_forgotten():
+    gate = VersionGate(["node"])
+
+    for number in range(5000):
+        uid = f"uid-{number}"
+        assert not gate.pass_or_wait(uid, {"node": 10**9})
+        gate.end(uid)
+
+    assert len(gate) <= 100
+    assert not gate.pass_or_wait("uid-last", {"node": 20})
+    assert gate.on_version("node", 20) == ["uid-last"]
+
+
+def test_pod_that_waits_again_for_another_version_is_returned_once():
+    gate = VersionGate(["node"])
+    gate.pass_or_wait("uid-web", {"node": 20})
+    gate.pass_or_wait("uid-web", {"node": 30})
+
+    assert gate.on_version("node", 25) == []
+    assert gate.on_version("node", 30) == ["uid-web"]

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from berth.api.messages import Decision, Outcome, Pending, Positions, Ranked
-from berth.api.subjects import PodSubject
+from berth.api.subjects import PodSubject, Term
 from berth.bus.stages import publish_decision, publish_pending, publish_ranked
 from berth_watcher.events import FoundDecision, FoundInFlight, LookUpAttempt, StepDown, StreamsRead
 from berth_watcher.settings import AttemptSettings
@@ -316,7 +316,7 @@ def test_decision_of_an_earlier_attempt_leaves_the_pod_in_flight():
 
 def test_last_decision_restores_back_off_and_reasons():
     rejection = {"message": "0/1 nodes are available: 1 Insufficient cpu.", "blockers": ["NodeResourcesFit"]}
-    streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, n=2, age=0.5, **rejection))
+    streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, age=0.5, failures=1, **rejection))
 
     watcher = WatcherUnderTest(sequence=5).lead(a_pod("web"), streams=streams)
 
@@ -331,12 +331,54 @@ def test_last_decision_restores_back_off_and_reasons():
     assert watcher.attempt_of("web") == "uid-web.7.1"
 
 
+def test_conflicts_before_the_takeover_do_not_lengthen_the_back_off():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    for _ in range(2):
+        watcher.decide("web", Outcome.CONFLICT)
+    last = watcher.decision("web", Outcome.ERROR, failures=watcher.published[-1].message.failures).decision
+    found = FoundDecision(decision=last, time=EPOCH, age_seconds=0)
+
+    successor = WatcherUnderTest()
+    successor.list_objects(a_pod("web"))
+    successor.take_over(Term(8))
+    successor.read_bucket()
+    successor.send(StreamsRead(decisions={"uid-web": found}))
+
+    successor.advance(1)  # the first failure backs off for 1 s
+    assert successor.attempt_of("web") == "uid-web.8.1"
+
+
+def test_failures_of_a_pod_in_flight_lengthen_the_back_off():
+    in_flight = {"uid-web": FoundInFlight(attempt=attempt("web", 6, 9), pod=a_pod("web"), failures=2)}
+    watcher = WatcherUnderTest().lead(a_pod("web"), streams=StreamsRead(in_flight=in_flight))
+
+    watcher.decide("web", Outcome.ERROR, attempt="uid-web.6.9")
+
+    watcher.advance(3.9)
+    assert watcher.published == []
+    watcher.advance(0.2)  # the third failure backs off for 4 s
+    assert watcher.published[0].message.failures == 3
+
+
 def test_decision_of_another_pod_of_the_same_name_is_ignored():
     streams = StreamsRead(decisions=decided("web", Outcome.UNSCHEDULABLE, uid="uid-of-another"))
 
     watcher = WatcherUnderTest().lead(a_pod("web"), streams=streams)
 
     assert watcher.attempt_of("web") == "uid-web.7.1"
+
+
+def test_decisions_from_before_the_takeover_do_not_widen_the_window():
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=1))
+    watcher.list_objects(*(a_pod(f"p{number}") for number in range(20)))
+    watcher.take_over()
+    watcher.read_bucket()
+    for number in range(100):
+        watcher.decide(f"old-{number}", Outcome.BOUND, attempt=f"uid-old-{number}.6.1")
+
+    watcher.send(StreamsRead())
+
+    assert len(watcher.published) == 1
 
 
 def test_decision_received_during_the_takeover_counts():

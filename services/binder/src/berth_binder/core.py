@@ -563,6 +563,7 @@ class BinderCore:
             epoch=self._epoch,
             outcome=verdict.outcome,
             profile=ranked.profile,
+            failures=ranked.failures,
             namespace=metadata.namespace,
             pod=metadata.name,
             uid=metadata.uid,

@@ -50,6 +50,9 @@ from berth_watcher.window import InFlightWindow, StalledAttempts
 MAX_LOST_ATTEMPTS: Final = 3
 """Consecutive attempts of a pod that were lost: the third one counts as an error of the pod."""
 
+MAX_FAILURES: Final = 60
+"""More do not lengthen the back-off. The number comes from a message that others may write."""
+
 WATCH_SECONDS: Final = 10.0
 """After which a pod is read from the API that the binder decided on and that the watch still shows unbound."""
 
@@ -119,11 +122,14 @@ class Attempts:
         if queued is not None:
             self._remove(queued)
 
+    def count_decision(self, event: DecisionReceived) -> None:
+        """Count a Decision of this moment, of whatever attempt: their rate decides the size of the window."""
+        if event.decision.outcome.final:
+            self.window.count_decision(event.decision.profile, self._clock.now)
+
     def on_decision(self, event: DecisionReceived) -> None:
         """Only Decisions of the latest attempt count. Of two, that of the higher epoch counts, then the first."""
         decision = event.decision
-        if decision.outcome.final:
-            self.window.count_decision(decision.profile, self._clock.now)
         queued = self._queue.get(decision.uid)
         if queued is None or str(queued.attempt) != decision.attempt:
             return
@@ -267,6 +273,7 @@ class Attempts:
     def _remove(self, queued: QueuedPod) -> None:
         self._not_stored.discard(queued.uid)
         self._leave_window(queued)
+        self._requeue.on_removed(queued)
         self._queue.remove(queued)
 
     def _leave_window(self, queued: QueuedPod) -> None:
@@ -287,6 +294,7 @@ class Attempts:
             profile=queued.profile,
             pod=queued.pod,
             error=queued.plugin_failure,
+            failures=queued.failures,
             after=queued.positions_after(self._takeover_position),
         )
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
@@ -342,8 +350,8 @@ class Attempts:
         queued.attempt = state.attempt
         if state.attempt is not None and state.attempt.term > self._term:
             self._emit(StepDown(reason=f"attempt {str(state.attempt)!r}", term=state.attempt.term))
-        if state.final_decision is not None and state.attempt is not None:
-            queued.failures = state.attempt.n - 1
+        queued.failures = min(state.failures, MAX_FAILURES)
+        if state.final_decision is not None:
             last = state.final_decision
             self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
         elif state.in_flight is not None:

@@ -160,6 +160,11 @@ class WatcherCore:
         """The buckets of live data whose events a plugin has registered for."""
         return [bucket for bucket, event in LIVE_DATA_EVENTS.items() if self._plugins.is_event_of_interest(event)]
 
+    @property
+    def queue_entries(self) -> int:
+        """How much the queue's heaps hold."""
+        return self._queue.entries
+
     def find(self, uid: str) -> QueuedPod | None:
         """A waiting pod."""
         return self._queue.get(uid)
@@ -234,6 +239,7 @@ class WatcherCore:
     def _on_decision(self, event: DecisionReceived) -> None:
         self._requeue.last_decision = max(self._requeue.last_decision, event.sequence)
         if self._attempts.running:
+            self._attempts.count_decision(event)
             self._attempts.on_decision(event)
         else:
             self._takeover.decisions.append(event)

@@ -111,6 +111,8 @@ class FoundInFlight:
 
     attempt: Attempt
     pod: Pod
+    failures: int = 0
+    """Consecutive attempts before it that ended in back-off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +177,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishPending:
-    """Publish an attempt. Answered only if it is refused; one that is lost is found by the look-up."""
+    """Publish an attempt. Answered if it is refused or unanswered; one that is lost is found by the look-up."""
 
     message: Pending
     waited_seconds: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -209,10 +209,10 @@ class EventClock:
 
 
 MAX_STALE: Final = 3
-"""Timers per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave thirty timers
+"""Entries of a heap per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave thirty timers
 of five minutes behind, a gigabyte for 200,000 pods."""
 MIN_COMPACTED: Final = 1024
-"""Fewer timers are not worth it."""
+"""Fewer entries are not worth it."""
 
 ActiveEntry = tuple[SortKey, int, datetime, int, str]
 """Key, turn, time, generation and uid of an active pod. No two have the same generation."""
@@ -255,6 +255,11 @@ class SchedulingQueue:
         self._stage_sizes: Counter[Stage] = Counter()
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
+
+    @property
+    def entries(self) -> int:
+        """How much the heaps hold, stale entries included."""
+        return len(self._timers) + sum(len(heap) for heap in self._active.values())
 
     def get(self, uid: str) -> QueuedPod | None:
         return self._pods.get(uid)
@@ -313,12 +318,16 @@ class SchedulingQueue:
         except PluginFailure as failure:
             pod.record_failure(failure, self._clock.now)
             key = default_sort_key(pod.pod, since)
-        heapq.heappush(self._active[pod.profile], (key, number, pod.timestamp, pod.generation, pod.uid))
+        heap = self._active[pod.profile]
+        heapq.heappush(heap, (key, number, pod.timestamp, pod.generation, pod.uid))
+        if self._is_mostly_stale(heap):  # pods that come and go while the window is full
+            heap[:] = [entry for entry in heap if self._current(entry[3], entry[4]) is not None]
+            heapq.heapify(heap)
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
         heapq.heappush(self._timers, (due, pod.generation, pod.uid))
-        if len(self._timers) > MAX_STALE * len(self._pods) + MIN_COMPACTED:
+        if self._is_mostly_stale(self._timers):
             self._timers = [entry for entry in self._timers if self._current(entry[1], entry[2]) is not None]
             heapq.heapify(self._timers)
 
@@ -343,6 +352,9 @@ class SchedulingQueue:
         while self._timers and self._current(self._timers[0][1], self._timers[0][2]) is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
+
+    def _is_mostly_stale(self, heap: Sized) -> bool:
+        return len(heap) > MAX_STALE * len(self._pods) + MIN_COMPACTED
 
     def _has_current(self, heap: list[ActiveEntry]) -> bool:
         """Whether an active pod is left in the heap; the first entry is one."""

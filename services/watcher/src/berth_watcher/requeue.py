@@ -164,6 +164,7 @@ class Requeue:
     def on_timer(self, pod: QueuedPod) -> None:
         """The timer of a pod that waits here has gone off."""
         if pod.stage is Stage.AWAITING_VERSIONS:
+            self._versions.end(pod.uid)
             self._activate_after_mirror(pod)
         else:
             pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
@@ -180,6 +181,10 @@ class Requeue:
             self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
         else:
             self._activate(pod)
+
+    def on_removed(self, pod: QueuedPod) -> None:
+        """The pod is bound or gone."""
+        self._versions.end(pod.uid)
 
     def _is_mirror_settled_for_some(self) -> bool:
         return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= self._mirror.settled
@@ -387,33 +392,52 @@ class EventLog:
             yield logged.event, logged.old, logged.new, logged.change
 
 
+MIN_ENDED_WAITS: Final = 64
+"""Ended waits that are worth removing."""
+
+
 class VersionGate:
     """Which version each kind has reached, and which pods wait for more.
 
-    A wait costs O(log n); an event that no pod waits for costs O(1).
+    A wait costs O(log n); an event that no pod waits for costs O(1). A pod waits for one version at a time; waits that
+    have ended are removed when they are more than half of a heap.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._reached: dict[str, int] = dict.fromkeys(kinds, 0)
         self._waiting: dict[str, list[tuple[int, int, str]]] = {kind: [] for kind in self._reached}
-        self._order = itertools.count()
+        self._wait_of: dict[str, int] = {}
+        self._waits = itertools.count()
+
+    def __len__(self) -> int:
+        """How much is kept."""
+        return len(self._wait_of) + sum(len(waiting) for waiting in self._waiting.values())
 
     def pass_or_wait(self, uid: str, versions: Mapping[str, int]) -> bool:
         """True if all versions are reached; otherwise a later call returns the uid. Unknown kinds are ignored."""
         for kind, version in versions.items():
             if self._reached.get(kind, version) < version:
-                heapq.heappush(self._waiting[kind], (version, next(self._order), uid))
+                self._wait_of[uid] = wait = next(self._waits)
+                heapq.heappush(self._waiting[kind], (version, wait, uid))
+                self._remove_ended(kind)
                 return False
+        self.end(uid)
         return True
 
+    def end(self, uid: str) -> None:
+        """The pod waits no longer."""
+        self._wait_of.pop(uid, None)
+
     def on_version(self, kind: str, version: int) -> list[str]:
-        """A kind has reached a version. Returns the pods that waited for it, some of which may be gone."""
+        """A kind has reached a version. Returns the pods that waited for it."""
         if version <= self._reached[kind]:
             return []
         self._reached[kind] = version
         ready, waiting = [], self._waiting[kind]
         while waiting and waiting[0][0] <= version:
-            ready.append(heapq.heappop(waiting)[2])
+            _, wait, uid = heapq.heappop(waiting)
+            if self._wait_of.get(uid) == wait:
+                ready.append(uid)
         return ready
 
     def on_list(self, kind: str, version: int) -> list[str]:
@@ -421,3 +445,9 @@ class VersionGate:
         ready = self.on_version(kind, version)
         self._reached[kind] = version
         return ready
+
+    def _remove_ended(self, kind: str) -> None:
+        waiting = self._waiting[kind]
+        if len(waiting) > 2 * len(self._wait_of) + MIN_ENDED_WAITS:
+            waiting[:] = [entry for entry in waiting if self._wait_of.get(entry[2]) == entry[1]]
+            heapq.heapify(waiting)

@@ -56,6 +56,8 @@ class FormerState:
     """The latest one; ``None`` for a pod that was never tried."""
     in_flight: Pod | None = None
     """The pod as the message of that attempt carries it; ``None`` without a message or after a final Decision."""
+    failures: int = 0
+    """Consecutive attempts before it that ended in back-off."""
     has_slot: bool = True
     """Whether it uses a slot of the window. After ``waiting`` it does not."""
     final_decision: FoundDecision | None = None
@@ -66,13 +68,14 @@ def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | No
     """Combine a pod's message in PENDING or RANKED with the last Decision of its subject."""
     decided = _attempt_of(uid, last)
     if found is not None and (decided is None or decided.order < found.attempt.order):
-        return FormerState(attempt=found.attempt, in_flight=found.pod)
+        return FormerState(attempt=found.attempt, in_flight=found.pod, failures=found.failures)
     if decided is None or last is None:
         return FormerState()
+    failures = last.decision.failures
     if last.decision.outcome.final:
-        return FormerState(attempt=decided, final_decision=last)
-    has_message = found is not None and found.attempt == decided
-    return FormerState(attempt=decided, in_flight=found.pod if found and has_message else None, has_slot=False)
+        return FormerState(attempt=decided, failures=failures, final_decision=last)
+    pod = found.pod if found is not None and found.attempt == decided else None
+    return FormerState(attempt=decided, failures=failures, in_flight=pod, has_slot=False)
 
 
 def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
@@ -90,7 +93,7 @@ def _decoded(stored: StoredMessage) -> FoundInFlight | None:
     try:
         is_pending = PodSubject.parse(stored.subject).stage == "pending"
         message: Pending | Ranked = decode(stored.data, Pending) if is_pending else decode(stored.data, Ranked)
-        return FoundInFlight(attempt=Attempt.parse(message.attempt), pod=message.pod)
+        return FoundInFlight(attempt=Attempt.parse(message.attempt), pod=message.pod, failures=message.failures)
     except DecodeError:
         return None
 

@@ -172,12 +172,14 @@ class Pending(Message, frozen=True, kw_only=True):
     """PENDING: rank this pod. ``after`` are the positions that the scorer's view must have reached first.
 
     ``error``: the pod cannot be ranked, for this reason, and ``pod`` may have only its name. The reason goes on in
-    RANKED to the binder, which tells the pod's owner.
+    RANKED to the binder, which tells the pod's owner. ``failures`` are the pod's consecutive attempts before this one
+    that ended in back-off; RANKED and the Decision repeat the number, for the next watcher.
     """
 
     attempt: str
     profile: str
     pod: Pod
+    failures: int = 0
     after: Positions = Positions()
     error: str = ""
 
@@ -192,6 +194,7 @@ class AttemptReport(Message, frozen=True, kw_only=True):
 
     attempt: str
     profile: str
+    failures: int = 0
     scorer: str = ""
     asked_at: datetime | None = None
     positions: Positions = Positions()

@@ -349,6 +349,7 @@ class PendingRequest:
     def fail(self, error: BerthError) -> None:
         if not self.reply.done():
             self.reply.set_exception(error)
+            self.reply.exception()  # retrieved: the caller may have ended with the connection, and asyncio would warn
 
 
 STALE_SECONDS: Final = 60.0
