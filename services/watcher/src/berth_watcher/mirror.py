@@ -108,6 +108,7 @@ class Mirror:
         self._keys: dict[str, _Key] = {}
         self._changes = NO_CHANGE
         self._unsettled: list[tuple[int, str]] = []
+        self._unsettled_names: set[str] = set()
         self._due: deque[_Key] = deque()
         self._busy_keys = 0
         self._reduced: dict[str, _Reduced] = {}
@@ -130,7 +131,7 @@ class Mirror:
     @property
     def unsettled_keys(self) -> int:
         """Keys whose latest change is not stored yet."""
-        return len({key for change, key in self._unsettled if not self._is_stored(change, key)})
+        return len(self._unsettled_names)
 
     @property
     def may_write(self) -> bool:
@@ -195,7 +196,7 @@ class Mirror:
         if key.desired is not key.stored or key.read is not None:
             self._schedule(key)
         else:
-            key.stored_change = key.change
+            self._on_stored(key, key.change)
         return self._report_reduced(key)
 
     def on_write_failed(self, name: str) -> list[Effect]:
@@ -282,7 +283,13 @@ class Mirror:
     def _number(self, key: _Key) -> None:
         self._changes += 1
         key.change = self._changes
+        self._unsettled_names.add(key.key)
         heapq.heappush(self._unsettled, (key.change, key.key))
+
+    def _on_stored(self, key: _Key, change: int) -> None:
+        key.stored_change = change
+        if change == key.change:
+            self._unsettled_names.discard(key.key)
 
     def _is_stored(self, change: int, name: str) -> bool:
         key = self._keys.get(name)
@@ -315,7 +322,7 @@ class Mirror:
         if key.desired is None and _is_watermark(key):
             return []  # the former leader's watermark stays until this watcher writes its own
         if key.desired is key.stored:
-            key.stored_change = key.change
+            self._on_stored(key, key.change)
             return []
         key.busy, key.sent_change, key.sent = True, key.change, key.desired
         self._busy_keys += 1
