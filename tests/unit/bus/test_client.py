@@ -12,7 +12,7 @@ BLOCKS = [
     b"Name:value\r\nTab:\tvalue\t\r\nEmpty:\r\nTwo: a: b\r\n",
     b" Padded : value \r\nBad Name: x\r\nTab\tname: x\r\nno colon\r\n",
     b": no name\r\nName: first\r\nName: second\r\n",
-    b"Caf\xc3\xa9: x\r\nText: caf\xc3\xa9\r\nBroken: \xff\xfe\r\n",
+    b"H\xc3\xb6he: x\r\nText: H\xc3\xb6he\r\nBroken: \xff\xfe\r\n",
     b"Line\nbreak: x\r\nUnit\x1fseparator: y\r\nLone\rreturn: z",
 ]
 
