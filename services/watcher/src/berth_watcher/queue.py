@@ -209,8 +209,8 @@ class EventClock:
 
 
 MAX_STALE: Final = 3
-"""Entries of a heap per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave thirty timers
-of five minutes behind, a gigabyte for 200,000 pods."""
+"""Entries of a heap per pod: more are mostly stale and are dropped. A pod that wakes every ten seconds would leave
+thirty timers of five minutes behind, a gigabyte for 200,000 pods."""
 MIN_COMPACTED: Final = 1024
 """Fewer entries are not worth it."""
 
