@@ -52,6 +52,7 @@ def test_ranked_pod_is_bound_to_the_first_node_then_acknowledged(bench):
 def test_decision_carries_all_that_the_ranking_reported(bench):
     pod = bench.show(make_pod("web"))
     report = {
+        "failures": 2,
         "scorer": "scorer-1",
         "positions": Positions(cluster=3, decisions=4),
         "view_age_seconds": 1.5,
