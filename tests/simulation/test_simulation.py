@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 SEEDS_EACH = 25
-FIRST_SEEDS = range(0, 50, SEEDS_EACH)
+FIRST_SEEDS = range(0, 125, SEEDS_EACH)
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
