@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-placement bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile

@@ -15,7 +15,7 @@ from berth.api.config.types import Point
 from berth.api.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.messages import Outcome
 from berth.api.meta import SelectorRequirement
-from berth.api.pod import NodeAffinity, NodeSelector, NodeSelectorTerm
+from berth.api.pod import NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
@@ -33,7 +33,7 @@ from berth_watcher.store import ObjectChange
 from berth_watcher.unschedulable import UnschedulablePods
 from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
-from harness.builders.random_clusters import QUERY, namespaces, nodes, pods, samples
+from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs
 from harness.builders.random_objects import BY_KIND, NODE_NAMES
 
 pytestmark = pytest.mark.timeout(600)  # hypothesis shrinks a failure before it reports it
@@ -82,7 +82,7 @@ def changes(draw: st.DrawFn, kind: str) -> list[tuple[ClusterEvent, object, obje
     """The events of a change of an object, which is mostly an update of one part."""
     things = {"node": nodes, "pod": pods, "namespace": namespaces}.get(kind)
     things = BY_KIND[kind] if things is None else things
-    old, new = draw(st.none() | things | things), draw(st.none() | things | things)
+    old, new = (draw(st.one_of(st.none(), *[things] * 4)) for _ in range(2))
     if old is not None and new is not None:
         meta = msgspec.structs.replace(new.metadata, name=old.metadata.name, uid=old.metadata.uid)
         new = msgspec.structs.replace(new, metadata=meta)
@@ -108,15 +108,19 @@ def events_for(profile: Profile, plugins: list[str]) -> st.SearchStrategy[list[t
     """Events of the resources that the plugins registered."""
     hints = [hint for name in plugins for hint in profile.event_hints.get(name) or ()]
     resources = {hint.event.resource for hint in hints} - {Resource.NOMINATION, Resource.BANDWIDTH}
-    kinds = [changes(KINDS_OF[each]) for each in sorted(resources | {Resource.POD})]
+    kinds = [changes(KINDS_OF[each]) for each in sorted(resources or {Resource.POD})]
     return st.one_of(*kinds, *([live_data.map(lambda each: [each])] if "NetworkTraffic" in plugins else []))
+
+
+full_pods = st.builds(Pod, metadata=metadata, spec=specs)
+"""Pods with something for every plugin: most random pods are special in one field only."""
 
 
 @st.composite
 def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
     """Waiting pods: some equal but for their name, some preempting, some that no plugin rejected."""
     found = []
-    for number, like in enumerate(draw(st.lists(pods, min_size=1, max_size=6))):
+    for number, like in enumerate(draw(st.lists(pods | full_pods | full_pods, min_size=2, max_size=6))):
         for copy in range(draw(st.integers(1, 3))):
             uid = like.uid if copy == 0 and draw(st.booleans()) else f"w{number}-{copy}"
             meta = msgspec.structs.replace(like.metadata, uid=uid)
@@ -142,7 +146,7 @@ def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: 
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=12)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_event_wakes_exactly_the_pods_whose_hints_say_yes(data, profile):
     profile, names = PROFILES[profile]
