@@ -34,7 +34,7 @@ from berth.api.pod import Pod, PodSpec
 from berth.api.subjects import Term
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-counts = st.integers(min_value=0, max_value=2**53)
+counts = st.integers(min_value=0, max_value=10**15 - 1)
 pods = st.builds(
     Pod,
     metadata=st.builds(

@@ -6,7 +6,7 @@ stream's new leader does not send those of its predecessor. So on a gap in the s
 than has arrived, the reader reads from its position again.
 
 A reader needs no consumer. So a service needs no right to create one, with which it could have the server publish
-anything anywhere (docs/adr/0012-accounts-are-the-boundary.md).
+anything anywhere (docs/adr/0014-accounts-are-the-boundary.md).
 """
 
 from __future__ import annotations
