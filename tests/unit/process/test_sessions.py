@@ -216,6 +216,7 @@ async def test_a_bus_that_stores_nothing_is_said_once_and_makes_the_service_not_
     bus.apply()
     async with aclosing(sessions(bus, name="w", process=process)) as each:
         session = await anext(each)
+        assert process.metrics.value("berth_store_refusing", stream="PENDING") == 0
         bus.fill("PENDING")
         for number in range(5):
             with pytest.raises(StoreFullError):

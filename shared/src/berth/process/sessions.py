@@ -24,6 +24,8 @@ from berth.bus.interface import (
     Session,
     Unstored,
 )
+from berth.bus.settings import TopologySettings
+from berth.bus.topology import declared_streams
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
 from berth.process.health import ONCE, WaitReporter
@@ -114,6 +116,8 @@ class StoreWatch:
         self._forbidden = False
         self._remake_at = 0.0
         self._condition.ready()
+        for stream in declared_streams(TopologySettings()):
+            process.metrics.set("berth_store_refusing", 0, stream=stream.name)
 
     async def run(self) -> None:
         try:
