@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth.api.messages import Outcome, Reason
+from berth.api.messages import Outcome, Positions, Reason
 from berth.bus import stages
 from berth.kube import writes
 from berth.leader import term
@@ -204,12 +204,7 @@ def _positions_not_awaited() -> list[Replacement]:
     return [(backlog.Backlog, "pop", pop)]
 
 
-class _Everywhere:
-    def covers(self, _wanted: Any) -> bool:
-        return True
-
-
-_EVERYWHERE: Final = _Everywhere()
+_EVERYWHERE: Final = Positions(cluster=2**50, decisions=2**50, bandwidth=2**50, facts=2**50)
 
 
 # --- messages and numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Iterator
 
@@ -141,6 +142,30 @@ async def test_two_hundred_random_requests_change_nothing(server, admin, user):
     assert await content(admin, user) == before
     assert await admin.consumers("PENDING") == ["scorer"]
     await client.close()
+
+
+@pytest.mark.parametrize("user", OUTSIDE)
+async def test_no_request_that_manages_streams_or_consumers_is_carried_out(server, admin, user):
+    client = await client_of(server, user, password_of(user), inbox_of(user))
+    before = await content(admin, user), await consumer_state(admin)
+    for api in ("$JS.API", f"$JS.{DOMAIN}.API"):
+        for stream in STREAMS:
+            for verb in ("PURGE", "DELETE", "UPDATE", "CREATE", "MSG.DELETE", "RESTORE", "LEADER.STEPDOWN"):
+                await client.publish(f"{api}.STREAM.{verb}.{stream}", b"" if verb != "MSG.DELETE" else b'{"seq":1}')
+            for verb in ("DELETE", "CREATE", "DURABLE.CREATE", "PAUSE"):
+                body = b'{"pause_until":"2099-01-01T00:00:00Z"}' if verb == "PAUSE" else b""
+                await client.publish(f"{api}.CONSUMER.{verb}.{stream}.scorer", body)
+    await client.flush()
+    await asyncio.sleep(0.3)
+    assert (await content(admin, user), await consumer_state(admin)) == before
+    await client.close()
+
+
+async def consumer_state(session: NatsSession) -> tuple[object, object]:
+    """The scorers' consumer: its configuration, and whether it is paused."""
+    answer = await session._connection.client.request("$JS.API.CONSUMER.INFO.PENDING.scorer", b"")
+    info = json.loads(answer.data)
+    return info.get("config"), info.get("paused")
 
 
 @pytest.mark.parametrize("user", OUTSIDE)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
+from berth.bus import ordered
 from berth.bus.interface import (
     BusLostError,
     BusRefusedError,
@@ -294,6 +295,19 @@ async def test_a_reader_reads_lost_copies_again(session):
             if len(found) >= 3:
                 break
     assert found == [1, 2, 3]
+
+
+async def test_a_reader_asks_a_replica_that_is_behind_again(session, monkeypatch):
+    await session.publish("berth.decision.berth.default.web", b"1")
+    pages, nothing = ordered.get_page, [([], False)]
+
+    async def get_page(*asked: object) -> tuple[list[StoredMessage], bool]:
+        return nothing.pop() if nothing else await pages(*asked)
+
+    monkeypatch.setattr(ordered, "get_page", get_page)
+    async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
+        following._is_replicated = True
+        assert [stored.sequence for stored in await anext(following.batches())] == [1]
 
 
 async def test_a_reader_notices_that_the_last_copy_was_lost(own_nats_server):
