@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from berth.bus.interface import (
     BusLostError,
-    BusRefusedError,
-    Entry,
-    MissingError,
     PubAck,
     StoredMessage,
     StoreFullError,
     UnansweredError,
 )
-from berth.bus.jetstream import entry_of
 from berth.bus.settings import TopologySettings
-from berth.bus.topology import bucket_prefix, bucket_stream
-from harness.fakes.memory_bus import ALL, Listener, MemoryBus, MemorySession
+from harness.fakes.memory_bus import Listener, MemoryBus, MemorySession
 from harness.fakes.memory_queue import MemoryConsumer, MemoryDeliveries, MemoryDelivery
 from harness.fakes.memory_streams import MemoryReader
 from simulation.loop import SimulatedProcess, VirtualLoop
@@ -214,41 +208,11 @@ class SimulatedSession(MemorySession):
             raise StoreFullError(f"publishing to {subject!r}: insufficient resources")
         return await super().publish(subject, data, **more)
 
-    @asynccontextmanager
-    async def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AsyncIterator[MemoryDeliveries]:
-        queue = await self._answer(lambda: self._store.queue(stream))
-        if consumer not in queue.consumers:
-            raise MissingError(f"consuming {stream} {consumer}: consumer not found")
-        with self._opened(SimulatedDeliveries(queue.consumers[consumer], max_unacked, self)) as deliveries:
-            yield deliveries
+    def _deliveries(self, *arguments: Any) -> MemoryDeliveries:
+        return SimulatedDeliveries(*arguments, self)
 
-    @asynccontextmanager
-    async def read_stream(
-        self,
-        stream: str,
-        *,
-        filters: tuple[str, ...] = ALL,
-        since: timedelta | None = None,
-        after: int | None = None,
-    ) -> AsyncIterator[MemoryReader[StoredMessage]]:
-        source = await self._answer(lambda: self._store.stream(stream))
-        if after is not None and after > source.last_sequence:
-            raise BusRefusedError(f"reading {stream} after {after}: its last sequence is {source.last_sequence}")
-        begin = self._store.clock.now() - since if since is not None and after is None else None
-
-        def begins_with(stored: StoredMessage) -> bool:
-            return stored.sequence > (after or 0) and (begin is None or stored.time >= begin)
-
-        with self._opened(SimulatedReader(self, source, filters, begins_with, lambda stored: stored)) as reader:
-            yield reader
-
-    @asynccontextmanager
-    async def read_bucket(self, bucket: str, *, filters: tuple[str, ...] = ALL) -> AsyncIterator[MemoryReader[Entry]]:
-        source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
-        subjects = tuple(bucket_prefix(bucket) + one for one in filters)
-        reader = SimulatedReader(self, source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))
-        with self._opened(reader):
-            yield reader
+    def _reader(self, *arguments: Any) -> MemoryReader[Any]:
+        return SimulatedReader(self, *arguments)
 
     async def subscribe(self, subject: str, listener: Listener) -> None:
         context, loop, flow = contextvars.copy_context(), self.bus.loop, Flow()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from berth.api.errors import BerthError
 from berth.bus.interface import (
@@ -226,12 +226,18 @@ class MemorySession(Session):
             self._open.remove(one)
             one.close()
 
+    def _deliveries(self, *arguments: Any) -> MemoryDeliveries:
+        return MemoryDeliveries(*arguments)
+
+    def _reader(self, *arguments: Any) -> MemoryReader[Any]:
+        return MemoryReader(*arguments)
+
     @asynccontextmanager
     async def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AsyncIterator[MemoryDeliveries]:
         queue = await self._answer(lambda: self._store.queue(stream))
         if consumer not in queue.consumers:
             raise MissingError(f"consuming {stream} {consumer}: consumer not found")
-        with self._opened(MemoryDeliveries(queue.consumers[consumer], max_unacked)) as deliveries:
+        with self._opened(self._deliveries(queue.consumers[consumer], max_unacked)) as deliveries:
             yield deliveries
 
     @asynccontextmanager
@@ -251,14 +257,14 @@ class MemorySession(Session):
         def begins_with(stored: StoredMessage) -> bool:
             return stored.sequence > (after or 0) and (begin is None or stored.time >= begin)
 
-        with self._opened(MemoryReader(source, filters, begins_with, lambda stored: stored)) as reader:
+        with self._opened(self._reader(source, filters, begins_with, lambda stored: stored)) as reader:
             yield reader
 
     @asynccontextmanager
     async def read_bucket(self, bucket: str, *, filters: tuple[str, ...] = ALL) -> AsyncIterator[MemoryReader[Entry]]:
         source = await self._answer(lambda: self._store.stream(bucket_stream(bucket)))
         subjects = tuple(bucket_prefix(bucket) + one for one in filters)
-        reader = MemoryReader(source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))
+        reader = self._reader(source, subjects, lambda _: True, lambda stored: entry_of(bucket, stored))
         with self._opened(reader):
             yield reader
 
