@@ -88,17 +88,12 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class TcpProxy:
-    """Passes bytes between clients and one server."""
+class Proxy:
+    """What every proxy can be told from another thread."""
 
-    def __init__(self, loop: ProxyLoop, port: int, to_port: int) -> None:
-        self.port = port
+    def __init__(self, loop: ProxyLoop) -> None:
         self._loop = loop
-        self._to_port = to_port
         self._line = Line()
-
-    async def start(self) -> None:
-        await asyncio.start_server(self._serve, LOOPBACK, self.port)
 
     def cut(self) -> None:
         """Reset every connection; new ones are accepted."""
@@ -111,6 +106,18 @@ class TcpProxy:
     def delay(self, seconds: float) -> None:
         """Hold each piece of data for this long, in both directions."""
         self._loop.call(lambda: setattr(self._line, "delay_seconds", seconds))
+
+
+class TcpProxy(Proxy):
+    """Passes bytes between clients and one server."""
+
+    def __init__(self, loop: ProxyLoop, port: int, to_port: int) -> None:
+        super().__init__(loop)
+        self.port = port
+        self._to_port = to_port
+
+    async def start(self) -> None:
+        await asyncio.start_server(self._serve, LOOPBACK, self.port)
 
     def heal(self) -> None:
         """End delay and silence; a connection that went silent stays so."""
@@ -175,17 +182,16 @@ def is_binding(method: str, path: str) -> bool:
     return method == "POST" and path.endswith("/binding")
 
 
-class ApiProxy:
+class ApiProxy(Proxy):
     """Plain HTTP in front of an API server."""
 
     def __init__(self, loop: ProxyLoop, port: int, server: str, ca_path: Path | None, token: str) -> None:
+        super().__init__(loop)
         self.url = f"http://{LOOPBACK}:{port}"
         self._port = port
-        self._loop = loop
         self._server = server
         self._trust = ssl.create_default_context(cafile=str(ca_path)) if ca_path is not None else False
         self._token = token
-        self._line = Line()
         self._pending: list[Misbehaviour] = []
 
     async def start(self) -> None:
@@ -216,18 +222,6 @@ class ApiProxy:
     def reset_after(self, count: int, matches: Callable[[str, str], bool] = is_write) -> None:
         """Pass the next `count` matching requests on and reset the connection in place of the answer."""
         self._loop.call(lambda: self._pending.append(Misbehaviour(code=None, count=count, matches=matches)))
-
-    def cut(self) -> None:
-        """Reset every connection; new ones are accepted."""
-        self._loop.call(self._line.cut)
-
-    def half_open(self) -> None:
-        """Pass nothing on, and close nothing; also for connections that are made meanwhile."""
-        self._loop.call(self._line.half_open)
-
-    def delay(self, seconds: float) -> None:
-        """Hold requests and pieces of answers for this long."""
-        self._loop.call(lambda: setattr(self._line, "delay_seconds", seconds))
 
     def heal(self) -> None:
         """End everything; a connection that went silent stays so."""
