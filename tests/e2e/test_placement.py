@@ -1,4 +1,8 @@
-"""The placement of many pods: as by a single scheduler, for any number of scorers, also next to another scheduler."""
+"""The placement of many pods: as by a single scheduler, for any number of scorers, also next to another scheduler.
+
+Several scorers rank on views that lag behind each other. Up to ``ELSEWHERE`` of the pods may then be on other nodes
+than one scorer would choose, and equal nodes may differ by two pods (docs/design.md, 3.9).
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,6 +18,7 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 
 NODES = 60
 PODS = 240
+ELSEWHERE = 0.03
 THEIRS = 15
 """Pods that another scheduler binds at the same time. Each fills one node."""
 
@@ -31,14 +36,23 @@ def scorers(
         yield berth
 
 
-async def test_equal_pods_on_equal_nodes_differ_by_one_at_most(scorers: BerthUp, cluster_outside: ClusterUser):
+async def test_equal_pods_are_spread_evenly_over_equal_nodes(scorers: BerthUp, cluster_outside: ClusterUser):
     await cluster_outside.add_nodes(NODES)
     before = await successful_bindings(cluster_outside)
     async with audit(cluster_outside) as seen:
         await cluster_outside.all_bound(await cluster_outside.add_pods(PODS))
     assert seen.problems == []
-    assert set(seen.pods_per_node().values()) == {PODS // NODES}
+    counts = seen.pods_per_node().values()
+    too_many = sum(max(0, count - PODS // NODES) for count in counts)
+    if one_scorer(scorers):
+        assert too_many == 0, sorted(counts)
+    assert max(counts) - min(counts) <= 2
+    assert too_many <= ELSEWHERE * PODS, sorted(counts)
     assert await successful_bindings(cluster_outside) - before == PODS
+
+
+def one_scorer(berth: BerthUp) -> bool:
+    return sum(name.startswith("scorer") for name in berth.pids) == 1
 
 
 async def test_a_cluster_is_filled_to_its_capacity_and_no_further(scorers: BerthUp, cluster_outside: ClusterUser):
