@@ -37,7 +37,7 @@ from berth.api.subjects import Term
 from berth.framework.events import Action, ClusterEvent, Resource, node_update_actions
 from berth.framework.plugincalls import may_help
 from berth.framework.profile import Profile, build_profiles
-from berth.kube.watch import Listed, Upserted
+from berth.kube.listwatch import Listed, Upserted
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import keep_freed_memory

@@ -27,7 +27,7 @@ from berth.bus.interface import Session
 from berth.bus.session import NatsBus
 from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_decision
-from berth.kube.watch import Listed
+from berth.kube.listwatch import Listed
 from berth.process.configuration import profiles_of, read_configuration
 from berth.process.lifecycle import Process
 from berth_watcher.runner import WatcherParts, WatcherRunner

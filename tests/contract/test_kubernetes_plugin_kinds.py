@@ -5,8 +5,7 @@ import json
 import pytest
 
 from berth.api.kinds import PLUGIN_KINDS
-from berth.kube.listwatch import ObjectDecoder
-from berth.kube.watch import Deleted, Upserted
+from berth.kube.listwatch import Deleted, ObjectDecoder, Upserted
 from harness.worlds.kubernetes_api import KubernetesApi
 
 LABELS = {"app": "web"}

@@ -11,8 +11,7 @@ from berth.api.config.load import load
 from berth.api.pod import Pod
 from berth.framework.interface import FilterPlugin, NodeInfo
 from berth.framework.profile import Point
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
+from berth.framework.status import SUCCESS, CycleState, Status
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins

@@ -16,12 +16,12 @@ from berth.bus import stages
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
+from berth_binder import attempt, conflictcheck, core, runner, takeover
 from berth_binder import cache as binder_cache
-from berth_binder import conflictcheck, core, progress, runner, takeover
 from berth_binder.events import Ack
-from berth_scorer import backlog, proposals
+from berth_scorer import backlog, view
 from berth_watcher import core as watcher_core
-from berth_watcher import hints, mirror
+from berth_watcher import mirror, store
 from berth_watcher.attempts import Attempts
 from berth_watcher.window import InFlightWindow
 from simulation.simulate import ANYTHING, Focus
@@ -146,7 +146,7 @@ def _later_attempts_wait() -> list[Replacement]:
 
 def _silence_for_good() -> list[Replacement]:
     forever = property(lambda self: float("inf") if self.is_silent else 0.0)
-    return [(progress.ApiSilence, "may_examine_from", forever)]
+    return [(attempt.ApiSilence, "may_examine_from", forever)]
 
 
 def _evicts_unread() -> list[Replacement]:
@@ -191,8 +191,8 @@ def _acknowledged_before_puback() -> list[Replacement]:
 
 def _proposals_for_ever() -> list[Replacement]:
     return [
-        (proposals.Proposals, "expire", lambda _self, _now: None),
-        (proposals.Proposals, "complete_up_to", lambda _self, _watermark: None),
+        (view.Proposals, "expire", lambda _self, _now: None),
+        (view.Proposals, "complete_up_to", lambda _self, _watermark: None),
     ]
 
 
@@ -263,12 +263,12 @@ def _one_window() -> list[Replacement]:
 
 
 def _end_of_nomination_unheard() -> list[Replacement]:
-    events = hints._pod_events
+    events = store._pod_events
 
     def without(old: Any, new: Any) -> Any:
-        return (each for each in events(old, new) if each[0].resource is not hints.Resource.NOMINATION)
+        return (each for each in events(old, new) if each[0].resource is not store.Resource.NOMINATION)
 
-    return [(hints, "_pod_events", without)]
+    return [(store, "_pod_events", without)]
 
 
 def _silent_attempts_stay() -> list[Replacement]:

@@ -14,8 +14,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import Ranking, check, rank
 from berth.framework.profile import Profile
 from berth.framework.status import Status
-from berth.kube.listwatch import ObjectDecoder
-from berth.kube.watch import Undecodable
+from berth.kube.listwatch import ObjectDecoder, Undecodable
 from berth.sim.kinds import BY_ADDRESS
 from berth.sim.store import Store, StoredObject
 

@@ -22,7 +22,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.profile import Profile, WeightedScore, build_profiles
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.presets import DEFAULT
 from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN

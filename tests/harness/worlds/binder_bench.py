@@ -13,7 +13,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, PodStatus
 from berth.api.subjects import Attempt, Epoch, Term, Uid
 from berth.kube.clock import Backoff
-from berth.kube.watch import Deleted, ReflectorEvent, Upserted
+from berth.kube.listwatch import Deleted, ReflectorEvent, Upserted
 from berth.process.configuration import profiles_of, read_configuration
 from berth_binder.cache import NODES, PODS, Cache
 from berth_binder.core import BinderCore

@@ -11,7 +11,7 @@ import msgspec
 
 from berth.api.messages import Ranked
 from berth.api.pod import Pod, PodCondition, PodStatus
-from berth.kube.watch import Deleted, Listed, Upserted
+from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth_binder.cache import PODS
 from berth_binder.events import (
     Ack,

@@ -23,7 +23,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Epoch, Term, Uid
 from berth.framework.profile import Profile
-from berth.kube.watch import Upserted
+from berth.kube.listwatch import Upserted
 from berth.plugins.networktraffic.plugin import NetworkTraffic
 from berth_binder.cache import NODES, PODS, Cache
 from berth_binder.core import BinderCore

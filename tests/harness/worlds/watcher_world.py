@@ -15,7 +15,7 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import Namespace
 from berth.bus.interface import Entry
 from berth.framework.profile import Profile
-from berth.kube.watch import Deleted, Listed, Upserted
+from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth.process.configuration import profiles_of, read_configuration
 from berth_watcher.core import WatcherCore
 from berth_watcher.events import (

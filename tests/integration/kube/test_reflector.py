@@ -12,9 +12,17 @@ from aiohttp import web
 from berth.api.kinds import NODE, POD
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
-from berth.kube.listwatch import Selection, list_objects
-from berth.kube.reflector import Reflector, ReflectorPhase, ReflectorSettings
-from berth.kube.watch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from berth.kube.informers import Reflector, ReflectorPhase, ReflectorSettings
+from berth.kube.listwatch import (
+    Current,
+    Deleted,
+    Listed,
+    ReflectorEvent,
+    Selection,
+    Undecodable,
+    Upserted,
+    list_objects,
+)
 from berth.sim.faults import Compact, Fail, Reject
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.plugins.fixtures_kube import Cluster

@@ -5,7 +5,7 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
-from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
 from berth_binder.cache import NODES, PODS, Cache
 from harness.worlds.binder_bench import at_version, make_node, make_pod, on_node
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from berth.api.messages import AttemptReport, Outcome, Positions, Reason, Rejection
-from berth.kube.watch import Deleted, Listed, Upserted
+from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth_binder.cache import NODES, PODS
 from berth_binder.conflictcheck import NodeChoice
 from berth_binder.events import Ack, BindingAnswer, LogError, Nak, PublishDecision, RecordEvent, SetAside, VoidBindings

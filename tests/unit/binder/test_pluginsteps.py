@@ -9,7 +9,7 @@ from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.framework.interface import Permission, PermitPlugin, PostBindPlugin, PreBindPlugin, ReservePlugin
 from berth.framework.status import SUCCESS, Code, Status
-from berth.kube.watch import Upserted
+from berth.kube.listwatch import Upserted
 from berth_binder.cache import NODES
 from harness.worlds.binder_bench import Bench, make_node, make_pod, posts, ranked
 

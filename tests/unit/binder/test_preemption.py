@@ -9,7 +9,7 @@ from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
 from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.pod import Pod, PodCondition, PodStatus
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
-from berth.kube.watch import Deleted, Upserted
+from berth.kube.listwatch import Deleted, Upserted
 from berth_binder.cache import PODS
 from berth_binder.events import ClearNomination, Effect, EvictPods
 from harness.worlds.binder_bench import Bench, at_version, make_pod, nominated, on_node, posts, ranked

@@ -4,7 +4,7 @@ import pytest
 
 from berth.api.messages import Preemption, Victim
 from berth.api.pod import ClaimSource, Volume
-from berth.kube.watch import Upserted
+from berth.kube.listwatch import Upserted
 from berth_binder.events import Effect, PostBinding, SetAside, TimerFired, VolumesAnswer
 from berth_binder.settings import CoreSettings
 from harness.builders.volumes import a_claim, a_class, kind_of

@@ -9,7 +9,7 @@ from berth.api.messages import Outcome, Reason
 from berth.api.pod import ClaimSource, Pod, Volume
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.framework.interface import ClaimName, KeepVolume, SelectNode
-from berth.kube.watch import Upserted
+from berth.kube.listwatch import Upserted
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from berth_binder.events import NO_ANSWER, PostBinding, VolumesAnswer, WriteVolumes
 from harness.builders.volumes import a_claim, a_class, a_volume, kind_of

@@ -12,8 +12,7 @@ from berth.api.meta import LabelSelector, ObjectMeta
 from berth.api.subjects import Term
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.buckets import MirroredSnapshot, ObjectChanged
-from berth.cluster.objects import Objects
-from berth.cluster.snapshot import Snapshot
+from berth.cluster.snapshot import Objects, Snapshot
 
 
 def a_service(name: str, namespace: str = "default", version: str = "1", **selector: str) -> Service:

@@ -28,8 +28,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.state import StateKey
-from berth.framework.status import SKIP, SUCCESS, Code, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, Code, StateKey, Status, Verdicts
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
 

@@ -7,9 +7,8 @@ import pytest
 from berth.api.messages import Candidate
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
-from berth.framework.estimate import counted_pods_by_node
 from berth.framework.interface import NormalizePlugin, Reads, ScorePlugin
-from berth.framework.scoring import default_normalize
+from berth.framework.scoring import counted_pods_by_node, default_normalize
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of

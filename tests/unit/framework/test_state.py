@@ -3,7 +3,7 @@
 import pytest
 
 from berth.cluster.snapshot import Snapshot
-from berth.framework.state import CycleState, StateKey, StateMissingError
+from berth.framework.status import CycleState, StateKey, StateMissingError
 from harness.builders.objects import a_pod
 
 NUMBERS = StateKey[list[int]]("numbers")

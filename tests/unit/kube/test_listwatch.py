@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.api.decoding import LAST_APPLIED
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
-from berth.api.meta import LAST_APPLIED
 from berth.kube.errors import StatusObject
-from berth.kube.listwatch import LineSplitter, ObjectDecoder
-from berth.kube.watch import Current, Deleted, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, LineSplitter, ObjectDecoder, Undecodable, Upserted
 
 DECODER = ObjectDecoder(POD)
 

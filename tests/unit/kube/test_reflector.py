@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from berth.api.errors import DecodeError
-from berth.kube.reflector import ReflectorPositions
+from berth.kube.informers import ReflectorPositions
 
 
 def test_list_and_bookmark_move_only_what_is_reached():

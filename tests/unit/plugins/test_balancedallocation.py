@@ -4,7 +4,7 @@ import pytest
 
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.noderesources.balancedallocation import (
     BalancedAllocationArgs,
     NodeResourcesBalancedAllocation,

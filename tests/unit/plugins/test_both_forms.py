@@ -11,11 +11,11 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from berth.api.pod import TopologySpreadConstraint
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import AnotherPod, NodeInfo, Nodes, NodesWithAnother
+from berth.cluster.pods import EquivalenceClass
 from berth.framework.interface import Plugin, PreFilterPlugin, PreScorePlugin, VectorFilterPlugin, VectorScorePlugin
 from berth.framework.plugincalls import run_score_with_another
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs, NodeScoreLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
 from berth.plugins.factory import Args, PluginFactory

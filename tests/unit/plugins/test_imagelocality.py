@@ -7,7 +7,7 @@ from berth.api.node import ContainerImage, Node, NodeStatus
 from berth.api.pod import Container, Volume
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.imagelocality import MIB, ImageLocality
 from harness.builders.objects import a_pod
 

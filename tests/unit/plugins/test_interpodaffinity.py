@@ -15,7 +15,7 @@ from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.plugincalls import may_help
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.interpodaffinity.plugin import (
     AFFINITY_NOT_MATCHED,
     ANTI_AFFINITY_NOT_MATCHED,

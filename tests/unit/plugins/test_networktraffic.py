@@ -19,7 +19,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.plugincalls import may_help
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.builders.objects import a_node, a_pod, first_attempt

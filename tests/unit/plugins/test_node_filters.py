@@ -19,7 +19,7 @@ from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.nodeaffinity import NodeAffinityArgs, NodeAffinityPlugin, validate
 from berth.plugins.nodename import NodeName
 from berth.plugins.nodeunschedulable import NodeUnschedulable

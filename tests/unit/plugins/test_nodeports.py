@@ -8,7 +8,7 @@ from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.plugincalls import may_help
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.nodeports import TAKEN, NodePorts
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile

@@ -6,8 +6,7 @@ from berth.api.pod import Container, Pod, ResourceRequirements
 from berth.cluster.nodes import Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.state import CycleState
-from berth.framework.status import Code, Status
+from berth.framework.status import Code, CycleState, Status
 from berth.plugins.noderesources.fit import NodeResourcesFit, NodeResourcesFitArgs, validate
 from berth.plugins.noderesources.scoringstrategy import (
     RequestedToCapacityRatio,

@@ -9,8 +9,7 @@ from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.plugincalls import may_help
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS
+from berth.framework.status import SUCCESS, CycleState
 from berth.plugins.volumes.nodevolumelimits import MAX_VOLUME_COUNT_EXCEEDED, NodeVolumeLimits
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile

@@ -11,7 +11,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.plugincalls import may_help
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from berth.api.messages import Outcome, Positions
-from berth.kube.watch import Undecodable
+from berth.kube.listwatch import Undecodable
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt, foreign_value
 

@@ -9,7 +9,7 @@ from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
-from berth.kube.watch import Current, Listed
+from berth.kube.listwatch import Current, Listed
 from berth_watcher.events import (
     BucketEntryRead,
     KeyLookedUp,

@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from berth.api.decoding import version_number
 from berth.api.errors import DecodeError
-from berth.api.meta import ObjectMeta, version_number
+from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient

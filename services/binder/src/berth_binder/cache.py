@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.decoding import version_number
 from berth.api.kinds import PLUGIN_KINDS
-from berth.api.meta import version_number
 from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
-from berth.kube.watch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
 from berth.kube.writes import CONDITION_FENCE
 
 PODS: Final = "pod"

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from berth.api.decoding import version_number
 from berth.api.messages import (
     Candidate,
     Outcome,
@@ -23,16 +24,15 @@ from berth.api.messages import (
     Victim,
     by_best_estimate,
 )
-from berth.api.meta import version_number
 from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import node_info
 from berth.framework.cycle import any_feasible_node, check
-from berth.framework.estimate import counted_pods_by_node
 from berth.framework.interface import Nomination
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
+from berth.framework.scoring import counted_pods_by_node
 from berth.framework.status import Code, Status
 from berth_binder.attempt import (
     CHANGED,

@@ -16,20 +16,23 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Final, TypeVar
 
+from berth.api.decoding import version_number
 from berth.api.messages import Decision, Outcome, Reason
-from berth.api.meta import version_number
 from berth.api.pod import Pod
 from berth.api.subjects import Epoch
 from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import Code, Status
+from berth.framework.status import Code, CycleState, Status
 from berth_binder.attempt import (
     GONE,
+    ApiSilence,
     AttemptPhase,
     BindingAttempt,
+    Deadlines,
     DecidedAttempts,
     EvictionPlan,
+    Examinations,
+    PausedAttempts,
     Placement,
     RankedQueue,
     Verdict,
@@ -69,7 +72,6 @@ from berth_binder.events import (
     may_have_been_executed,
 )
 from berth_binder.pluginsteps import PluginSteps
-from berth_binder.progress import ApiSilence, Deadlines, Examinations, PausedAttempts
 from berth_binder.settings import CoreSettings
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")

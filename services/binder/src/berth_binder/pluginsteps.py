@@ -12,8 +12,7 @@ from berth.api.pod import Pod
 from berth.framework.interface import Binding, Permission, PreBindPlugin, Write
 from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Code, Status
+from berth.framework.status import SUCCESS, Code, CycleState, Status
 
 NO_DEADLINE = float("inf")
 

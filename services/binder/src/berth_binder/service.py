@@ -10,7 +10,7 @@ from typing import Any, Final
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.bus.interface import Bus
 from berth.kube.client import KubeClient
-from berth.kube.watch import ReflectorEvent, Undecodable
+from berth.kube.listwatch import ReflectorEvent, Undecodable
 from berth.leader.loop import lead_until_stopped
 from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of

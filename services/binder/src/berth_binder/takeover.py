@@ -18,10 +18,10 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Final
 
+from berth.api.decoding import version_number
 from berth.api.errors import DecodeError
 from berth.api.kinds import POD
 from berth.api.messages import Ranked, decode
-from berth.api.meta import version_number
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
 from berth.bus.interface import BusRefusedError, Session

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from berth.api.decoding import version_number
 from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
-from berth.api.meta import version_number
 from berth.api.subjects import key
 from berth.bus.interface import Delivery, Session, WrongLastSequenceError
 from berth.bus.stages import publish_dead_letter, publish_ranked

@@ -1,20 +1,272 @@
-"""The scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached."""
+"""The scorer's view: a Snapshot made of the mirror and the proposals, and the positions that it has reached.
+
+Proposals are what scorers have proposed and the mirror does not show yet, so that many of them place as one does. A
+proposal, own or a peer's, is kept by uid and counts as a pod on its first node (docs/protocol.md, 4). It ends with a
+final Decision other than ``bound`` of that or a higher attempt, or 30 s after the last message (RANKED or
+``waiting``). ``waiting`` and ``bound`` move it to the Decision's node. ``bound`` ends when the mirror shows the pod,
+or when the mirror is complete up to more than 5 s after the Decision and lacks it.
+
+A proposed preemption counts as a nomination in the same way. Otherwise several important pods that arrive together
+would all be sent to the one node that is best for each of them.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
 from berth.api.decoding import decoding
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Positions, Ranked, decode
+from berth.api.messages import Decision, Outcome, Positions, Ranked, decode
+from berth.api.pod import Pod
+from berth.api.subjects import Attempt
 from berth.bus.interface import Entry, StoredMessage
 from berth.cluster.buckets import KindComplete, MirroredSnapshot, PodNominated, PodPlaced, PodRemoved
 from berth.cluster.snapshot import Snapshot
-from berth_scorer.proposals import LIFETIME, Proposals
+
+LIFETIME: Final = timedelta(seconds=30)
+"""How long a proposal counts after its last message: longer than a Lease (15 s), so that it outlives a takeover."""
+
+MIRROR_GRACE: Final = timedelta(seconds=5)
+"""How much later than a ``bound`` Decision the pods' watermark must be before the pod's absence counts."""
+
+_REMEMBERED: Final = 20_000
+"""Decisions remembered in case their RANKED arrives later: more than half a minute at any measured throughput."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Proposal:
+    """A pod that counts on a node though the mirror does not show it there."""
+
+    pod: Pod
+    attempt: Attempt
+    node: str
+    expires: float
+    """Monotonic seconds; a bound one does not expire."""
+    bound_at: datetime | None = None
+    """When NATS stored the ``bound`` Decision."""
+
+
+class Proposals:
+    """The proposals, counted in a Snapshot. ``now`` is in monotonic seconds."""
+
+    def __init__(self, snapshot: Snapshot, *, lifetime: timedelta = LIFETIME) -> None:
+        self._snapshot = snapshot
+        self._lifetime = lifetime.total_seconds()
+        self.nominations = NominationProposals(snapshot, self._lifetime)
+        self._by_uid: dict[str, Proposal] = {}
+        self._decided: OrderedDict[str, tuple[Attempt, Decision, datetime]] = OrderedDict()
+        self._mirrored: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def ranked(self, message: Ranked, now: float) -> None:
+        """This scorer or a peer has published RANKED."""
+        attempt = Attempt.parse(message.attempt)
+        self._rank_nomination(message, attempt, now)
+        known = self._by_uid.get(attempt.uid)
+        if known is not None and (known.bound_at is not None or attempt.order < known.attempt.order):
+            return
+        self._end(attempt.uid)
+        if not message.candidates or attempt.uid in self._mirrored:
+            return
+        self._add(message.pod, attempt, message.candidates[0].node, now)
+        self._apply_earlier_decision(attempt, now)
+
+    def decided(self, decision: Decision, stored_at: datetime, now: float) -> None:
+        """The binder has published a Decision."""
+        attempt = Attempt.parse(decision.attempt)
+        self._remember(attempt, decision, stored_at)
+        self.nominations.decided(decision, attempt, now)
+        self._apply(attempt, decision, stored_at, now)
+
+    def mirrored(self, uid: str) -> None:
+        """The mirror shows the pod bound, and from here on the Snapshot counts it there."""
+        self.nominations.bound(uid)
+        self._mirrored.add(uid)
+        self._by_uid.pop(uid, None)
+
+    def unmirrored(self, uid: str) -> None:
+        """The mirror does not show the pod any more: it is gone, or its nomination. An open proposal still counts."""
+        self.nominations.unmirrored(uid)
+        self._mirrored.discard(uid)
+        proposal = self._by_uid.get(uid)
+        if proposal is not None:
+            self._snapshot.place(proposal.pod, proposal.node)
+
+    def complete_up_to(self, watermark: datetime) -> None:
+        """The mirror's pods are complete up to this time: end bound proposals that it lacks."""
+        missing = [
+            uid
+            for uid, proposal in self._by_uid.items()
+            if proposal.bound_at is not None and watermark - proposal.bound_at > MIRROR_GRACE
+        ]
+        for uid in missing:
+            self._end(uid)
+
+    def expire(self, now: float) -> None:
+        self.nominations.expire(now)
+        for uid in [
+            uid for uid, proposal in self._by_uid.items() if proposal.bound_at is None and proposal.expires <= now
+        ]:
+            self._end(uid)
+
+    def withdraw(self, uid: str) -> None:
+        """Before the pod is ranked again: its own proposal must not count against it. A bound one stays."""
+        self.nominations.end(uid)
+        known = self._by_uid.get(uid)
+        if known is not None and known.bound_at is None:
+            self._end(uid)
+
+    def unbound(self) -> Iterator[Proposal]:
+        """The proposals without a ``bound`` Decision."""
+        return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
+
+    def _rank_nomination(self, message: Ranked, attempt: Attempt, now: float) -> None:
+        self.nominations.ranked(message, attempt, now)
+        earlier = self._decided.get(attempt.uid)
+        if earlier is not None and earlier[0].order >= attempt.order:
+            self.nominations.decided(earlier[1], earlier[0], now)
+
+    def _add(self, pod: Pod, attempt: Attempt, node: str, now: float) -> None:
+        self._by_uid[attempt.uid] = Proposal(pod=pod, attempt=attempt, node=node, expires=now + self._lifetime)
+        self._snapshot.place(pod, node)
+
+    def _apply_earlier_decision(self, attempt: Attempt, now: float) -> None:
+        """A Decision can arrive before its RANKED."""
+        earlier = self._decided.get(attempt.uid)
+        if earlier is not None and earlier[0].order >= attempt.order:
+            self._apply(earlier[0], earlier[1], earlier[2], now)
+
+    def _remember(self, attempt: Attempt, decision: Decision, stored_at: datetime) -> None:
+        before = self._decided.pop(attempt.uid, None)
+        if before is not None and before[0].order > attempt.order:
+            self._decided[attempt.uid] = before
+            return
+        self._decided[attempt.uid] = (attempt, decision, stored_at)
+        if len(self._decided) > _REMEMBERED:
+            self._decided.popitem(last=False)
+
+    def _apply(self, attempt: Attempt, decision: Decision, stored_at: datetime, now: float) -> None:
+        proposal = self._by_uid.get(attempt.uid)
+        if proposal is None or attempt.order < proposal.attempt.order:
+            return
+        if decision.outcome is Outcome.BOUND:
+            self._move(proposal, decision.node)
+            proposal.bound_at = stored_at
+        elif decision.outcome is Outcome.WAITING:
+            self._move(proposal, decision.node)
+            proposal.expires = now + self._lifetime
+        elif proposal.bound_at is None:
+            self._end(attempt.uid)
+
+    def _move(self, proposal: Proposal, node: str) -> None:
+        if node and node != proposal.node:
+            proposal.node = node
+            self._snapshot.place(proposal.pod, node)
+
+    def _end(self, uid: str) -> None:
+        if self._by_uid.pop(uid, None) is not None:
+            self._snapshot.remove_pod(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class NominationProposal:
+    """A node that is proposed to be nominated for a pod."""
+
+    pod: Pod
+    attempt: Attempt
+    node: str
+    expires: float
+    """Monotonic seconds."""
+
+
+class NominationProposals:
+    """Proposed nominations, counted in a Snapshot instead of those that the mirror shows for the same pods."""
+
+    def __init__(self, snapshot: Snapshot, lifetime_seconds: float) -> None:
+        self._snapshot = snapshot
+        self._lifetime = lifetime_seconds
+        self._by_uid: dict[str, NominationProposal] = {}
+        self._mirrored: dict[str, Pod] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def ranked(self, message: Ranked, attempt: Attempt, now: float) -> None:
+        """A RANKED was published: it proposes a preemption, or the pod does not need one any more."""
+        known = self._by_uid.get(attempt.uid)
+        if known is not None and attempt.order < known.attempt.order:
+            return
+        self.end(attempt.uid)
+        if message.preemption is not None and not message.proposals_counted:
+            node = message.preemption.node
+            proposal = NominationProposal(pod=message.pod, attempt=attempt, node=node, expires=now + self._lifetime)
+            self._by_uid[attempt.uid] = proposal
+            self._snapshot.nominate(proposal.pod, node)
+
+    def decided(self, decision: Decision, attempt: Attempt, now: float) -> None:
+        """A Decision was published."""
+        proposal = self._by_uid.get(attempt.uid)
+        if proposal is None or attempt.order < proposal.attempt.order:
+            return
+        if decision.outcome is Outcome.PREEMPTING:
+            proposal.node, proposal.expires = decision.node, now + self._lifetime
+            self._snapshot.nominate(proposal.pod, proposal.node)
+        elif decision.outcome is Outcome.WAITING:
+            proposal.expires = now + self._lifetime
+        else:
+            self.end(attempt.uid)
+
+    def mirrored(self, pod: Pod) -> None:
+        """The mirror shows the pod's nominated node, which replaces the proposal."""
+        self._mirrored[pod.uid] = pod
+        self._by_uid.pop(pod.uid, None)
+
+    def bound(self, uid: str) -> None:
+        """The mirror shows the pod on a node."""
+        self._mirrored.pop(uid, None)
+        self._by_uid.pop(uid, None)
+
+    def unmirrored(self, uid: str) -> None:
+        """The mirror does not show the pod any more. An open proposal still counts."""
+        self._mirrored.pop(uid, None)
+        proposal = self._by_uid.get(uid)
+        if proposal is not None:
+            self._snapshot.nominate(proposal.pod, proposal.node)
+
+    def expire(self, now: float) -> None:
+        for uid in [uid for uid, proposal in self._by_uid.items() if proposal.expires <= now]:
+            self.end(uid)
+
+    def end(self, uid: str) -> None:
+        """End a proposal: the nomination that the mirror shows counts again."""
+        if self._by_uid.pop(uid, None) is not None:
+            self._restore_mirrored(uid)
+
+    def suspend(self) -> None:
+        """Leave all proposals out of the Snapshot until :meth:`resume`."""
+        for uid in self._by_uid:
+            self._restore_mirrored(uid)
+
+    def resume(self) -> None:
+        """Count all proposals again."""
+        for proposal in self._by_uid.values():
+            self._snapshot.nominate(proposal.pod, proposal.node)
+
+    def _restore_mirrored(self, uid: str) -> None:
+        pod = self._mirrored.get(uid)
+        if pod is None:
+            self._snapshot.end_nomination(uid)
+        else:
+            self._snapshot.nominate(pod, pod.status.nominated_node_name)
 
 
 class View:

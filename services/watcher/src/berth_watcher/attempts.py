@@ -32,7 +32,6 @@ from berth_watcher.events import (
     StreamsRead,
     Warn,
 )
-from berth_watcher.hints import label_of_own_update
 from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import (
     WAITING_FOR_EVENT,
@@ -44,6 +43,7 @@ from berth_watcher.queue import (
 )
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
+from berth_watcher.store import label_of_own_update
 from berth_watcher.takeover import FormerState, former_state
 from berth_watcher.window import InFlightWindow, StalledAttempts
 

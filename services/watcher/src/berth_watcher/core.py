@@ -21,7 +21,7 @@ from berth.api.pod import Pod, bound_at_text, is_bound
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
-from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
 from berth_watcher.attempts import Attempts
 from berth_watcher.events import (
     AttemptLookedUp,
@@ -43,14 +43,13 @@ from berth_watcher.events import (
     Tick,
     Warn,
 )
-from berth_watcher.hints import cluster_events
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
 from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews
+from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews, cluster_events
 from berth_watcher.unschedulable import UnschedulablePods
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {

@@ -1,7 +1,7 @@
 """What goes into the watcher's core and what comes out of it.
 
-Events go in: those of the reflectors (``berth.kube.watch``), and those of the bus and the API, which are defined here.
-Effects come out. The shell (``berth_watcher.runner``) carries them out and answers with events.
+Events go in: those of the reflectors (``berth.kube.listwatch``), and those of the bus and the API, which are defined
+here. Effects come out. The shell (``berth_watcher.runner``) carries them out and answers with events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.bus.interface import Entry
-from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

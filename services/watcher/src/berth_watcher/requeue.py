@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from berth.api.decoding import version_number
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions
-from berth.api.meta import version_number
 from berth.api.node import Node
 from berth.api.pod import priority_of
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
-from berth_watcher.hints import label_of
 from berth_watcher.mirror import Mirror
 from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, Turn
 from berth_watcher.settings import RequeueSettings
+from berth_watcher.store import label_of
 from berth_watcher.unschedulable import Step, UnschedulablePods
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"

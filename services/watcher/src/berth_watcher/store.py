@@ -1,16 +1,31 @@
-"""The objects of the cluster as the reflectors show them, and what each event changed. A standby keeps it current."""
+"""The objects of the cluster as the reflectors show them, what each event changed, and which cluster events that is.
+
+A standby keeps the store current. Cluster events are what queueing hints are asked about; metrics name them as
+kube-scheduler does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from berth.api.kinds import WATCHED_KINDS
-from berth.api.meta import KubernetesObject, version_number
-from berth.api.pod import Pod, is_finished
-from berth.kube.watch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.api.decoding import version_number
+from berth.api.kinds import PLUGIN_KINDS, WATCHED_KINDS
+from berth.api.meta import KubernetesObject
+from berth.api.node import Node
+from berth.api.pod import Pod, is_bound, is_finished
+from berth.framework.events import (
+    NO_ACTION,
+    Action,
+    ClusterEvent,
+    Resource,
+    node_update_actions,
+    pod_update_actions,
+)
+from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
@@ -109,3 +124,87 @@ def nominated_node(pod: Pod) -> str:
     if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or is_finished(pod):
         return ""
     return pod.status.nominated_node_name
+
+
+EventWithObjects = tuple[ClusterEvent, object, object]
+"""An event with the object before and after it."""
+
+RESOURCES: Final = {
+    "pod": Resource.POD,
+    "node": Resource.NODE,
+    "namespace": Resource.NAMESPACE,
+    **{name: Resource(kind.kind) for name, kind in PLUGIN_KINDS.items()},
+}
+
+
+def cluster_events(change: ObjectChange) -> Iterator[EventWithObjects]:
+    """The events of a change; none when nothing that scheduling reads is different."""
+    if change.kind == "pod":
+        yield from _pod_events(change.old, change.new)
+        return
+    resource, old, new = RESOURCES[change.kind], change.old, change.new
+    if old is None or new is None:
+        yield ClusterEvent(resource, Action.ADD if old is None else Action.DELETE), old, new
+        return
+    action = _update_action(old, new)
+    if action is not NO_ACTION:
+        yield ClusterEvent(resource, action), old, new
+
+
+def _update_action(old: KubernetesObject, new: KubernetesObject) -> Action:
+    """NO_ACTION when only the resourceVersion differs, as after every LIST."""
+    if isinstance(old, Node) and isinstance(new, Node):
+        return node_update_actions(old, new)
+    return NO_ACTION if without_version(old) == without_version(new) else Action.UPDATE
+
+
+def _pod_events(old: object, new: object) -> Iterator[EventWithObjects]:
+    """Only bound pods count as there: binding is ADD, and leaving the node is DELETE."""
+    before = old if isinstance(old, Pod) else None
+    after = new if isinstance(new, Pod) else None
+    was_bound, is_now_bound = before is not None and is_bound(before), after is not None and is_bound(after)
+    if was_bound and not is_now_bound:
+        yield ClusterEvent(Resource.POD, Action.DELETE), before, None
+    elif is_now_bound and not was_bound:
+        yield ClusterEvent(Resource.POD, Action.ADD), None, after
+    elif was_bound and before is not None and after is not None:
+        action = pod_update_actions(before, after)
+        if action:
+            yield ClusterEvent(Resource.POD, action), before, after
+    if before is not None and nominated_node(before) not in ("", nominated_node(after) if after is not None else ""):
+        yield _nomination_ended(before, after)
+
+
+def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
+    """Plugins see it as if the pod had left the node that it was nominated for: its resources are free for others."""
+    spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
+    return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), after
+
+
+_RESOURCE_LABELS: Final = {
+    Resource.POD: "AssignedPod",
+    Resource.CSI_NODE: "storage.k8s.io/CSINode",
+    Resource.CSI_DRIVER: "storage.k8s.io/CSIDriver",
+    Resource.CSI_STORAGE_CAPACITY: "storage.k8s.io/CSIStorageCapacity",
+    Resource.STORAGE_CLASS: "storage.k8s.io/StorageClass",
+    Resource.VOLUME_ATTACHMENT: "storage.k8s.io/VolumeAttachment",
+}
+"""kube-scheduler's labels that are not just the kind. The only pods that plugins get events of are assigned ones."""
+
+_ACTION_LABELS: Final = {Action.UPDATE_POD_TOLERATIONS: "UpdatePodToleration"}
+
+
+def label_of(event: ClusterEvent) -> str:
+    """kube-scheduler's name of the event in metrics. When several parts changed at once it names the first."""
+    return f"{_RESOURCE_LABELS.get(event.resource, event.resource.value)}{_action_label(event.action)}"
+
+
+def label_of_own_update(action: Action) -> str:
+    """The same for a change of the waiting pod itself."""
+    return f"UnschedulablePod{_action_label(action) or 'Update'}"
+
+
+def _action_label(actions: Action) -> str:
+    for action in actions:
+        return _ACTION_LABELS.get(action) or "".join(word.capitalize() for word in (action.name or "").split("_"))
+    return ""

@@ -1,6 +1,7 @@
 """The guard of everything that comes in as bytes or text: whatever a decoder raises is that message's ``DecodeError``.
 
 Messages, buckets and facts may be written by others, so numbers are bounded in digits, values in bytes and nesting.
+Of objects the decoded types keep what scheduling reads; ``trim`` drops what they keep only for some readers.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import bounded_number
+from berth.api.meta import KubernetesObject, ObjectMeta
 
 R = TypeVar("R")
+T = TypeVar("T", bound=KubernetesObject)
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
@@ -58,6 +60,16 @@ def decode_json(decoder: msgspec.json.Decoder[R], data: bytes | msgspec.Raw, wha
         return decoder.decode(data)
 
 
+MAX_DIGITS: Final = 19
+"""Digits of the largest number that Kubernetes and NATS write (63 bits). Longer ones are none: reading a number takes
+time that grows with the square of its digits, and Python refuses to read more than 4,300."""
+
+
+def bounded_number(text: str) -> int | None:
+    """A number written in decimal digits, at most ``MAX_DIGITS`` of them; ``None`` for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
+
+
 def number(text: str, what: str) -> int:
     """A whole number of bounded digits and no sign.
 
@@ -89,3 +101,46 @@ def check_size(data: bytes, what: str, *, most: int) -> None:
 
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 _STEPS: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+
+def version_number(resource_version: str) -> int:
+    """A resourceVersion as a number, which may be compared within a kind; 0 for one that is absent or no number."""
+    return bounded_number(resource_version) or 0
+
+
+def parse_resource_version(resource_version: str) -> int:
+    """The same where one must be there.
+
+    Raises:
+        DecodeError: it is no decimal number; such an API server is older than 1.35, or not Kubernetes.
+    """
+    version = version_number(resource_version)
+    if not version and resource_version != "0":
+        raise DecodeError(f"decoding resourceVersion {resource_version!r:.80}: want a decimal number")
+    return version
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
+
+
+def trim(thing: T) -> T:
+    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
+    metadata = trim_metadata(thing.metadata)
+    if metadata is thing.metadata:
+        return thing
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # every KubernetesObject is a Struct
+
+
+def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
+    """The same for metadata alone."""
+    annotations, owners = metadata.annotations, metadata.owner_references
+    has_last_applied = annotations is not None and LAST_APPLIED in annotations
+    has_other_owners = owners is not None and not all(owner.controller for owner in owners)
+    if not has_last_applied and not has_other_owners:
+        return metadata
+    return msgspec.structs.replace(
+        metadata,
+        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
+        owner_references=[owner for owner in owners or () if owner.controller] or None,
+    )

@@ -1,15 +1,14 @@
-"""The metadata of every Kubernetes object, trimmed to what scheduling reads, and resourceVersions as numbers.
+"""The metadata of every Kubernetes object, and label selectors, trimmed to what scheduling reads.
 
-Decoding a full object into these types is the trimming; ``trim`` drops what they keep only for some readers.
+Decoding a full object into such types is the trimming; ``berth.api.decoding.trim`` drops what they keep only for some
+readers.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Protocol
 
 import msgspec
-
-from berth.api.errors import DecodeError
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """An integer of the width that the API defines; a wider one is a decoding error."""
@@ -65,10 +64,6 @@ class LabelSelector(Trimmed, frozen=True, kw_only=True):
     match_expressions: list[SelectorRequirement] | None = None
 
 
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
-
-
 class KubernetesObject(Protocol):
     """Any Kubernetes object; all of berth's are Structs."""
 
@@ -76,55 +71,3 @@ class KubernetesObject(Protocol):
     def metadata(self) -> ObjectMeta:
         """Names, labels, annotations and owners."""
         ...
-
-
-T = TypeVar("T", bound=KubernetesObject)
-
-
-def trim(thing: T) -> T:
-    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
-    metadata = trim_metadata(thing.metadata)
-    if metadata is thing.metadata:
-        return thing
-    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # every KubernetesObject is a Struct
-
-
-def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
-    """The same for metadata alone."""
-    annotations, owners = metadata.annotations, metadata.owner_references
-    has_last_applied = annotations is not None and LAST_APPLIED in annotations
-    has_other_owners = owners is not None and not all(owner.controller for owner in owners)
-    if not has_last_applied and not has_other_owners:
-        return metadata
-    return msgspec.structs.replace(
-        metadata,
-        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
-        owner_references=[owner for owner in owners or () if owner.controller] or None,
-    )
-
-
-MAX_DIGITS: Final = 19
-"""Digits of the largest number that Kubernetes and NATS write (63 bits). Longer ones are none: reading a number takes
-time that grows with the square of its digits, and Python refuses to read more than 4,300."""
-
-
-def version_number(resource_version: str) -> int:
-    """A resourceVersion as a number, which may be compared within a kind; 0 for one that is absent or no number."""
-    return bounded_number(resource_version) or 0
-
-
-def bounded_number(text: str) -> int | None:
-    """A number written in decimal digits, at most ``MAX_DIGITS`` of them; ``None`` for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
-
-
-def parse_resource_version(resource_version: str) -> int:
-    """The same where one must be there.
-
-    Raises:
-        DecodeError: it is no decimal number; such an API server is older than 1.35, or not Kubernetes.
-    """
-    number = version_number(resource_version)
-    if not number and resource_version != "0":
-        raise DecodeError(f"decoding resourceVersion {resource_version!r:.80}: want a decimal number")
-    return number

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NewType
 
+from berth.api.decoding import bounded_number
 from berth.api.errors import DecodeError
-from berth.api.meta import bounded_number
 
 PREFIX: Final = "berth"
 

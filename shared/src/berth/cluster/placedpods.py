@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from berth.api.pod import Pod, priority_of, unix_seconds
 from berth.cluster.columns import grown
-from berth.cluster.equivalence import EquivalenceClass
-from berth.cluster.pods import PlacedPod
+from berth.cluster.pods import EquivalenceClass, PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup
 

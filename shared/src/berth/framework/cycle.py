@@ -19,7 +19,6 @@ from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.equivalencecache import ClassResults, EquivalenceCache
-from berth.framework.estimate import BestNodes, counted_pods, losses
 from berth.framework.filtering import (
     FeasibleNodes,
     PreFiltered,
@@ -32,7 +31,7 @@ from berth.framework.interface import Nomination, PostFilterResult
 from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter
 from berth.framework.profile import Profile, nodes_to_find
-from berth.framework.scoring import Scored, best_first, score
+from berth.framework.scoring import BestNodes, Scored, best_first, counted_pods, losses, score
 from berth.framework.status import NO_NODES, Code, Diagnosis, Status, unavailable
 
 BEST: Final = 32

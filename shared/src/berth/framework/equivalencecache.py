@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from berth.api.pod import Pod
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, RowIndex, info_of_row
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import ChangedRows, Snapshot
 from berth.framework.interface import (
     MAX_SCORE,
@@ -33,8 +33,7 @@ from berth.framework.plugincalls import (
     run_score_on_all,
 )
 from berth.framework.profile import Profile, WeightedScore
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Code, Codes, Mask, Status, Verdicts
+from berth.framework.status import SUCCESS, Code, Codes, CycleState, Mask, Status, Verdicts
 
 Plug = TypeVar("Plug", bound=Plugin)
 

@@ -17,8 +17,7 @@ from berth.framework.equivalencecache import ClassResults
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
 from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_all, run_pre_filter, with_plugin_name
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Codes, Diagnosis, Mask, Status
+from berth.framework.status import SUCCESS, Codes, CycleState, Diagnosis, Mask, Status
 
 
 @dataclass(slots=True)

@@ -46,8 +46,7 @@ from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithAnother, Removed
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import EventHint
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Code, Diagnosis, Status, Verdicts
+from berth.framework.status import SUCCESS, Code, CycleState, Diagnosis, StateKey, Status, Verdicts
 
 R = TypeVar("R")
 

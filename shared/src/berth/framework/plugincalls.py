@@ -42,8 +42,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Code, Status, Verdicts
+from berth.framework.status import SUCCESS, Code, CycleState, Status, Verdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")

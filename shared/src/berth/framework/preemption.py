@@ -34,8 +34,7 @@ from berth.framework.plugincalls import (
     with_plugin_name,
 )
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import Diagnosis, Status, Verdicts
+from berth.framework.status import CycleState, Diagnosis, Status, Verdicts
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle

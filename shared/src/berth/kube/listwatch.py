@@ -1,25 +1,87 @@
-"""LIST and WATCH: a consistent LIST in pages, and the decoding of lists and watch events.
+"""LIST and WATCH: a consistent LIST in pages, the decoding of lists and watch events, and the events made of them.
 
 Decoding is pure. It is the hot path of every reflector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from berth.api.decoding import MALFORMED
+from berth.api.decoding import MALFORMED, trim
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
-from berth.api.meta import trim
+from berth.api.meta import KubernetesObject
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
-from berth.kube.watch import Current, Deleted, ReflectorEvent, T, Undecodable, Upserted
+
+T = TypeVar("T", bound=KubernetesObject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Generic[T]):
+    """A consistent and complete LIST. ``resource_version`` is the list's, not an object's."""
+
+    kind: str
+    objects: Sequence[T]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserted(Generic[T]):
+    """An object was added or modified; its version is in its metadata."""
+
+    kind: str
+    object: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted(Generic[T]):
+    """An object was deleted, or left the selector: its last state, with the resourceVersion of the deletion."""
+
+    kind: str
+    object: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current:
+    """The kind is complete up to this version: a bookmark, or the start of a watch. Changes no object."""
+
+    kind: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecodable:
+    """An object that cannot be decoded. It is reported, and the reflector continues.
+
+    Those of a LIST follow their ``Listed``, which does not contain them although they exist. Unreadable fields are
+    empty.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    reason: str
+    raw: bytes
+    deleted: bool = False
+    """Whether it was deleted, or left the selector."""
+
+
+ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
+
+
+class Sink(Protocol[T]):
+    """Receives a reflector's events, in order. It must not block: enqueue them."""
+
+    def __call__(self, event: ReflectorEvent[T], /) -> None: ...
 
 
 class _Envelope(msgspec.Struct, frozen=True):

@@ -21,8 +21,7 @@ from berth.framework.interface import ClaimName, KeepVolume, SelectNode
 from berth.kube.client import DEFAULT_TIMEOUT, MERGE_PATCH, STRATEGIC_MERGE_PATCH, KubeClient
 from berth.kube.clock import whole_seconds
 from berth.kube.errors import Response, refusal
-from berth.kube.listwatch import ObjectDecoder
-from berth.kube.watch import Undecodable
+from berth.kube.listwatch import ObjectDecoder, Undecodable
 
 CONDITION_FENCE = "berth/fence"
 """The condition by which a new binder makes its predecessor's Bindings void; its message is the epoch.

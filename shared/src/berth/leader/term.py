@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from berth.api.decoding import bounded_number
 from berth.api.errors import DecodeError
-from berth.api.meta import bounded_number
 from berth.bus.interface import Entry, Session, WrongLastSequenceError
 from berth.leader.elector import AnnotationConflictError, HeldLease
 from berth.leader.lease import ANNOTATION_TERM

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.framework.interface import Binding, BindPlugin, Reads
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DefaultBinder"

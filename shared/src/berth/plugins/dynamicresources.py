@@ -21,8 +21,7 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
 )
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, Diagnosis, Status
+from berth.framework.status import SKIP, CycleState, Diagnosis, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DynamicResources"

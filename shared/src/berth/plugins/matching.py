@@ -15,8 +15,8 @@ from berth.api.node import first_untolerated
 from berth.api.pod import Toleration
 from berth.api.selectors import NodeTerm, NodeTerms, Requirement
 from berth.cluster.columns import ABSENT, LabelColumn, TaintSet
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Nodes
+from berth.cluster.pods import EquivalenceClass
 from berth.framework.status import Mask
 
 

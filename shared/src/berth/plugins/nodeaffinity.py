@@ -25,8 +25,8 @@ from berth.api.selectors import (
     is_valid_term,
     named_nodes,
 )
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
@@ -42,8 +42,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.scoring import default_normalize
-from berth.framework.state import CycleState
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
 from berth.plugins.matching import required_mask, term_mask, terms_mask
 

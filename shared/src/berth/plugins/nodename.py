@@ -12,8 +12,7 @@ from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import ValueIndex
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "NodeName"

@@ -13,8 +13,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, Reads, VectorFilterPlugin
-from berth.framework.state import CycleState
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "NodePorts"

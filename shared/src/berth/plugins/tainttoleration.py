@@ -24,8 +24,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.scoring import default_normalize
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import by_taints, untolerated_mask
 

@@ -31,8 +31,7 @@ from berth.framework.plugincalls import (
     with_plugin_name,
 )
 from berth.framework.profile import Profile
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status
+from berth.framework.status import SUCCESS, CycleState, Status
 
 
 class NodeRejection(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ from berth.api.config.types import Point
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo
 from berth.framework.interface import Reads, ScorePlugin
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.factory import Args, PluginFactory
 
 NAME = "$name"

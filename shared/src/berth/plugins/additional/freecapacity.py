@@ -20,7 +20,7 @@ from berth.api.resources import CPU, MEMORY
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import NormalizePlugin, Reads, Scores, VectorScorePlugin
 from berth.framework.scoring import normalize_by_rank
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "FreeCapacity"

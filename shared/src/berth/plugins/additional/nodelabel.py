@@ -27,8 +27,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.scoring import default_normalize
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
 from berth.plugins.matching import has_label
 

@@ -28,8 +28,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.scoring import normalize_by_rank
-from berth.framework.state import CycleState
-from berth.framework.status import Status
+from berth.framework.status import CycleState, Status
 from berth.plugins.factory import Args, PluginFactory, key_problems
 
 NAME: Final = "TenantSpread"

@@ -22,8 +22,7 @@ from berth.cluster.placedpods import PlacedPods
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import DryRun, Nomination, PostFilterPlugin, PostFilterResult
 from berth.framework.scoring import seeded_hashes
-from berth.framework.state import CycleState
-from berth.framework.status import Code, Diagnosis, Status
+from berth.framework.status import Code, CycleState, Diagnosis, Status
 from berth.plugins.defaultpreemption.potentialnodes import LowerPriorityPods, PotentialNode, PotentialNodes
 from berth.plugins.defaultpreemption.victims import (
     NO_VICTIMS,

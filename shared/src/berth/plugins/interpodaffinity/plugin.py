@@ -32,8 +32,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.domains import DomainSums
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.interpodaffinity.counts import (

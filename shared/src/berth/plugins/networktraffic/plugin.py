@@ -31,8 +31,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory
 from berth.plugins.networktraffic.args import CAPACITY, NetworkTrafficArgs, query_of, validate
 from berth.plugins.networktraffic.traffic import NodeTraffic, measured_share

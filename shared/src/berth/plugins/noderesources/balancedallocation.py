@@ -25,8 +25,7 @@ from berth.api.pod import Pod
 from berth.api.resources import Requests, is_scalar
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import PreScorePlugin, Reads, Scores, VectorScorePlugin
-from berth.framework.state import CycleState
-from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.status import SKIP, SUCCESS, CycleState, Status
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, cpu_and_memory, resource_problems
 

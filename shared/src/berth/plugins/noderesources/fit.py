@@ -42,8 +42,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems
 from berth.plugins.noderesources.amountsindex import AmountsIndex, CountedAmounts
 from berth.plugins.noderesources.scoringstrategy import (

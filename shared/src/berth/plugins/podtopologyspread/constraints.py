@@ -16,8 +16,8 @@ from berth.api.node import first_untolerated
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.selectors import MATCHES_NOTHING, LabelMatcher, PodSelector, Requirement, compile_label_selector
 from berth.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Mask, NodeInfo, Nodes
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.plugins.matching import required_mask, untolerated_mask

@@ -15,8 +15,8 @@ from typing import Final, Self
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, RemovedPods
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores
 from berth.plugins.domains import DomainSums, Numbers

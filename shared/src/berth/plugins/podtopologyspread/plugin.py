@@ -30,8 +30,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems
 from berth.plugins.podtopologyspread.constraints import (
     DO_NOT_SCHEDULE,

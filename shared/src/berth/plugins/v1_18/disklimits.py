@@ -23,8 +23,7 @@ from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, VectorFilterPlugin
-from berth.framework.state import CycleState
-from berth.framework.status import SUCCESS, Status, Verdicts
+from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import claim_of
 

@@ -26,8 +26,7 @@ from berth.api.pod import Container, Pod
 from berth.api.resources import CPU, MEMORY, Amounts, read_amounts
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import MAX_SCORE, PreScorePlugin, Reads, Scores, VectorScorePlugin
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SUCCESS, Status
+from berth.framework.status import SUCCESS, CycleState, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 BALANCED_ALLOCATION: Final = "NodeResourcesBalancedAllocation"

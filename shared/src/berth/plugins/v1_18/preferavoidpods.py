@@ -20,7 +20,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, info_of_row
 from berth.cluster.snapshot import Snapshot
 from berth.framework.interface import MAX_SCORE, Scores, VectorScorePlugin
-from berth.framework.state import CycleState
+from berth.framework.status import CycleState
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "NodePreferAvoidPods"

@@ -25,13 +25,12 @@ from berth.api.selectors import (
     NodeTerm,
     WeightedNodeTerm,
 )
-from berth.cluster.equivalence import EquivalenceClass
 from berth.cluster.nodes import NodeInfo, Nodes
+from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts
 from berth.framework.interface import MAX_SCORE, PreScorePlugin, Scores
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status
 from berth.plugins import imagelocality, nodeaffinity, tainttoleration
 from berth.plugins.domains import DomainSums
 from berth.plugins.factory import PluginFactory, no_args

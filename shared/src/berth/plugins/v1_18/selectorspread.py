@@ -24,8 +24,7 @@ from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
 
 NAME: Final = "DefaultPodTopologySpread"

@@ -22,8 +22,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, claim_of, uses_claim, why_not_owned
 from berth.plugins.volumes.csimigration import BY_PROVISIONER, LEFT_IN_TREE, UntranslatableError, driver_of

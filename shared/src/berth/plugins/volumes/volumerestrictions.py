@@ -20,8 +20,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, uses_claim
 

@@ -19,8 +19,7 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.hintindex import nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Mask, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, Mask, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.matching import term_mask
 from berth.plugins.volumes.claims import ClaimUse, claim_index, claim_not_found, named_claims, not_found, uses_claim

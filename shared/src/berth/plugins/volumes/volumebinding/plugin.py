@@ -35,8 +35,7 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     Write,
 )
-from berth.framework.state import CycleState, StateKey
-from berth.framework.status import SKIP, SUCCESS, Status, Verdicts
+from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
 from berth.plugins.volumes.claims import claim_index, uses_claim

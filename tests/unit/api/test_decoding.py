@@ -2,8 +2,8 @@
 
 import pytest
 
+from berth.api.decoding import parse_resource_version, version_number
 from berth.api.errors import DecodeError
-from berth.api.meta import parse_resource_version, version_number
 
 
 def test_versions_compare_as_numbers():

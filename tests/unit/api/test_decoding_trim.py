@@ -1,6 +1,7 @@
 """What is dropped from objects when they are read."""
 
-from berth.api.meta import LAST_APPLIED, ObjectMeta, OwnerReference, trim
+from berth.api.decoding import LAST_APPLIED, trim
+from berth.api.meta import ObjectMeta, OwnerReference
 from berth.api.pod import Pod
 
 
