@@ -3,10 +3,15 @@
 import asyncio
 import json
 import sys
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from berth.kube import credentials as credentials_module
 from berth.kube.credentials import InClusterAccount, Kubeconfig, KubeCredentials, source_for
 from berth.kube.errors import KubeconfigError
 
@@ -195,3 +200,115 @@ async def test_exec_plugin_that_fails_is_quoted(tmp_path: Path):
     }
     refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", user={"exec": command})))
     assert "log in first" in refusal
+
+
+def _hanging(tmp_path: Path) -> dict:
+    """A plugin that gives a token at its first run, and hangs with a child of its own from then on."""
+    program = (
+        "import json, pathlib, subprocess, sys, time; "
+        f"runs = pathlib.Path({str(tmp_path / 'runs')!r}); "
+        "child = runs.exists() and subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "child and runs.with_name('child').write_text(str(child.pid)); "
+        "child and time.sleep(600); "
+        "runs.write_text('x'); "
+        "status = {'token': 'first', 'expirationTimestamp': '2020-01-01T00:00:00Z'}; "
+        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', "
+        "'status': status}))"
+    )
+    command = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": ["-c", program]}
+    return {"exec": command}
+
+
+async def test_exec_plugin_that_hangs_holds_up_no_request_that_has_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(credentials_module, "PATIENCE", timedelta(milliseconds=50))
+    clock = ManualClock()
+    path = _write(tmp_path / "kubeconfig", user=_hanging(tmp_path))
+    credentials = await KubeCredentials.from_source(Kubeconfig(path), clock=clock)
+    clock.seconds = 11
+    async with asyncio.timeout(30):
+        for _ in range(100):
+            assert await credentials.headers() == {"Authorization": "Bearer first"}
+    (reading,) = (task for task in asyncio.all_tasks() if task.get_name() == "credentials")
+    assert not reading.done()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_exec_plugin_that_hangs_is_killed_with_its_children_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = _write(tmp_path / "kubeconfig", user=_hanging(tmp_path))
+    credentials = await KubeCredentials.from_source(Kubeconfig(path))
+    refused = await credentials.headers()
+    waiting = asyncio.create_task(credentials.renew(refused))
+    await _until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text() != "")
+    child = int((tmp_path / "child").read_text())
+    (reading,) = (task for task in asyncio.all_tasks() if task.get_name() == "credentials")
+    monkeypatch.setattr(credentials_module, "PLUGIN_DEADLINE", timedelta(milliseconds=1))
+    again = asyncio.create_task(Kubeconfig(path).read())
+    with pytest.raises(KubeconfigError, match=r"gave no answer within 0\.001 s"):
+        await again
+    reading.cancel()
+    await asyncio.gather(waiting, reading, return_exceptions=True)
+    await _until(lambda: not _runs(child))
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - another process brings it about
+            await asyncio.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_password_in_the_servers_url_is_sent_and_never_shown(tmp_path: Path):
+    path = _write(tmp_path / "kubeconfig", server="http://who:s%40cret@127.0.0.1:8001/base/")
+    credentials = await KubeCredentials.from_source(Kubeconfig(path))
+    assert credentials.server == "http://127.0.0.1:8001/base"
+    assert await credentials.headers() == {"Authorization": f"Basic {b64encode(b'who:s@cret').decode()}"}
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "other", server="ftp://who:cret@127.0.0.1")))
+    assert "ftp://***@127.0.0.1" in refusal
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        pytest.param([{"name": "u", "token": "canary"}], id="a user without its user"),
+        pytest.param(
+            [{"name": "u", "user": {"token": "canary", "exec": {"args": []}}}], id="a plugin without a command"
+        ),
+        pytest.param([{"token": "canary"}], id="a user without a name"),
+    ],
+)
+async def test_refusal_does_not_quote_the_token(tmp_path: Path, users: list):
+    source = Kubeconfig(_write(tmp_path / "kubeconfig", users=users))
+    (result,) = await asyncio.gather(source.read(), return_exceptions=True)
+    assert isinstance(result, KubeconfigError)
+    assert "canary" not in str(result)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "a: &a [1,1,1,1,1,1,1,1]\n"
+            + "".join(
+                f"{after}: &{after} [{','.join([f'*{before}'] * 8)}]\n" for before, after in pairwise("abcdefgh")
+            ),
+            id="aliases of aliases",
+        ),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("a: " + "9" * 5000, id="a long number"),
+    ],
+)
+async def test_kubeconfig_that_would_take_too_much_is_refused(tmp_path: Path, text: str):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    assert "not YAML: " in await _refusal(Kubeconfig(path))

@@ -7,24 +7,33 @@ a process that uses only NATS should not pay.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from asyncio.subprocess import DEVNULL, PIPE
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
+from yaml import YAMLError
+
+from berth.api.safetext import one_line, without_passwords
+from berth.api.yamlreader import check_yaml, reason_in_a_line
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import KubeConfigMerger
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +43,13 @@ EXPIRY_MARGIN = timedelta(minutes=1)
 """A token is renewed this long before it expires, so that it is still valid when a request arrives."""
 SHORTEST_AGE = timedelta(seconds=10)
 """Shortest time between two starts of an exec plugin, also when its tokens expire sooner."""
+PLUGIN_DEADLINE = timedelta(seconds=30)
+"""An exec plugin that runs longer is killed, with what it has started. Those of the clouds take 1 to 5 s."""
+PATIENCE = timedelta(seconds=1)
+"""How long a request waits for a new token while it has a former one: a Lease is to be renewed within 10 s."""
+MOST_PLUGIN_BYTES = 1 << 20
+MOST_FILE_BYTES = 4 << 20
+"""Of a kubeconfig. One with 500 clusters and their certificates has half of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +77,8 @@ class KubeCredentials:
     def __init__(self, source: AccessSource, access: Access, *, clock: Clock | None = None) -> None:
         self._source = source
         self._clock = clock or SteadyClock()
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[KubeconfigError | None] | None = None
+        self._is_slow = False
         self._old_at: float | None = None
         self._take(access)
 
@@ -81,20 +98,20 @@ class KubeCredentials:
 
     @property
     def server(self) -> str:
-        """The API server's URL, without a slash at its end."""
+        """The API server's URL, without user and password, and without a slash at its end."""
         return self._access.server
 
     async def headers(self) -> dict[str, str]:
         """The authentication headers. A token older than its age is read again first.
 
-        When that fails, the old token stays in use. If the API server refuses it, the client calls ``renew``.
+        While that takes long, and when it fails, the old token stays in use. If the API server refuses it, the client
+        calls ``renew``.
         """
         if self._is_old():
-            try:
-                await self._read_unless(lambda: not self._is_old())
-            except KubeconfigError as exc:
-                self._old_at = self._clock.now() + SHORTEST_AGE.total_seconds()
-                logger.warning("%s: still using the former token", exc)
+            reading = self._read_again()
+            if not self._is_slow:
+                _, unfinished = await asyncio.wait([reading], timeout=PATIENCE.total_seconds())
+                self._is_slow = bool(unfinished)
         return self._headers
 
     async def renew(self, refused: dict[str, str]) -> dict[str, str]:
@@ -103,13 +120,28 @@ class KubeCredentials:
         Raises:
             KubeconfigError: the new content cannot be used.
         """
-        await self._read_unless(lambda: self._headers is not refused)
+        if self._headers is refused:
+            error = await asyncio.shield(self._read_again())
+            if error is not None:
+                raise KubeconfigError(str(error)) from error
         return self._headers
 
-    async def _read_unless(self, settled: Callable[[], bool]) -> None:
-        async with self._lock:
-            if not settled():
-                self._take(await self._source.read())
+    def _read_again(self) -> asyncio.Task[KubeconfigError | None]:
+        """The task that reads, a new one unless one is under way. It goes on when nobody waits for it any more."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="credentials")
+        return self._reading
+
+    async def _read(self) -> KubeconfigError | None:
+        try:
+            self._take(await self._source.read())
+        except KubeconfigError as exc:
+            self._old_at = self._clock.now() + SHORTEST_AGE.total_seconds() if self._old_at is not None else None
+            logger.warning("%s: still using the former credentials", exc)
+            return exc
+        finally:
+            self._is_slow = False
+        return None
 
     def _take(self, access: Access) -> None:
         self._access = access
@@ -151,14 +183,27 @@ class Kubeconfig:
             KubeConfigMerger,
         )
 
-        merged = KubeConfigMerger(self._paths).config
+        merged = await asyncio.to_thread(self._merged, KubeConfigMerger)
         context = self._context or (merged and merged.safe_get("current-context"))
         if not context:
             raise ValueError("it has no current-context: set one with `kubectl config use-context NAME`")
         loader = KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
         configuration = Configuration()
+        expiry = await _run_plugin(loader)
         await loader.load_and_set(configuration)
-        return _access(configuration, token_age=_token_age(loader))
+        return _access(configuration, token_age=_token_age(loader, expiry))
+
+    def _merged(self, merger: type[KubeConfigMerger]) -> Any:
+        """The files, merged. Their bounds are checked first: the loader has none."""
+        for path in filter(None, self._paths.split(os.pathsep)):
+            _check_file(Path(path).expanduser())
+        merged = merger(self._paths).config
+        for kind in ("clusters", "contexts", "users"):
+            for item in merged.value[kind] if merged else ():
+                item.name = (
+                    f"{kind}[name={item.value['name']}]"  # the merger's own name, shown in errors, has the tokens
+                )
+        return merged
 
 
 class InClusterAccount:
@@ -199,23 +244,120 @@ async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
     except (TypeError, AttributeError, KeyError, AssertionError) as exc:
         raise KubeconfigError(f"{doing}: it does not have the form of a kubeconfig ({exc!r})") from exc
     except Exception as exc:
-        cause = str(exc) or type(exc).__name__
-        raise KubeconfigError(f"{doing}: {' '.join(cause.split())}") from exc
+        cause = one_line(" ".join((str(exc) or type(exc).__name__).split()))
+        raise KubeconfigError(f"{doing}: {without_passwords(cause)}") from exc
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        data = file.read(MOST_FILE_BYTES + 1)
+    if len(data) > MOST_FILE_BYTES:
+        raise ValueError(f"{path}: want at most {MOST_FILE_BYTES} bytes")
+    try:
+        check_yaml(data.decode())
+    except YAMLError as exc:
+        raise ValueError(f"not YAML: {reason_in_a_line(exc)}") from exc
+
+
+async def _run_plugin(loader: Any) -> datetime | None:
+    """Put the credentials that the user's exec plugin gives in its place; returns when they expire.
+
+    The loader would run it itself, without a deadline and with the terminal as its input.
+    """
+    from kubernetes_asyncio.config.dateutil import parse_rfc3339  # noqa: PLC0415 - heavy, see the module's docstring
+    from kubernetes_asyncio.config.exec_provider import ExecProvider  # noqa: PLC0415 - the same
+
+    user = loader._user  # noqa: SLF001 - the loader has no public attribute for the user of its context
+    if not user or "exec" not in user:
+        return None
+    plugin = ExecProvider(user["exec"])
+    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    answer = await _output_of(plugin.args, {**plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)})
+    status = _status(answer, str(plugin.api_version))
+    given = {"token": status.get("token")} if status.get("token") else _certificate(status)
+    user.value = {name: value for name, value in user.value.items() if name != "exec"} | given
+    expiry = status.get("expirationTimestamp")
+    return parse_rfc3339(expiry) if expiry else None
+
+
+def _status(answer: bytes, version: str) -> dict[str, Any]:
+    try:
+        given = json.loads(answer)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError("exec: its output is no JSON") from exc
+    if not isinstance(given, dict) or given.get("apiVersion") != version or not isinstance(given.get("status"), dict):
+        raise ValueError(f"exec: want an ExecCredential of {version} with a status")
+    status: dict[str, Any] = given["status"]
+    return status
+
+
+def _certificate(status: Mapping[str, Any]) -> dict[str, str]:
+    certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+    if not certificate or not key:
+        raise ValueError("exec: want a token, or clientCertificateData and clientKeyData")
+    return {
+        "client-certificate-data": b64encode(str(certificate).encode()).decode(),
+        "client-key-data": b64encode(str(key).encode()).decode(),
+    }
+
+
+async def _output_of(command: list[str], environment: Mapping[str, str]) -> bytes:
+    """What the program writes to its standard output. At the deadline it is killed, with all that it has started."""
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+    assert process.stdout is not None  # noqa: S101 - both are pipes
+    assert process.stderr is not None  # noqa: S101 - the same
+    try:
+        async with asyncio.timeout(PLUGIN_DEADLINE.total_seconds()):
+            output, complaint = await asyncio.gather(_bounded(process.stdout), _bounded(process.stderr))
+            code = await process.wait()
+    except TimeoutError:
+        raise ValueError(f"exec: {command[0]!r} gave no answer within {PLUGIN_DEADLINE.total_seconds():g} s") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    if code != 0:
+        raise ValueError(f"exec: process returned {code}. {complaint.decode(errors='replace').strip():.300}")
+    return output
+
+
+async def _bounded(stream: asyncio.StreamReader) -> bytes:
+    data = bytearray()
+    while chunk := await stream.read(1 << 16):
+        data += chunk
+        if len(data) > MOST_PLUGIN_BYTES:
+            raise ValueError(f"exec: want at most {MOST_PLUGIN_BYTES} bytes of output")
+    return bytes(data)
 
 
 def _access(configuration: Configuration, *, token_age: timedelta | None) -> Access:
     bearer = configuration.api_key.get("BearerToken")
-    server = str(configuration.host).rstrip("/")
-    if not server.startswith(("http://", "https://")):
-        raise ValueError(f"its cluster has the server {server!r}: want a URL that begins with https:// or http://")
+    given = str(configuration.host).rstrip("/")
+    if not given.startswith(("http://", "https://")):
+        shown = without_passwords(given)
+        raise ValueError(f"its cluster has the server {shown!r}: want a URL that begins with https:// or http://")
+    server, basic = _without_user(given)
     return Access(
         server=server,
         tls=_tls(configuration) if server.startswith("https://") else None,
         server_name=configuration.tls_server_name,
         proxy=configuration.proxy or _proxy_of_the_environment(server),
-        authorization=" ".join(bearer.split()) if bearer else None,
+        authorization=" ".join(bearer.split()) if bearer else basic,
         token_age=token_age,
     )
+
+
+def _without_user(url: str) -> tuple[str, str | None]:
+    """The URL as it may be shown, and what its user and password are as a header, if it has them."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, None
+    return urlunsplit(parts._replace(netloc=host)), f"Basic {b64encode(unquote(user).encode()).decode()}"
 
 
 def _proxy_of_the_environment(server: str) -> str | None:
@@ -249,9 +391,8 @@ def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.S
     return context
 
 
-def _token_age(loader: Any) -> timedelta | None:
+def _token_age(loader: Any, expiry: datetime | None) -> timedelta | None:
     """How long the token may be used: until its expiry (exec), for a fixed age (file), else until it is refused."""
-    expiry: datetime | None = getattr(loader, "exec_plugin_expiry", None)
     if expiry is not None:
         return max(expiry - datetime.now(UTC) - EXPIRY_MARGIN, SHORTEST_AGE)
     user = loader._user  # noqa: SLF001 - the loader has no public attribute for the source of its token

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
+from berth.api.config.decode import MOST_CHARACTERS
 from berth.api.config.load import ConfigurationError, default_configuration, load
 from berth.api.errors import PermanentError
 from berth.framework.interface import CallLimit, Plugin
@@ -206,6 +207,7 @@ def _most_disks() -> int | None:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(MOST_CHARACTERS + 1)  # more is refused
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError([f"reading: {exc}"], source=str(path)) from exc

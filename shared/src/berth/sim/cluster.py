@@ -19,6 +19,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from berth.api.yamlreader import reason_in_a_line, yaml_values
 from berth.sim.faults import Faults
 from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
 from berth.sim.nodes import Kubelet, KubeletSettings
@@ -43,14 +44,14 @@ def read(path: Path) -> list[JsonObject]:
     """
     try:
         text = path.read_bytes()
-        documents = [msgspec.json.decode(text)] if text.lstrip()[:1] in b"{[" else list(yaml.safe_load_all(text))
-    except (OSError, ValueError, yaml.YAMLError) as exc:
-        raise SnapshotError(f"reading snapshot '{path}': {exc}") from exc
+        documents = [msgspec.json.decode(text)] if text.lstrip()[:1] in b"{[" else list(yaml_values(text.decode()))
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as exc:
+        raise SnapshotError(f"reading snapshot '{path}': {reason_in_a_line(exc)}") from exc
     objects = [item for document in documents if document for item in _flattened(document)]
     for item in objects:
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
             raise SnapshotError(
-                f"reading snapshot '{path}': want objects as `kubectl get -o json` writes, got {item!r}"
+                f"reading snapshot '{path}': want objects as `kubectl get -o json` writes, got {item!r:.80}"
             )
     return objects
 

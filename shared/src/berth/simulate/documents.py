@@ -19,7 +19,7 @@ from msgspec import inspect
 
 from berth.api.decoding import MALFORMED
 from berth.api.errors import DecodeError
-from berth.simulate.yamlreader import yaml_values
+from berth.api.yamlreader import reason_in_a_line, yaml_values
 
 T = TypeVar("T")
 
@@ -168,17 +168,11 @@ def _values(name: str, data: bytes, problems: list[str]) -> list[bytes]:
         problems.append(f"{name}: not JSON: {exc}")
         return []
     except (yaml.YAMLError, *_NOT_JSON) as exc:
-        problems.append(f"{name}: not YAML: {_yaml_reason(exc)}")
+        problems.append(f"{name}: not YAML: {reason_in_a_line(exc)}")
         return []
     if not values:
         problems.append(f"{name}: empty: {_WANTED}")
     return values
-
-
-def _yaml_reason(error: Exception) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem}: line {error.problem_mark.line + 1} column {error.problem_mark.column + 1}"
-    return " ".join(str(error).split())
 
 
 def _json_values(data: bytes) -> list[bytes]:

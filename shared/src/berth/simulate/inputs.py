@@ -34,6 +34,8 @@ from berth.simulate.objects import (
 )
 from berth.simulate.workloads import with_pods
 
+MOST_BYTES: Final = 1 << 29
+"""Of a file. 50,000 pods in YAML are a fifth of that."""
 STDIN: Final = "-"
 
 _KINDS_NAMED: Final = 5
@@ -122,11 +124,19 @@ def _read(cluster: Sequence[str], pods: Sequence[str]) -> _Files:
 def _documents(names: Sequence[str], problems: list[str]) -> Iterator[Document]:
     for name in names:
         try:
-            data = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+            data = sys.stdin.buffer.read(MOST_BYTES + 1) if name == STDIN else _start_of(name)
         except OSError as exc:
             problems.append(f"{name}: reading: {exc.strerror or exc}")
             continue
+        if len(data) > MOST_BYTES:
+            problems.append(f"{name}: want at most {MOST_BYTES} bytes, got more: split it")
+            continue
         yield from documents("standard input" if name == STDIN else name, data, problems)
+
+
+def _start_of(name: str) -> bytes:
+    with Path(name).open("rb") as file:
+        return file.read(MOST_BYTES + 1)
 
 
 def _unique(found: Iterable[FoundObject[ReadObject]], problems: list[str]) -> Objects:

@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 from berth.api.config.types import KIND
+from berth.api.yamlreader import check_yaml, reason_in_a_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -150,12 +151,22 @@ def _show(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line that a person can read
 
 
+MOST_CHARACTERS: Final = 256 * 1024
+"""Of a configuration file. One with every plugin and argument has 10,000."""
 SEVERAL: Final = f"want one {KIND}, got several documents (separated by lines of ---): keep one in this file"
 
 
 def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
     """The file's mapping; ``None`` when the text is none."""
-    loader = yaml.SafeLoader(text)
+    if len(text) > MOST_CHARACTERS:
+        problems.append(f"want at most {MOST_CHARACTERS} characters, got {len(text)}")
+        return None
+    try:
+        check_yaml(text)
+    except yaml.YAMLError as exc:
+        problems.append(f"not YAML: {reason_in_a_line(exc)}")
+        return None
+    loader = yaml.CSafeLoader(text)
     try:
         node = loader.get_node() if loader.check_node() else None
         if loader.check_node():
@@ -163,8 +174,8 @@ def parse_yaml(text: str, problems: Problems) -> dict[str, object] | None:
             return None
         repeated = list(_repeated(node, "", set()))  # before construction, which writes merged keys into the nodes
         document = None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, RecursionError) as exc:
-        problems.append(f"not YAML: {' '.join(str(exc).split())}")
+    except yaml.YAMLError as exc:
+        problems.append(f"not YAML: {reason_in_a_line(exc)}")
         return None
     finally:
         loader.dispose()

@@ -1,11 +1,12 @@
 """YAML has the same values as with PyYAML's safe loader."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import yaml
 
-from berth.simulate.yamlreader import yaml_values
+from berth.api.yamlreader import check_yaml, reason_in_a_line, yaml_values
 from harness.worlds.oracle import clusters, list_of, objects_of
 
 
@@ -64,3 +65,53 @@ def test_what_the_safe_loader_rejects_is_rejected(text):
     for read in (yaml_values, yaml.safe_load_all):
         with pytest.raises(yaml.YAMLError):
             list(read(text))
+
+
+def _bomb(levels: int, *, width: int = 9) -> str:
+    names = "abcdefghijklmnop"[:levels]
+    first = f"a: &a [{', '.join('x' * width)}]\n"
+    return first + "".join(
+        f"{name}: &{name} [{', '.join([f'*{before}'] * width)}]\n" for before, name in pairwise(names)
+    )
+
+
+TOO_MUCH = [
+    pytest.param(_bomb(9), "aliases repeat more than 100000", id="lists of lists"),
+    pytest.param(
+        f"a: &a {{{', '.join(f'k{n}: 1' for n in range(99))}}}\nb: [{'{<<: [*a, *a, *a, *a, *a]}, ' * 300}]",
+        "aliases repeat more than 100000",
+        id="merged mappings",
+    ),
+    pytest.param(f"a: &a {'x' * 10_000}\nb: [{'*a, ' * 20}]", "aliases repeat more than 100000", id="long text"),
+    pytest.param("metadata: &a [*a]", "stands inside the value that it repeats", id="a list in itself"),
+    pytest.param("? &a {b: *a}\n: c", "stands inside the value that it repeats", id="a mapping in itself"),
+    pytest.param("[" * 100_000, "inside each other", id="lists in lists"),
+    pytest.param("{a: " * 100_000, "inside each other", id="mappings in mappings"),
+    pytest.param("- " * 100_000, "inside each other", id="dashes"),
+    pytest.param("? " * 100_000, "inside each other", id="keys of keys"),
+    pytest.param(f"a: {'9' * 5000}", "want at most 100 characters", id="a long number"),
+    pytest.param(f"a: 1{':1' * 5000}", "want at most 100 characters", id="a long number in base 60"),
+    pytest.param("a: 2026-99-99", "month must be in 1..12", id="a date that is none"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), TOO_MUCH)
+def test_what_would_take_too_much_is_refused_in_one_line(text: str, problem: str):
+    for read in (lambda text: list(yaml_values(text)), check_yaml):
+        with pytest.raises(yaml.YAMLError) as refused:
+            read(text)
+        reason = reason_in_a_line(refused.value)
+        assert problem in reason
+        assert "\n" not in reason
+        assert len(reason) < 300
+
+
+@pytest.mark.parametrize("text", ["a: &a {x: 1}\n" + "b: [*a]\n---\n" * 3, _bomb(4), "[" * 64 + "]" * 64])
+def test_what_manifests_repeat_is_read(text: str):
+    assert list(yaml_values(text.replace("b: [*a]", "b: 1"))) is not None
+
+
+def test_reason_does_not_quote_the_text():
+    with pytest.raises(yaml.YAMLError) as refused:
+        check_yaml("token: secret-of-the-user: x\n")
+    assert "secret" not in reason_in_a_line(refused.value)

@@ -1,7 +1,8 @@
-"""Reads YAML with the same values as PyYAML's safe loader, in a tenth of the time.
+"""Reads YAML with the same values as PyYAML's safe loader, in a tenth of the time, and within bounds.
 
 Values are built from the parser's events. PyYAML's loader builds a tree of nodes first, which takes 40 seconds for the
-50,000 pods of a cluster.
+50,000 pods of a cluster. Every YAML that berth reads passes through :func:`bounded_events`: a few hundred bytes with
+aliases of aliases would otherwise become gigabytes, and deep nesting would end the process.
 """
 
 from __future__ import annotations
@@ -15,13 +16,100 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
+from berth.api.decoding import MAX_NESTING
+
 _TAG: Final = "tag:yaml.org,2002:"
 _TEXT: Final = (f"{_TAG}str", f"{_TAG}value")
 """A lone ``=`` is text, as in kubectl; the safe loader rejects it."""
+_ANY_LENGTH: Final = (f"{_TAG}str", f"{_TAG}binary")
 _MERGE: Final = object()
 """The key ``<<``: its value is merged into the mapping."""
+MOST_REPEATED: Final = 100_000
+"""What the aliases of a document may add to it, in values and characters of text. Manifests repeat some labels."""
+LONGEST_NUMBER: Final = 100
+"""Characters of a number or date. Longer ones cost the square of their length."""
 _resolver: Final = Resolver()
 _constructor: Final = SafeConstructor()
+
+
+def check_yaml(text: str) -> None:
+    """Check YAML that somebody else decodes: every bound, and that its numbers and dates can be read.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, is nested too deep, its aliases repeat too much, a number is too long.
+    """
+    for event in bounded_events(text):
+        if event.__class__ is yaml.ScalarEvent:
+            _scalar(event)
+
+
+def reason_in_a_line(error: Exception) -> str:
+    """What is wrong with YAML, and where; without the text itself, which may be secret."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem}: line {error.problem_mark.line + 1} column {error.problem_mark.column + 1}"
+    return " ".join(str(error).split())
+
+
+def bounded_events(text: str) -> Iterator[Any]:
+    """The parser's events.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, is nested deeper than ``MAX_NESTING``, or its aliases repeat too much.
+    """
+    events: Iterator[Any] = yaml.parse(text, Loader=yaml.CSafeLoader)
+    amount = _Amount()
+    for event in events:
+        amount.add(event)
+        yield event
+
+
+class _Amount:
+    """How much the values of a document are, in values and characters of text, with what its aliases repeat."""
+
+    def __init__(self) -> None:
+        self._total = self._repeated = 0
+        self._begun: list[tuple[str | None, int]] = []
+        self._anchored: dict[str, int | None] = {}
+        """What each anchor's value is; ``None`` while that is not complete."""
+
+    def add(self, event: Any) -> None:
+        kind = event.__class__
+        if kind is yaml.ScalarEvent:
+            self._total += 1 + len(event.value)
+            if event.anchor is not None:
+                self._anchored[event.anchor] = 1 + len(event.value)
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            self._begin(event)
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            anchor, before = self._begun.pop()
+            if anchor is not None:
+                self._anchored[anchor] = self._total - before
+        elif kind is yaml.AliasEvent:
+            self._repeat(event)
+        elif kind is yaml.DocumentStartEvent:
+            self._anchored.clear()
+            self._repeated = 0
+
+    def _begin(self, event: Any) -> None:
+        self._begun.append((event.anchor, self._total))
+        self._total += 1
+        if event.anchor is not None:
+            self._anchored[event.anchor] = None
+        if len(self._begun) > MAX_NESTING:
+            raise _beyond(f"want at most {MAX_NESTING} mappings and lists inside each other", event)
+
+    def _repeat(self, event: Any) -> None:
+        known = self._anchored.get(event.anchor, 0)  # one that nobody has set is the reader's matter
+        if known is None:
+            raise _beyond(f"the alias {event.anchor!r} stands inside the value that it repeats", event)
+        self._total += known
+        self._repeated += known
+        if self._repeated > MOST_REPEATED:
+            raise _beyond(f"aliases repeat more than {MOST_REPEATED} values and characters", event)
+
+
+def _beyond(problem: str, event: Any) -> ComposerError:
+    return ComposerError(None, None, problem, event.start_mark)
 
 
 def yaml_values(text: str) -> Iterator[Any]:
@@ -29,9 +117,9 @@ def yaml_values(text: str) -> Iterator[Any]:
 
     Raises:
         yaml.YAMLError: it is not YAML, or has a tag for other than plain values.
-        ValueError: an invalid date or number.
+        ValueError: an invalid date or number with a tag.
     """
-    events = yaml.parse(text, Loader=yaml.CSafeLoader)
+    events = bounded_events(text)
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
             yield _YamlReader(events).value(next(events))
@@ -106,7 +194,13 @@ def _scalar(event: Any) -> Any:
         return _plain(event.value)
     if event.tag in (None, "!"):
         return event.value
+    if event.tag not in _ANY_LENGTH and len(event.value) > LONGEST_NUMBER:
+        raise ConstructorError(None, None, _too_long(event.tag), event.start_mark)
     return _constructor.construct_object(yaml.ScalarNode(event.tag, event.value, event.start_mark))
+
+
+def _too_long(tag: str) -> str:
+    return f"want at most {LONGEST_NUMBER} characters for a value of the type {tag.removeprefix(_TAG)}"
 
 
 @lru_cache(maxsize=65_536)
@@ -117,7 +211,12 @@ def _plain(text: str) -> Any:
         return text
     if tag == f"{_TAG}merge":
         return _MERGE
-    return _constructor.construct_object(yaml.ScalarNode(tag, text))
+    if len(text) > LONGEST_NUMBER:
+        raise ConstructorError(None, None, _too_long(tag))
+    try:
+        return _constructor.construct_object(yaml.ScalarNode(tag, text))
+    except (ValueError, OverflowError) as exc:
+        raise ConstructorError(None, None, str(exc)) from exc
 
 
 def _check_tag(start: Any, kind: str) -> None:

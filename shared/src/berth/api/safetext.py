@@ -1,0 +1,39 @@
+"""Text that may be shown: without what a terminal obeys, and without the passwords of URLs.
+
+Names, messages and annotations come from whoever may write them. Everything that berth prints for people or writes as a
+line of text passes through here; JSON escapes these characters itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f"  # what a terminal obeys: C0 without the tab, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what changes the direction of text
+    "\u2028\u2029\ufff9-\ufffb\U000e0000-\U000e007f"  # line ends, annotations and tags that are not seen
+    "\ud800-\udfff]"  # halves of a character, which no stream can write
+)
+_LINE_END: Final = "\n"
+_USER_OF_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<user>[^/?#\s'\"]*)@")
+"""The user part of a URL, up to its last ``@``: a password may have one that is not escaped."""
+
+
+def one_line(text: str) -> str:
+    r"""The text with every such character escaped, line ends included: ``\x1b`` for an escape."""
+    return _UNSAFE.sub(_escaped, text) if not text.isascii() or not text.isprintable() else text
+
+
+def lines(text: str) -> str:
+    """The same for text of several lines: only its line ends stay."""
+    return _LINE_END.join(one_line(line) for line in text.split(_LINE_END))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def without_passwords(text: str) -> str:
+    """The text, with ``***`` in place of user and password in every URL."""
+    return _USER_OF_URL.sub(r"\g<scheme>***@", text) if "@" in text else text
