@@ -16,7 +16,7 @@ from berth.bus import stages
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
-from berth_binder import attempt, conflictcheck, core, runner, takeover
+from berth_binder import attempt, conflictcheck, core, preemption, runner, takeover
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack
 from berth_scorer import backlog, view
@@ -153,16 +153,16 @@ def _evicts_unread() -> list[Replacement]:
     """The binder finds no victims of its own: it takes the proposed ones."""
 
     def plan(self: Any, ranked: Any, proposed: Any, pod: Any, profile: Any) -> Any:
-        placed = [self._cache.snapshot.placed(victim.uid) for victim in proposed.victims]
+        placed = [self.cache.snapshot.placed(victim.uid) for victim in proposed.victims]
         victims = tuple(found.pod for found in placed if found is not None)
-        return conflictcheck.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
+        return attempt.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
 
-    return [(conflictcheck.PreemptionCheck, "plan", plan)]
+    return [(preemption.PreemptionCheck, "plan", plan)]
 
 
 def _evicts_unneeded() -> list[Replacement]:
     """The binder does not ask itself whether the pod fits somewhere."""
-    check = conflictcheck.PreemptionCheck
+    check = preemption.PreemptionCheck
     return [
         (check, "_too_little_known", lambda _self, _ranked: None),
         (check, "_without_eviction", lambda _self, _pod, _profile: None),

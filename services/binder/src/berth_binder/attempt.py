@@ -20,7 +20,7 @@ from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.subjects import Attempt
 from berth.framework.status import Status
 from berth.kube.clock import Backoff
-from berth_binder.events import RankedDelivery
+from berth_binder.events import RankedDelivery, RequestAnswer
 from berth_binder.pluginsteps import PluginSteps
 
 
@@ -66,6 +66,10 @@ class EvictionPlan:
     preemption: Preemption
 
 
+class RecheckError(Exception):
+    """A plugin could not answer: a failure of the pod or a bug, never a rejection of the node."""
+
+
 GONE = Verdict(outcome=Outcome.GONE)
 
 CHANGED = Verdict(
@@ -88,6 +92,12 @@ def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
 def failed(message: str, reason: str = "") -> Verdict:
     """The attempt cannot succeed; the message is shown to users."""
     return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
+
+
+def refused(request: str, answer: RequestAnswer) -> Verdict:
+    """The API server has refused a request for good."""
+    reason = answer.missing_right or answer.message or "no reason given"
+    return failed(f"{request} rejected by the API server: {answer.status}: {reason}", reason=str(answer.status))
 
 
 def rejected(node: str, status: Status) -> Verdict:

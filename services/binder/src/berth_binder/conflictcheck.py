@@ -1,15 +1,14 @@
 """The conflict check: decides on a RANKED message before anything is sent (docs/protocol.md, 5).
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
-``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. ``PreemptionCheck``
-repeats the dry run of a proposal to evict pods.
+``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. A proposal to evict
+pods is checked by ``berth_binder.preemption``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -17,20 +16,15 @@ from berth.api.decoding import version_number
 from berth.api.messages import (
     Candidate,
     Outcome,
-    Preemption,
     Ranked,
     Reason,
     Rejection,
-    Victim,
     by_best_estimate,
 )
-from berth.api.pod import Pod, changed, is_being_preempted, is_gated, is_gone_while_unbound, priority_of
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.subjects import Attempt
-from berth.cluster.nodes import node_info
-from berth.framework.cycle import any_feasible_node, check
-from berth.framework.interface import Nomination
+from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_by_node
 from berth.framework.status import Code, Status
@@ -39,18 +33,14 @@ from berth_binder.attempt import (
     GONE,
     EvictionPlan,
     Placement,
+    RecheckError,
     Verdict,
     bound,
     bound_or_gone,
     failed,
 )
 from berth_binder.cache import PODS, Cache
-
-NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
-
-
-class RecheckError(Exception):
-    """A plugin could not answer: a failure of the pod or a bug, never a rejection of the node."""
+from berth_binder.preemption import PreemptionCheck
 
 
 class ConflictCheck:
@@ -197,98 +187,3 @@ def _with_newcomers(candidate: Candidate, present: int) -> Candidate:
     if newcomers == candidate.newcomers:
         return candidate
     return msgspec.structs.replace(candidate, newcomers=newcomers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptionCheck:
-    """Checks a proposal to evict pods: no other way may exist by the binder's own cache, and the same victims.
-
-    A scorer whose view lacks nodes, or is old, proposes what one scheduler with full knowledge would not.
-    """
-
-    cache: Cache
-    max_view_age: float
-    """Seconds."""
-
-    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
-        """The pods to evict; or a verdict: victims still terminate, or (a conflict) other victims are needed by now.
-
-        Raises:
-            RecheckError: a plugin could not answer.
-        """
-        nominated = self.cache.nominated_pods.node_of(pod)
-        if nominated and self._is_being_vacated(pod, nominated, profile):
-            preemption = self._under_way(nominated, proposed)
-            return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
-        verdict = self._too_little_known(ranked) or self._without_eviction(pod, profile)
-        if verdict is not None:
-            return verdict
-        needed = self._dry_run(pod, proposed.node, profile)
-        if needed is None or not self._is_as_proposed(needed, proposed):
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
-        victims = tuple(placed.pod for uid in needed.victims if (placed := self.cache.snapshot.placed(uid)))
-        return EvictionPlan(
-            pod=pod,
-            node=needed.node,
-            victims=victims,
-            demoted=self._less_important_nominees(pod, needed.node),
-            preemption=Preemption(
-                node=needed.node, victims=[_victim(each) for each in victims], violations=needed.violations
-            ),
-        )
-
-    def _too_little_known(self, ranked: Ranked) -> Verdict | None:
-        known, age = self.cache.snapshot.node_count, ranked.view_age_seconds
-        if age is None or age > self.max_view_age:
-            how_old = "of unknown age" if age is None else f"{age:.0f} s old"
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=f"the scorer's view was {how_old}")
-        if ranked.evaluated < known:
-            message = f"the scorer knew {ranked.evaluated} nodes, and there are {known}"
-            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=message)
-        return None
-
-    def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
-        try:
-            node = any_feasible_node(pod, self.cache.snapshot, profile)
-        except PluginFailure as failure:
-            raise RecheckError(f"looking for a node for {pod.key!r}: {failure}") from failure
-        if not node:
-            return None
-        message = f"it fits on node {node!r} without an eviction"
-        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
-
-    def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
-        """Whether victims still terminate on a node that the pod can use afterwards: then no other pod is evicted."""
-        info = node_info(self.cache.snapshot, node)
-        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            return False
-        if self.cache.victims_left(pod.uid):
-            return True
-        others = (placed.pod for placed in info.placed())
-        return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in others)
-
-    def _under_way(self, node: str, proposed: Preemption) -> Preemption:
-        """The proposed victims that are evicted already: by a binder that was killed before its Decision."""
-        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
-        going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
-        return Preemption(node=node, victims=going, violations=proposed.violations)
-
-    def _dry_run(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
-        try:
-            return confirm(pod, node, self.cache.snapshot, profile)
-        except PluginFailure as failure:
-            raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
-
-    def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
-        """Whether no other victim is needed, no more budgets are violated, and no victim is only assumed."""
-        uids = {victim.uid for victim in proposed.victims}
-        all_bound = not any(uid in self.cache.assumed_pods for uid in needed.victims)
-        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
-
-    def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
-        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
-        return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
-
-
-def _victim(pod: Pod) -> Victim:
-    return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)

@@ -38,6 +38,7 @@ from berth_binder.attempt import (
     Verdict,
     bound,
     failed,
+    refused,
     rejected,
     verdict_on,
     waiting,
@@ -52,7 +53,6 @@ from berth_binder.events import (
     Effect,
     Event,
     EvictionAnswer,
-    EvictPods,
     GetPod,
     LogError,
     Nak,
@@ -72,6 +72,7 @@ from berth_binder.events import (
     may_have_been_executed,
 )
 from berth_binder.pluginsteps import PluginSteps
+from berth_binder.preemption import evictions, nomination_is_useless, verdict_after_evicting
 from berth_binder.settings import CoreSettings
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
@@ -349,8 +350,7 @@ class BinderCore:
         attempt.pod, attempt.eviction, attempt.phase = plan.pod, plan, AttemptPhase.EVICTING
         self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
         self._in_flight.add(attempt.uid)
-        demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
-        return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
+        return evictions(plan)
 
     # Answers of the API server.
 
@@ -383,7 +383,7 @@ class BinderCore:
             return self._read(attempt)
         if answer.status == HTTPStatus.CONFLICT or answer.is_open:
             return self._back_off(attempt, answer, now)
-        return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
+        return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer))
 
     def _after_pod_answer(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
         if answer.is_open:
@@ -391,7 +391,7 @@ class BinderCore:
         if attempt.undecided is not None:
             return self._after_voiding(attempt, answer, now)
         if answer.pod is None:
-            return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else _error("binding", answer))
+            return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer))
         if not attempt.is_posted:
             attempt.read = answer.pod
             return self._examine(attempt, now)
@@ -428,13 +428,7 @@ class BinderCore:
             return self._back_off(attempt, answer, now)
         if answer.pod is not None:
             self._cache.nomination_written(attempt.uid, version_number(answer.pod.metadata.resource_version))
-            message = attempt.latest.ranked.message
-            verdict = Verdict(outcome=Outcome.PREEMPTING, node=plan.node, message=message, preemption=plan.preemption)
-        elif answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
-            verdict = GONE
-        else:
-            verdict = _error("evicting pods for it", answer)
-        return self._decide(attempt, verdict)
+        return self._decide(attempt, verdict_after_evicting(plan, answer, attempt.latest.ranked.message))
 
     def _after_writing(self, attempt: BindingAttempt, answer: VolumesAnswer, now: float) -> list[Effect]:
         steps = attempt.steps
@@ -444,7 +438,7 @@ class BinderCore:
             verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=answer.message)
             return self._decide(attempt, verdict)
         if not answer.succeeded:
-            return self._decide(attempt, _error("what comes before the Binding was", answer))
+            return self._decide(attempt, refused("what comes before the Binding was", answer))
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
         return self._before_binding(attempt, steps, now)
@@ -534,7 +528,7 @@ class BinderCore:
         attempt.decision = self._decision(attempt, verdict)
         attempt.decided = attempt.latest.attempt
         publish = PublishDecision(decision=attempt.decision, held=attempt.latest, dead_letter=dead_letter)
-        if _nomination_is_useless(attempt, verdict):
+        if nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod):
             return [publish, ClearNomination(pod=attempt.pod)]
         return [publish]
 
@@ -587,17 +581,6 @@ class BinderCore:
         )
 
 
-def _error(request: str, answer: RequestAnswer) -> Verdict:
-    reason = answer.missing_right or answer.message or "no reason given"
-    return failed(f"{request} rejected by the API server: {answer.status}: {reason}", reason=str(answer.status))
-
-
 def _wrong_profile(delivery: RankedDelivery, pod: Pod) -> str:
     ranked = delivery.ranked
     return f"ranked by profile {ranked.profile!r}, and pod {pod.key!r} names scheduler {pod.spec.scheduler_name!r}"
-
-
-def _nomination_is_useless(attempt: BindingAttempt, verdict: Verdict) -> bool:
-    """Whether a node is nominated for a pod that would not fit there even after a preemption."""
-    is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and attempt.latest.ranked.clears_nomination
-    return is_useless and bool(attempt.pod.status.nominated_node_name)

@@ -1,0 +1,143 @@
+"""Preemption in the binder: is it still needed, with which victims, and what its answers mean (docs/protocol.md, 5).
+
+A scorer proposes to evict pods. The binder takes only the node from the proposal: it repeats the dry run on its own
+cache, and evicts nobody when the pod fits without, when others than the proposed victims would be needed, or when the
+scorer knew too little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from berth.api.messages import Outcome, Preemption, Ranked, Reason, Victim
+from berth.api.pod import Pod, is_being_preempted, priority_of
+from berth.cluster.nodes import node_info
+from berth.framework.cycle import any_feasible_node, check
+from berth.framework.interface import Nomination
+from berth.framework.plugincalls import PluginFailure
+from berth.framework.preemption import confirm
+from berth.framework.profile import Profile
+from berth.framework.status import Code
+from berth_binder.attempt import GONE, EvictionPlan, RecheckError, Verdict, refused
+from berth_binder.cache import Cache
+from berth_binder.events import ClearNomination, Effect, EvictionAnswer, EvictPods
+
+NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionCheck:
+    """Checks a proposal to evict pods: no other way may exist by the binder's own cache, and the same victims.
+
+    A scorer whose view lacks nodes, or is old, proposes what one scheduler with full knowledge would not.
+    """
+
+    cache: Cache
+    max_view_age: float
+    """Seconds."""
+
+    def plan(self, ranked: Ranked, proposed: Preemption, pod: Pod, profile: Profile) -> Verdict | EvictionPlan:
+        """The pods to evict; or a verdict: victims still terminate, or (a conflict) other victims are needed by now.
+
+        Raises:
+            RecheckError: a plugin could not answer.
+        """
+        nominated = self.cache.nominated_pods.node_of(pod)
+        if nominated and self._is_being_vacated(pod, nominated, profile):
+            preemption = self._under_way(nominated, proposed)
+            return Verdict(outcome=Outcome.PREEMPTING, node=nominated, message=ranked.message, preemption=preemption)
+        verdict = self._too_little_known(ranked) or self._without_eviction(pod, profile)
+        if verdict is not None:
+            return verdict
+        needed = self._dry_run(pod, proposed.node, profile)
+        if needed is None or not self._is_as_proposed(needed, proposed):
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VICTIMS, message=NOT_AS_PROPOSED)
+        victims = tuple(placed.pod for uid in needed.victims if (placed := self.cache.snapshot.placed(uid)))
+        return EvictionPlan(
+            pod=pod,
+            node=needed.node,
+            victims=victims,
+            demoted=self._less_important_nominees(pod, needed.node),
+            preemption=Preemption(
+                node=needed.node, victims=[_victim(each) for each in victims], violations=needed.violations
+            ),
+        )
+
+    def _too_little_known(self, ranked: Ranked) -> Verdict | None:
+        known, age = self.cache.snapshot.node_count, ranked.view_age_seconds
+        if age is None or age > self.max_view_age:
+            how_old = "of unknown age" if age is None else f"{age:.0f} s old"
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=f"the scorer's view was {how_old}")
+        if ranked.evaluated < known:
+            message = f"the scorer knew {ranked.evaluated} nodes, and there are {known}"
+            return Verdict(outcome=Outcome.CONFLICT, reason=Reason.VIEW, message=message)
+        return None
+
+    def _without_eviction(self, pod: Pod, profile: Profile) -> Verdict | None:
+        try:
+            node = any_feasible_node(pod, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"looking for a node for {pod.key!r}: {failure}") from failure
+        if not node:
+            return None
+        message = f"it fits on node {node!r} without an eviction"
+        return Verdict(outcome=Outcome.CONFLICT, reason=Reason.FITS, message=message)
+
+    def _is_being_vacated(self, pod: Pod, node: str, profile: Profile) -> bool:
+        """Whether victims still terminate on a node that the pod can use afterwards: then no other pod is evicted."""
+        info = node_info(self.cache.snapshot, node)
+        if info is None or check(pod, node, self.cache.snapshot, profile).code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            return False
+        if self.cache.victims_left(pod.uid):
+            return True
+        others = (placed.pod for placed in info.placed())
+        return any(is_being_preempted(other) and priority_of(other) < priority_of(pod) for other in others)
+
+    def _under_way(self, node: str, proposed: Preemption) -> Preemption:
+        """The proposed victims that are evicted already: by a binder that was killed before its Decision."""
+        placed = ((victim, self.cache.snapshot.placed(victim.uid)) for victim in proposed.victims)
+        going = [victim for victim, found in placed if found is not None and is_being_preempted(found.pod)]
+        return Preemption(node=node, victims=going, violations=proposed.violations)
+
+    def _dry_run(self, pod: Pod, node: str, profile: Profile) -> Nomination | None:
+        try:
+            return confirm(pod, node, self.cache.snapshot, profile)
+        except PluginFailure as failure:
+            raise RecheckError(f"choosing victims for {pod.key!r} on {node!r}: {failure}") from failure
+
+    def _is_as_proposed(self, needed: Nomination, proposed: Preemption) -> bool:
+        """Whether no other victim is needed, no more budgets are violated, and no victim is only assumed."""
+        uids = {victim.uid for victim in proposed.victims}
+        all_bound = not any(uid in self.cache.assumed_pods for uid in needed.victims)
+        return uids.issuperset(needed.victims) and needed.violations <= proposed.violations and all_bound
+
+    def _less_important_nominees(self, pod: Pod, node: str) -> tuple[Pod, ...]:
+        nominees = (each for each in self.cache.snapshot.nominations() if each.node == node)
+        return tuple(each.pod for each in nominees if priority_of(each.pod) < priority_of(pod))
+
+
+def _victim(pod: Pod) -> Victim:
+    return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
+
+
+def evictions(plan: EvictionPlan) -> list[Effect]:
+    """What carries out a plan: less important pods lose their nomination for the node first."""
+    demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
+    return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
+
+
+def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: str) -> Verdict:
+    """The verdict on the pod by the API server's answer, which decides; ``message`` is the scorer's for users."""
+    if answer.pod is not None:
+        return Verdict(outcome=Outcome.PREEMPTING, node=plan.node, message=message, preemption=plan.preemption)
+    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+        return GONE
+    return refused("evicting pods for it", answer)
+
+
+def nomination_is_useless(verdict: Verdict, ranked: Ranked, pod: Pod) -> bool:
+    """Whether a node is nominated for a pod that would not fit there even after a preemption."""
+    is_useless = verdict.outcome is Outcome.UNSCHEDULABLE and ranked.clears_nomination
+    return is_useless and bool(pod.status.nominated_node_name)
