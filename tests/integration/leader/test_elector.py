@@ -12,8 +12,18 @@ from datetime import timedelta
 
 import pytest
 
-from berth.leader.elector import AnnotationConflictError, Elector, HeldLease, LeadershipLostError, Unelected
-from berth.leader.lease import ANNOTATION_BUS_ID, ANNOTATION_TERM, LeaseConflictError, LeaseObject, write_annotations
+from berth.leader.elector import Elector
+from berth.leader.lease import (
+    ANNOTATION_BUS_ID,
+    ANNOTATION_TERM,
+    AnnotationConflictError,
+    HeldLease,
+    LeadershipLostError,
+    LeaseConflictError,
+    LeaseObject,
+    Unelected,
+    write_annotations,
+)
 from berth.leader.onecluster import OtherBus, OtherBusWatch
 from berth.process.settings import LeaseSettings
 from berth.sim.faults import Delay, Fail, LoseAnswer, Reject

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
 from berth.api.workloads import Lease, LeaseSpec
+from berth.leader.elector import LeaseDeadline
 from berth.leader.lease import (
     ElectionStep,
-    LeaseDeadline,
     LeaseObservation,
     held_record,
     is_live,

@@ -26,10 +26,9 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from berth_watcher.plugins import QueuePlugins
+from berth_watcher.plugins import QueuePlugins, UnschedulablePods
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
-from berth_watcher.unschedulable import UnschedulablePods
 from harness.builders.objects import a_container, a_pod
 from harness.builders.profiles import profile_of
 from harness.builders.random_clusters import QUERY, metadata, namespaces, nodes, pods, samples, specs

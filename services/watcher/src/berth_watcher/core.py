@@ -45,12 +45,11 @@ from berth_watcher.events import (
 )
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
-from berth_watcher.plugins import QueuePlugins
+from berth_watcher.plugins import QueuePlugins, UnschedulablePods
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews, cluster_events
-from berth_watcher.unschedulable import UnschedulablePods
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
     BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),

@@ -22,11 +22,10 @@ from berth.api.node import Node
 from berth.api.pod import priority_of
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.mirror import Mirror
-from berth_watcher.plugins import QueuePlugins
+from berth_watcher.plugins import QueuePlugins, Step, UnschedulablePods
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, Turn
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store import label_of
-from berth_watcher.unschedulable import Step, UnschedulablePods
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"

@@ -2,8 +2,6 @@
 
 The client library's election is not safe enough. Here a renewal without an answer counts against the deadline, the end
 is judged by the clock and not by a task that may be late, and every write is a compare-and-set.
-
-``--leader-elect=false`` leads without election: the Lease has no holder, but its annotations are kept.
 """
 
 from __future__ import annotations
@@ -15,79 +13,36 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
-from berth.api.errors import BerthError, TemporaryError
+from berth.api.errors import BerthError
 from berth.api.workloads import LeaseSpec
 from berth.kube.client import KubeClient
 from berth.kube.clock import Clock, SteadyClock
 from berth.leader.lease import (
     ANNOTATION_SETTLED,
+    CONFLICTS,
+    RELEASE_TIMEOUT,
     ElectionStep,
+    HeldLease,
+    LeadershipLostError,
     LeaseConflictError,
-    LeaseDeadline,
     LeaseObject,
     LeaseObservation,
     StoredLease,
+    cancel,
+    check_unchanged,
+    cleared,
     held_record,
     next_step,
     observe,
     released_record,
-    write_annotations,
+    settled_of,
 )
 from berth.process.lifecycle import run_until
 from berth.process.settings import LeaseSettings
 
 logger = logging.getLogger(__name__)
-
-
-RELEASE_TIMEOUT = timedelta(seconds=2)
-"""How long releasing the Lease may take at the end of a process. After that it is left to expire."""
-
-CONFLICTS = 5
-"""How often one write is tried when others write the Lease at the same time."""
-
-
-class LeadershipLostError(TemporaryError):
-    """Leading is over: another process holds the Lease, it was deleted, or it was not renewed in time."""
-
-
-class AnnotationConflictError(TemporaryError):
-    """Another process has changed the annotation: read it and decide again."""
-
-
-class HeldLease(Protocol):
-    """A leader's Lease, with or without election: whether it still leads, and the Lease's annotations."""
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set once leading is over."""
-        ...
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The annotations of the Lease, at most one retry period old while the API server answers."""
-        ...
-
-    former_settled: str
-    """``ANNOTATION_SETTLED`` as it was when this leader took the Lease; empty for none."""
-    settled: str
-    """The same for this leader, written when the Lease is released."""
-
-    def expired(self) -> bool:
-        """Whether leading is over, by the clock. Call it before each action that only a leader may do."""
-        ...
-
-    async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations by compare-and-set: they must still have the values in ``annotations``.
-
-        Raises:
-            AnnotationConflictError: another process changed one of them; ``annotations`` has the new value.
-            LeadershipLostError: leading is over.
-            ApiUnreachableError: no answer; they may have been written.
-            ApiRefusedError: the API server does not allow it.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +91,7 @@ class Elector:
             yield lease
         finally:
             self.status = ElectorStatus(holder=self._identity)
-            await _cancel(renewing)
+            await cancel(renewing)
             await lease.release()
 
     async def _acquire(self, annotations: Mapping[str, str]) -> ElectedLease:
@@ -190,13 +145,13 @@ class Elector:
         if stored is None:
             taken = await self._lease.create(self._record(LeaseSpec()), annotations)
         else:
-            cleared = {**_cleared(stored), **annotations}
-            taken = await self._lease.write(stored, self._record(stored.lease.spec), cleared)
+            changes = {**cleared(stored), **annotations}
+            taken = await self._lease.write(stored, self._record(stored.lease.spec), changes)
         deadline = LeaseDeadline(renewed_at=sent_at, deadline_seconds=self._settings.renew_deadline.total_seconds())
         lease = ElectedLease(
             self._lease, taken, identity=self._identity, settings=self._settings, deadline=deadline, clock=self._clock
         )
-        lease.former_settled = _settled(stored)
+        lease.former_settled = settled_of(stored)
         return lease
 
     def _record(self, before: LeaseSpec) -> dict[str, Any]:
@@ -274,7 +229,7 @@ class ElectedLease:
         async with self._write_lock:
             for _ in range(CONFLICTS):
                 self._check_leading()
-                _check_unchanged(self.annotations, changes, decided_on)
+                check_unchanged(self.annotations, changes, decided_on)
                 if await self._written(changes):
                     return
         raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
@@ -329,125 +284,26 @@ class ElectedLease:
         return self._deadline.seconds_left(self._clock.now())
 
 
-class Unelected:
-    """Leading without election, for the only process of its role."""
+@dataclass(slots=True)
+class LeaseDeadline:
+    """When leading ends by the holder's clock, unless the Lease is renewed. An end is final."""
 
-    def __init__(self, client: KubeClient, namespace: str, name: str, clock: Clock | None = None) -> None:
-        self._lease = LeaseObject(client, namespace, name)
-        self._clock = clock or SteadyClock()
-        self._period = LeaseSettings().retry_period
+    renewed_at: float
+    deadline_seconds: float
+    over: bool = False
 
-    @asynccontextmanager
-    async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Write these annotations to the Lease, with no holder, then lead."""
-        before, made = await self._made(annotations or {})
-        lease = UnelectedLease(self._lease, made, self._period, self._clock)
-        lease.former_settled = _settled(before)
-        following = asyncio.create_task(lease.follow(), name=f"following lease {self._lease}")
-        try:
-            yield lease
-        finally:
-            await _cancel(following)
-            await lease.release()
+    def expired(self, now: float) -> bool:
+        """Whether the renew deadline has passed. Others can lead only some seconds later."""
+        self.over = self.over or self.seconds_left(now) <= 0
+        return self.over
 
-    async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
-        """The Lease as it was, and as it is written now."""
-        while True:
-            try:
-                before = await self._lease.read()
-                return before, await write_annotations(self._lease, before, {**_cleared(before), **annotations})
-            except BerthError as exc:
-                logger.warning("%s", exc)
-            await self._clock.sleep(self._period.total_seconds())
+    def seconds_left(self, now: float) -> float:
+        """Seconds until the renew deadline."""
+        return self.renewed_at + self.deadline_seconds - now
 
-
-class UnelectedLease:
-    """The Lease of a leader without election. It is lost only when the process ends or reads a higher number."""
-
-    def __init__(self, lease: LeaseObject, stored: StoredLease, period: timedelta, clock: Clock) -> None:
-        self.lost = asyncio.Event()
-        self.former_settled = self.settled = ""
-        self._lease = lease
-        self._stored = stored
-        self._period = period
-        self._clock = clock
-        self._write_lock = asyncio.Lock()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        return self._stored.annotations
-
-    def expired(self) -> bool:
-        return self.lost.is_set()
-
-    async def annotate(self, changes: Mapping[str, str]) -> None:
-        decided_on = self.annotations
-        async with self._write_lock:
-            for _ in range(CONFLICTS):
-                _check_unchanged(self.annotations, changes, decided_on)
-                if await self._written(changes):
-                    return
-        raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
-
-    async def release(self) -> None:
-        """Write that nothing is under way, if so. Raises no error of the API."""
-        self.lost.set()
-        if not self.settled:
-            return
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
-                await write_annotations(self._lease, self._stored, {ANNOTATION_SETTLED: self.settled})
-        except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s was not written, the next leader takes longer: %s", self._lease, exc or "no answer")
-
-    async def follow(self) -> None:
-        """Read the Lease periodically, to find a higher number on it."""
-        while True:
-            await self._clock.sleep(self._period.total_seconds())
-            try:
-                async with self._write_lock:
-                    await self._read_again()
-            except BerthError as exc:
-                logger.warning("%s", exc)
-
-    async def _written(self, changes: Mapping[str, str]) -> bool:
-        try:
-            self._stored = await write_annotations(self._lease, self._stored, changes)
-        except LeaseConflictError:
-            await self._read_again()
+    def renewed(self, sent_at: float, now: float) -> bool:
+        """A renewal sent at ``sent_at`` was answered. Returns whether it was in time; a late one has no effect."""
+        if self.expired(now):
             return False
+        self.renewed_at = sent_at
         return True
-
-    async def _read_again(self) -> None:
-        stored = await self._lease.read()
-        self._stored = stored or await write_annotations(self._lease, None, {})
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end; log any other exception of it."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("%s: %r", task.get_name(), task.exception())
-
-
-def _settled(stored: StoredLease | None) -> str:
-    return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
-
-
-def _cleared(stored: StoredLease | None) -> dict[str, str]:
-    """The change that takes back what the former leader wrote about its end, if it wrote anything."""
-    return {ANNOTATION_SETTLED: ""} if _settled(stored) else {}
-
-
-def _check_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:
-    """Compare before setting. An annotation with the new value is no conflict: the answer to the write was lost.
-
-    Raises:
-        AnnotationConflictError: an annotation has neither the expected nor the new value.
-    """
-    for key, wanted in changes.items():
-        if now.get(key) not in (decided_on.get(key), wanted):
-            raise AnnotationConflictError(
-                f"writing annotation {key!r}: decided on {decided_on.get(key)!r}, but it is {now.get(key)!r} now"
-            )
