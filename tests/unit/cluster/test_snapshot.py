@@ -8,6 +8,7 @@ from berth.api.meta import ObjectMeta
 from berth.api.node import Node, NodeStatus
 from berth.api.pod import Affinity, PodAffinity, PodAffinityTerm, Volume
 from berth.api.workloads import Namespace
+from berth.cluster.columns import ABSENT
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
@@ -226,8 +227,21 @@ def test_a_label_that_changes_all_the_time_does_not_pile_up(snapshot):
 
 
 def test_label_columns_are_bounded(snapshot):
-    for i in range(400):
-        snapshot.label_column(f"key-{i}")
+    keys = [f"key-{i}" for i in range(400)]
+    snapshot.set_node(a_node("n0", labels={"zone": "a", **dict.fromkeys(keys, "")}))
+    for key in keys:
+        snapshot.label_column(key)
     column = snapshot.label_column("zone")
     assert column.values[column.codes[0]] == "a"
     assert len(snapshot.columns.labels._columns) == 256
+
+
+def test_a_label_key_that_no_node_has_makes_no_column(snapshot):
+    for i in range(400):
+        assert snapshot.label_column(f"key-{i}").codes[0] == ABSENT
+    assert not snapshot.columns.labels._columns
+    snapshot.set_node(a_node("n1", labels={"key-7": "x"}))
+    column = snapshot.label_column("key-7")
+    assert [column.values[code] if code != ABSENT else None for code in column.codes[:2]] == [None, "x"]
+    snapshot.remove_node("n1")
+    assert snapshot.label_column("key-7").codes[1] == ABSENT

@@ -163,7 +163,7 @@ def _label_requirement(r: SelectorRequirement) -> Requirement:
 
 def _node_requirement(r: SelectorRequirement) -> Requirement:
     if r.operator in ("Gt", "Lt"):
-        return _checked(r, {r.operator: len(r.values or ()) == 1 and _integer((r.values or [""])[0]) is not None})
+        return _checked(r, {r.operator: len(r.values or ()) == 1 and whole_number((r.values or [""])[0]) is not None})
     return _label_requirement(r)
 
 
@@ -178,7 +178,8 @@ def _checked(r: SelectorRequirement, well_formed: Mapping[str, bool]) -> Require
     return Requirement(r.key, r.operator, frozenset(r.values or ()))
 
 
-def _integer(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
+    """A label's value as Gt and Lt read it; None where it is no whole number of 64 bits."""
     if _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -186,8 +187,8 @@ def _integer(text: str) -> int | None:
 
 
 def _compare(value: str | None, values: frozenset[str], holds: Callable[[int, int], bool]) -> bool:
-    bound = _integer(next(iter(values)))
-    number = _integer(value) if value is not None else None
+    bound = whole_number(next(iter(values)))
+    number = whole_number(value) if value is not None else None
     return number is not None and bound is not None and holds(number, bound)
 
 

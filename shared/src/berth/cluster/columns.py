@@ -27,6 +27,7 @@ from berth.api.resources import (
     is_counted,
     read_amounts,
 )
+from berth.api.selectors import whole_number
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -214,15 +215,24 @@ class NodeColumns:
 
 
 class LabelColumns:
-    """The columns of all keys in use. Codes are valid until the next change: do not keep them."""
+    """The columns of all keys in use. Codes are valid until the next change: do not keep them.
+
+    A key that no node has costs one look-up: a pod may name thousands.
+    """
 
     def __init__(self) -> None:
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+        self._keys: Counter[str] = Counter()
+        """How many rows have each key."""
+        self._keys_of_row: dict[int, tuple[str, ...]] = {}
+        self._absent = LabelColumn(_FIRST_CAPACITY)
 
     def of(self, key: str, labels: Iterable[tuple[int, Mapping[str, str]]], capacity: int) -> LabelColumn:
         """The column of a key; made from every row's labels on first use."""
         column = self._columns.get(key)
         if column is None:
+            if key not in self._keys:
+                return self._absent
             column = self._columns[key] = LabelColumn(capacity)
             for row, present in labels:
                 column.set(row, present.get(key))
@@ -234,6 +244,7 @@ class LabelColumns:
 
     def write(self, row: int, labels: Mapping[str, str], rows: int) -> None:
         """Write a row's labels to every column; a column with too many unused values is dropped."""
+        self._count_keys(row, tuple(labels))
         for key, column in list(self._columns.items()):
             column.set(row, labels.get(key))
             if len(column.values) > 2 * rows + _SLACK:
@@ -241,8 +252,23 @@ class LabelColumns:
 
     def grow(self, capacity: int) -> None:
         """Make room for more rows in every column."""
+        self._absent.grow(capacity)
         for column in self._columns.values():
             column.grow(capacity)
+
+    def _count_keys(self, row: int, keys: tuple[str, ...]) -> None:
+        before = self._keys_of_row.get(row, ())
+        if keys == before:
+            return
+        self._keys.update(keys)
+        for key in before:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+        if keys:
+            self._keys_of_row[row] = keys
+        else:
+            del self._keys_of_row[row]
 
 
 class LabelColumn:
@@ -252,6 +278,21 @@ class LabelColumn:
         self.codes: npt.NDArray[np.int32] = np.full(capacity, ABSENT, dtype=np.int32)
         self.values: list[str] = []
         self._ids: dict[str, int] = {}
+        self._whole_numbers: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._is_whole: npt.NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+
+    @property
+    def whole_numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """By code, each value as Gt and Lt read it, and which values are whole numbers.
+
+        Parsed once a value: a pod may compare thousands of times.
+        """
+        new = [whole_number(value) for value in self.values[len(self._is_whole) :]]
+        if new:
+            numbers = np.array([number or 0 for number in new], dtype=np.int64)
+            self._whole_numbers = np.concatenate((self._whole_numbers, numbers))
+            self._is_whole = np.concatenate((self._is_whole, [number is not None for number in new]))
+        return self._whole_numbers, self._is_whole
 
     def code_of(self, value: str) -> int | None:
         """The code of a value that some row has had."""

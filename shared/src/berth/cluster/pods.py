@@ -20,9 +20,11 @@ from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, NodeAffinity, Pod, PodSpec, Toleration, Volume
 from berth.api.resources import Requests, pod_requests
 from berth.api.selectors import (
+    AffinityTerms,
     NodeTerm,
     NodeTerms,
     WeightedNodeTerm,
+    compile_affinity_terms,
     compile_node_labels,
     compile_node_selector,
     compile_preferred,
@@ -70,6 +72,14 @@ class EquivalenceClass:
     def __init__(self, key: bytes, spec: PodSpec) -> None:
         self.key = key
         self.spec = spec
+        self._affinity_terms: dict[str, AffinityTerms] = {}
+
+    def affinity_terms(self, namespace: str) -> AffinityTerms:
+        """Pod affinity and anti-affinity of the pods of a namespace, compiled."""
+        known = self._affinity_terms.get(namespace)
+        if known is None:
+            known = self._affinity_terms[namespace] = compile_affinity_terms(self.spec.affinity, namespace)
+        return known
 
     @cached_property
     def requests(self) -> Requests:

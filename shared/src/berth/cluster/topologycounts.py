@@ -7,8 +7,9 @@ A query is evaluated once for each group. Then the group's pods are counted as t
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Final
 
 import msgspec
@@ -42,8 +43,8 @@ class PodGroup:
     """Placed pods of one namespace, one set of labels and the same pod affinities.
 
     ``counts``: row to number of pods, only rows that have any. ``terminating`` pods make a group of their own, since
-    spread does not count them. ``terms`` are the compiled affinities, ``counters`` the counts that include the pods,
-    and how often each. ``last`` is the metadata of the pod that was placed last.
+    spread does not count them. ``terms`` are the compiled affinities that count, ``counters`` the counts that include
+    the pods, and how often each. ``last`` is the metadata of the pod that was placed last.
     """
 
     __slots__ = ("affinity", "counters", "counts", "key", "labels", "last", "namespace", "terminating", "terms")
@@ -56,7 +57,13 @@ class PodGroup:
         self.terms = compile_affinity_terms(affinity, self.namespace)
         self.counts: dict[int, int] = {}
         self.last: ObjectMeta | None = None
-        self.counters: list[tuple[PodCounts, int]] = []
+        self.counters: dict[PodCounts, int] = {}
+
+    def distinct_terms(self) -> Iterable[tuple[AffinityTermKind, AffinityTerm, int]]:
+        """Each term once, with how often the pods have it."""
+        for kind in AffinityTermKind:
+            for term, times in Counter(self.terms.at(kind)).items():
+                yield kind, term, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,11 @@ class PodsMatching:
         return int(all(selector.matches(group.namespace, group.labels, labels_of) for selector in self.selectors))
 
     @property
+    def namespaces(self) -> Iterable[str] | None:
+        """The only namespaces whose pods can match; None when any can."""
+        return next((each.namespaces for each in self.selectors if not each.uses_namespace_labels), None)
+
+    @property
     def uses_namespace_labels(self) -> bool:
         """Whether the answer depends on namespaces' labels."""
         return any(selector.uses_namespace_labels for selector in self.selectors)
@@ -84,10 +96,6 @@ class PodsWithTerm:
 
     point: AffinityTermKind
     term: AffinityTerm
-
-    def times(self, group: PodGroup, _: LabelsOfNamespace) -> int:
-        """How often the group's pods have it."""
-        return group.terms.at(self.point).count(self.term)
 
     @property
     def uses_namespace_labels(self) -> bool:
@@ -102,6 +110,7 @@ class PodGroups:
     """All groups that have a pod, by namespace."""
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
+        self._labels_of = labels_of
         self._by_namespace: dict[str, dict[GroupKey, PodGroup]] = {}
         self._topology_counts = TopologyCounts(labels_of)
         self._terms = PlacedPodTerms(labels_of)
@@ -128,14 +137,15 @@ class PodGroups:
             group.counts[row] = left
         else:
             group.counts.pop(row, None)
-        for counter, times in group.counters:
+        for counter, times in group.counters.items():
             counter.counts[row] += times * by
         if not group.counts:
             self._remove(group)
 
     def count_pods(self, query: PodQuery) -> PodCounts:
         """How many pods that match a query are on each row."""
-        return self._topology_counts.of(query, self.all, self.namespaces)
+        known = self._topology_counts.known(query, self.namespaces)
+        return known or self._topology_counts.make(query, self._counted_by(query), self.namespaces)
 
     def terms_matching(self, point: AffinityTermKind, namespace: str, labels: LabelItems) -> tuple[AffinityTerm, ...]:
         """The different affinity terms of placed pods that match a pod with these labels."""
@@ -152,119 +162,204 @@ class PodGroups:
     def all(self) -> Iterable[PodGroup]:
         return (group for groups in self._by_namespace.values() for group in groups.values())
 
+    def _counted_by(self, query: PodQuery) -> Iterable[tuple[PodGroup, int]]:
+        """The groups that a query counts, and how often each."""
+        if isinstance(query, PodsWithTerm):
+            return self._terms.groups_with(query.point, query.term)
+        named = query.namespaces
+        groups = self.all() if named is None else chain.from_iterable(map(self.in_namespace, named))
+        return ((group, 1) for group in groups if query.times(group, self._labels_of))
+
     def _add(self, group: PodGroup) -> None:
         self._by_namespace.setdefault(group.namespace, {})[group.key] = group
         self._topology_counts.join(group)
-        self._terms.add(group, 1)
+        self._terms.add(group)
 
     def _remove(self, group: PodGroup) -> None:
         groups = self._by_namespace[group.namespace]
         del groups[group.key]
-        self._terms.add(group, -1)
+        self._topology_counts.leave(group)
+        self._terms.remove(group)
         if not groups:
             del self._by_namespace[group.namespace]
 
 
 class TopologyCounts:
-    """The counts of the most recently used queries."""
+    """The counts of the most recently used queries.
+
+    A new group is compared only with queries that may count its namespace, so that one tenant's queries cost the pods
+    of others nothing.
+    """
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
         self._by_query: OrderedDict[PodQuery, PodCounts] = OrderedDict()
+        self._by_namespace: dict[str, dict[PodsMatching, PodCounts]] = {}
+        self._of_any_namespace: dict[PodsMatching, PodCounts] = {}
         self._capacity = 0
 
     def __len__(self) -> int:
         return len(self._by_query)
 
-    def of(self, query: PodQuery, groups: Callable[[], Iterable[PodGroup]], namespaces: int) -> PodCounts:
-        """The counts of a query; computed again for a new query, or when ``namespaces`` (a version) has changed."""
+    def known(self, query: PodQuery, namespaces: int) -> PodCounts | None:
+        """The counts of a query; None for a new one, or when ``namespaces`` (a version) has changed."""
         counter = self._by_query.get(query)
-        if counter is not None and (counter.namespaces_seen == namespaces or not query.uses_namespace_labels):
-            self._by_query.move_to_end(query)
-            return counter
-        every = list(groups())
-        if counter is not None:
-            self._drop(query, every)
-        return self._make(query, every, namespaces)
+        if counter is None or (counter.namespaces_seen != namespaces and query.uses_namespace_labels):
+            return None
+        self._by_query.move_to_end(query)
+        return counter
+
+    def make(self, query: PodQuery, counted: Iterable[tuple[PodGroup, int]], namespaces: int) -> PodCounts:
+        """Count the pods of these groups, each so often, and keep the counts up to date from here on."""
+        if query in self._by_query:
+            self._drop(query)
+        counter = self._by_query[query] = PodCounts(self._capacity, namespaces)
+        for group, times in counted:
+            counter.include(group, times)
+            counter.counts[list(group.counts)] += np.array(list(group.counts.values()), dtype=np.int32) * times
+        if isinstance(query, PodsMatching):
+            for queries in self._indexed(query):
+                queries[query] = counter
+        while len(self._by_query) > max(_MIN_QUERIES, _MAX_BYTES // (4 * self._capacity)):
+            self._drop(next(iter(self._by_query)))
+        return counter
 
     def join(self, group: PodGroup) -> None:
         """Include a new group's pods from now on; it has none yet."""
-        answers = ((counter, query.times(group, self._labels_of)) for query, counter in self._by_query.items())
-        group.counters = [(counter, times) for counter, times in answers if times]
+        of_namespace = self._by_namespace.get(group.namespace, {})
+        for query, counter in chain(of_namespace.items(), self._of_any_namespace.items()):
+            if times := query.times(group, self._labels_of):
+                counter.include(group, times)
+        for kind, term, times in group.distinct_terms():
+            holders = self._by_query.get(PodsWithTerm(kind, term))
+            if holders is not None:
+                holders.include(group, times)
+
+    def leave(self, group: PodGroup) -> None:
+        """The group has no pods any more."""
+        for counter in group.counters:
+            counter.groups.discard(group)
+        group.counters = {}
 
     def reserve(self, capacity: int) -> None:
-        """Make room for this many rows."""
+        """Make room for more rows."""
         if capacity != self._capacity:
             self._capacity = capacity
             for counter in self._by_query.values():
                 counter.counts = grown(counter.counts, capacity)
 
-    def _make(self, query: PodQuery, groups: list[PodGroup], namespaces: int) -> PodCounts:
-        counter = self._by_query[query] = PodCounts(self._capacity, namespaces)
-        for group in groups:
-            times = query.times(group, self._labels_of)
-            if times:
-                group.counters.append((counter, times))
-                counter.counts[list(group.counts)] += np.array(list(group.counts.values()), dtype=np.int32) * times
-        while len(self._by_query) > max(_MIN_QUERIES, _MAX_BYTES // (4 * self._capacity)):
-            self._drop(next(iter(self._by_query)), groups)
-        return counter
-
-    def _drop(self, query: PodQuery, groups: Iterable[PodGroup]) -> None:
+    def _drop(self, query: PodQuery) -> None:
         counter = self._by_query.pop(query)
-        for group in groups:
-            group.counters = [entry for entry in group.counters if entry[0] is not counter]
+        for group in counter.groups:
+            del group.counters[counter]
+        if isinstance(query, PodsMatching):
+            for queries in self._indexed(query):
+                queries.pop(query, None)
+            for namespace in query.namespaces or ():
+                if not self._by_namespace[namespace]:
+                    del self._by_namespace[namespace]
+
+    def _indexed(self, query: PodsMatching) -> list[dict[PodsMatching, PodCounts]]:
+        """Where the query is looked for when a group is new: at the namespaces that it names, or always."""
+        named = query.namespaces
+        if named is None:
+            return [self._of_any_namespace]
+        return [self._by_namespace.setdefault(namespace, {}) for namespace in named]
 
 
 class PodCounts:
-    """The counts of one query. ``counts``: int32[capacity], read only."""
+    """The counts of one query. ``counts``: int32[capacity], read only; ``groups``: those whose pods are counted."""
 
-    __slots__ = ("counts", "namespaces_seen")
+    __slots__ = ("counts", "groups", "namespaces_seen")
 
     def __init__(self, capacity: int, namespaces_seen: int) -> None:
         self.namespaces_seen = namespaces_seen
         self.counts: Counts = np.zeros(capacity, dtype=np.int32)
+        self.groups: set[PodGroup] = set()
+
+    def include(self, group: PodGroup, times: int) -> None:
+        """Count the group's pods from now on, each so often."""
+        self.groups.add(group)
+        group.counters[self] = times
 
 
 class PlacedPodTerms:
-    """The different affinity terms of placed pods, by kind, with the number of groups that have each."""
+    """The different affinity terms of placed pods, by kind, with the groups that have each.
+
+    A term that names namespaces is compared only with pods of these, so that the terms of one tenant's pods cost the
+    pods of others nothing unless they are about them.
+    """
 
     def __init__(self, labels_of: LabelsOfNamespace) -> None:
         self._labels_of = labels_of
-        self._terms: dict[AffinityTermKind, Counter[AffinityTerm]] = {point: Counter() for point in AffinityTermKind}
-        self._cached: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[AffinityTerm, ...]] = OrderedDict()
-        self._namespaces_seen = 0
+        self._groups: dict[AffinityTermKind, dict[AffinityTerm, dict[PodGroup, int]]] = {
+            kind: {} for kind in AffinityTermKind
+        }
+        self._by_namespace: dict[tuple[AffinityTermKind, str], dict[AffinityTerm, None]] = {}
+        """By namespace, "" for terms that may match pods of any."""
+        self._changed: dict[tuple[AffinityTermKind, str], int] = {}
+        """When the terms of a namespace changed last; it has none where this is absent."""
+        self._changes = count(1)
+        self._cached: OrderedDict[tuple[AffinityTermKind, str, LabelItems], tuple[object, tuple[AffinityTerm, ...]]]
+        self._cached = OrderedDict()
 
-    def add(self, group: PodGroup, by: int) -> None:
-        """A group is added (1) or removed (-1)."""
-        for point, terms in self._terms.items():
-            for term in group.terms.at(point):
-                terms[term] += by
-                if terms[term] == by or not terms[term]:
-                    self._cached.clear()
-                if not terms[term]:
-                    del terms[term]
+    def add(self, group: PodGroup) -> None:
+        """A group has pods now."""
+        for kind, term, times in group.distinct_terms():
+            groups = self._groups[kind].setdefault(term, {})
+            if not groups:
+                for key in _places(kind, term):
+                    self._by_namespace.setdefault(key, {})[term] = None
+                    self._changed[key] = next(self._changes)
+            groups[group] = times
+
+    def remove(self, group: PodGroup) -> None:
+        """A group has no pods any more."""
+        for kind, term, _ in group.distinct_terms():
+            groups = self._groups[kind][term]
+            del groups[group]
+            if not groups:
+                del self._groups[kind][term]
+                for key in _places(kind, term):
+                    self._forget(key, term)
+
+    def groups_with(self, point: AffinityTermKind, term: AffinityTerm) -> Collection[tuple[PodGroup, int]]:
+        """The groups whose pods have the term, and how often each pod has it."""
+        return self._groups[point].get(term, {}).items()
 
     def matching(
         self, point: AffinityTermKind, namespace: str, labels: LabelItems, namespaces: int
     ) -> tuple[AffinityTerm, ...]:
         """The terms that match a pod with these labels; ``namespaces`` is the version of the namespaces' labels."""
-        if not self._terms[point]:
+        if not self._groups[point]:
             return ()
-        if namespaces != self._namespaces_seen:
-            self._cached.clear()
-            self._namespaces_seen = namespaces
+        here, anywhere = (point, namespace), (point, "")
+        state = (self._changed.get(here), self._changed.get(anywhere), namespaces)
         key = (point, namespace, labels)
         known = self._cached.get(key)
-        if known is None:
-            known = self._cached[key] = self._find(point, namespace, dict(labels))
-            if len(self._cached) > _MAX_CACHED:
-                self._cached.popitem(last=False)
-        return known
+        if known is not None and known[0] == state:
+            return known[1]
+        of_labels = dict(labels)
+        candidates = chain(self._by_namespace.get(here, ()), self._by_namespace.get(anywhere, ()))
+        found = tuple(term for term in candidates if term.selector.matches(namespace, of_labels, self._labels_of))
+        self._cached[key] = (state, found)
+        if len(self._cached) > _MAX_CACHED:
+            self._cached.popitem(last=False)
+        return found
 
-    def _find(self, point: AffinityTermKind, namespace: str, labels: dict[str, str]) -> tuple[AffinityTerm, ...]:
-        terms = self._terms[point]
-        return tuple(term for term in terms if term.selector.matches(namespace, labels, self._labels_of))
+    def _forget(self, key: tuple[AffinityTermKind, str], term: AffinityTerm) -> None:
+        terms = self._by_namespace[key]
+        del terms[term]
+        self._changed[key] = next(self._changes)
+        if not terms:
+            del self._by_namespace[key], self._changed[key]
+
+
+def _places(kind: AffinityTermKind, term: AffinityTerm) -> Iterable[tuple[AffinityTermKind, str]]:
+    """Where a term is looked for: in the namespaces that it names, or in all."""
+    if term.selector.uses_namespace_labels:
+        return ((kind, ""),)
+    return [(kind, namespace) for namespace in term.selector.namespaces]
 
 
 def label_items(labels: Mapping[str, str] | None) -> LabelItems:

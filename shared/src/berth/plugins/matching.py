@@ -6,18 +6,77 @@ looked up by code for every node.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from berth.api.node import first_untolerated
 from berth.api.pod import Toleration
-from berth.api.selectors import NodeTerm, NodeTerms, Requirement
+from berth.api.selectors import NodeTerm, NodeTerms, Requirement, whole_number
 from berth.cluster.columns import ABSENT, LabelColumn, TaintSet
 from berth.cluster.nodes import Nodes
 from berth.cluster.pods import EquivalenceClass
+from berth.cluster.snapshot import Snapshot
 from berth.framework.status import Mask
+
+
+class EligibleNodes:
+    """Which nodes the node affinity and the tolerations of a class allow, kept for the classes that were asked last.
+
+    Filter and each topology spread constraint read it. Only nodes that changed are evaluated again.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._masks: OrderedDict[tuple[str, EquivalenceClass], _KeptMask] = OrderedDict()
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> EligibleNodes:
+        """The masks of a Snapshot; they live as long as it does."""
+        return snapshot.derived("eligible nodes", lambda: cls(snapshot))
+
+    def allowed(self, pod_class: EquivalenceClass) -> Mask:
+        """bool[rows], to be read only: which nodes nodeSelector and required node affinity allow."""
+        return self._kept("affinity", pod_class, required_mask)
+
+    def tolerated(self, pod_class: EquivalenceClass) -> Mask:
+        """bool[rows], to be read only: which nodes have no NoSchedule or NoExecute taint that is not tolerated."""
+        return self._kept("taints", pod_class, lambda each, nodes: ~untolerated_mask(each.tolerations, nodes))
+
+    def _kept(
+        self, what: str, pod_class: EquivalenceClass, evaluate: Callable[[EquivalenceClass, Nodes], Mask]
+    ) -> Mask:
+        snapshot, key = self._snapshot, (what, pod_class)
+        kept = self._masks.get(key)
+        if kept is None:
+            kept = self._masks[key] = _KeptMask()
+            if len(self._masks) > _MAX_MASKS:
+                self._masks.popitem(last=False)
+        else:
+            self._masks.move_to_end(key)
+        changed = snapshot.changed_since(kept.version) if len(kept.mask) >= snapshot.size else None
+        if changed is None:
+            kept.mask = np.zeros(snapshot.columns.capacity, dtype=np.bool_)
+            kept.mask[: snapshot.size] = evaluate(pod_class, Nodes(snapshot))
+        elif changed.nodes:
+            rows = np.fromiter(changed.nodes, dtype=np.intp, count=len(changed.nodes))
+            kept.mask[rows] = evaluate(pod_class, Nodes(snapshot, rows))
+        kept.version = snapshot.version
+        return kept.mask[: snapshot.size]
+
+
+class _KeptMask:
+    def __init__(self) -> None:
+        self.mask: Mask = np.zeros(0, dtype=np.bool_)
+        """bool[capacity]."""
+        self.version = -1
+
+
+_MAX_MASKS: Final = 512
+"""Masks that are kept, of a byte for each node."""
 
 
 def required_mask(pod_class: EquivalenceClass, nodes: Nodes) -> Mask:
@@ -80,7 +139,7 @@ def _label_mask(requirement: Requirement, nodes: Nodes) -> Mask:
         case "NotIn":
             return ~_value_table(requirement, column)[codes]
         case _:
-            return _evaluated_table(requirement, column)[codes]
+            return _compared_table(requirement, column)[codes]
 
 
 def _value_table(requirement: Requirement, column: LabelColumn) -> Mask:
@@ -90,9 +149,14 @@ def _value_table(requirement: Requirement, column: LabelColumn) -> Mask:
     return table
 
 
-def _evaluated_table(requirement: Requirement, column: LabelColumn) -> Mask:
-    """The same by evaluating each value: for Gt and Lt."""
-    return np.array([requirement.holds(value) for value in [*column.values, None]], dtype=np.bool_)
+def _compared_table(requirement: Requirement, column: LabelColumn) -> Mask:
+    """The same for Gt and Lt, and for an invalid expression, which holds nowhere."""
+    table: Mask = np.zeros(len(column.values) + 1, dtype=np.bool_)
+    if requirement.operator in ("Gt", "Lt"):
+        bound, (numbers, is_whole) = whole_number(next(iter(requirement.values))), column.whole_numbers
+        if bound is not None:
+            table[:-1] = is_whole & (numbers > bound if requirement.operator == "Gt" else numbers < bound)
+    return table
 
 
 def _name_mask(requirement: Requirement, nodes: Nodes) -> Mask:

@@ -44,7 +44,7 @@ from berth.framework.interface import (
 from berth.framework.scoring import default_normalize
 from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
-from berth.plugins.matching import required_mask, term_mask, terms_mask
+from berth.plugins.matching import EligibleNodes, term_mask, terms_mask
 
 NAME: Final = "NodeAffinity"
 NO_MATCH: Final = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
@@ -93,7 +93,7 @@ class NodeAffinityPlugin(
         return SUCCESS if state.pod_class.allows(node.name, node.labels) else NO_MATCH
 
     def filter_all(self, state: CycleState, pod: Pod, nodes: Nodes) -> Verdicts:
-        fits = required_mask(state.pod_class, nodes)
+        fits = nodes.take(EligibleNodes.of(nodes.snapshot).allowed(state.pod_class))
         added = np.ones(len(nodes), dtype=np.bool_) if self._required is None else terms_mask(self._required, nodes)
         codes = np.where(added, np.where(fits, 0, 2), 1).astype(np.int32)
         return Verdicts(codes, (SUCCESS, NO_ADDED_MATCH, NO_MATCH))

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from berth.api.pod import Pod
-from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
+from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms
 from berth.cluster.nodes import Mask, Nodes, RemovedPods
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import PodGroup, PodQuery, PodsMatching, PodsWithTerm, label_items
@@ -64,7 +64,7 @@ class AffinityCounts:
         for term, domains in zip(self.terms.required_anti_affinity, self.anti_affinity, strict=True):
             if _matches(term, other, snapshot):
                 domains.add(row, by)
-        for term in compile_affinity_terms(other.spec.affinity, other.metadata.namespace).required_anti_affinity:
+        for term in _terms_of(other, snapshot).required_anti_affinity:
             if _matches(term, pod, snapshot):
                 self._existing_anti_affinity(term.topology_key, snapshot).add(row, by)
 
@@ -132,9 +132,9 @@ class AffinityCounts:
         return self.matches_itself and not any(domains.any() for domains in self.affinity)
 
 
-def count_affinity(pod: Pod, snapshot: Snapshot) -> AffinityCounts:
-    """The counts that Filter needs; computed once in PreFilter."""
-    terms, namespace = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace), pod.metadata.namespace
+def count_affinity(pod: Pod, terms: AffinityTerms, snapshot: Snapshot) -> AffinityCounts:
+    """The counts that Filter needs, for the pod's own terms; computed once in PreFilter."""
+    namespace = pod.metadata.namespace
     found = AffinityCounts(terms)
     if terms.required_affinity:
         everyone = snapshot.groups.count_pods(
@@ -192,9 +192,8 @@ def scored_terms(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_wei
             yield ScoredTerm(term.topology_key, PodsWithTerm(point, term), sign * (term.weight or 1))
 
 
-def own_points(pod: Pod, snapshot: Snapshot, *, hard_weight: int) -> Iterator[tuple[str, int]]:
+def own_points(pod: Pod, terms: AffinityTerms, snapshot: Snapshot, *, hard_weight: int) -> Iterator[tuple[str, int]]:
     """By topology key, what one more pod like this one adds to the score of its domain: by terms that match itself."""
-    terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
     for kind, factor in ((terms.preferred_affinity, 2), (terms.preferred_anti_affinity, -2)):
         for term in kind:
             if _matches(term, pod, snapshot):
@@ -223,6 +222,12 @@ def _topology_score(key: str, terms: Iterable[ScoredTerm], snapshot: Snapshot) -
         touched |= counts > 0
     domains = DomainSums.of_column(snapshot, key, total)
     return domains if bool(np.any(touched[: snapshot.size] & (domains.codes >= 0))) else None
+
+
+def _terms_of(pod: Pod, snapshot: Snapshot) -> AffinityTerms:
+    """The terms of another pod, those of a placed one as they were compiled for its group."""
+    placed = snapshot.placed(pod.uid)
+    return snapshot.groups.of(pod).terms if placed is None else placed.group.terms
 
 
 def _matches(term: AffinityTerm, pod: Pod, snapshot: Snapshot) -> bool:

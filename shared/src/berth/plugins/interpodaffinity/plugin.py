@@ -76,7 +76,7 @@ class InterPodAffinity(
 
     def pre_filter(self, state: CycleState, pod: Pod, snapshot: Snapshot) -> PreFilterResult:
         """Skip for a pod without required terms to which no existing pod has anti-affinity."""
-        found = count_affinity(pod, snapshot)
+        found = count_affinity(pod, _compiled_once(state, pod), snapshot)
         if found.is_empty:
             return PreFilterResult(SKIP)
         state.write(AFFINITY_COUNTS, found)
@@ -119,7 +119,7 @@ class InterPodAffinity(
 
     def pre_score(self, state: CycleState, pod: Pod, nodes: Nodes) -> Status:
         """Skip when no term adds to the score of any node."""
-        terms = compile_affinity_terms(pod.spec.affinity, pod.metadata.namespace)
+        terms = _compiled_once(state, pod)
         if self._own_only and not terms.preferred_affinity and not terms.preferred_anti_affinity:
             return SKIP
         scored = scored_terms(pod, terms, nodes.snapshot, hard_weight=self._hard_weight)
@@ -139,7 +139,7 @@ class InterPodAffinity(
     def score_with_another(self, state: CycleState, pod: Pod, nodes: NodesWithAnother) -> Scores:
         """Terms of the pod that match the pod itself: a preferred one counts for both pods."""
         scores = self.score_all(state, pod, nodes)
-        for key, points in own_points(pod, nodes.snapshot, hard_weight=self._hard_weight):
+        for key, points in own_points(pod, _compiled_once(state, pod), nodes.snapshot, hard_weight=self._hard_weight):
             scores += points * (nodes.label(key)[0] >= 0)
         return scores
 
@@ -154,6 +154,10 @@ class InterPodAffinity(
     def events(self) -> Sequence[EventHint]:
         """Pods are added, deleted or relabelled; nodes or namespaces are added or relabelled."""
         return EVENTS
+
+
+def _compiled_once(state: CycleState, pod: Pod) -> AffinityTerms:
+    return state.pod_class.affinity_terms(pod.metadata.namespace)
 
 
 def _after_pod_change(pod: Pod, old: object, new: object) -> bool:

@@ -20,7 +20,7 @@ from berth.cluster.nodes import Mask, NodeInfo, Nodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
-from berth.plugins.matching import required_mask, untolerated_mask
+from berth.plugins.matching import EligibleNodes
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
@@ -61,13 +61,14 @@ class Constraint:
         (selector,) = self.pods.selectors
         return pod.metadata.namespace in selector.namespaces and self.labels.matches(pod.metadata.labels or {})
 
-    def eligible_mask(self, nodes: Nodes, pod_class: EquivalenceClass) -> Mask:
-        """Which nodes count."""
-        mask: Mask = nodes.exists.copy()
+    def eligible_mask(self, snapshot: Snapshot, pod_class: EquivalenceClass) -> Mask:
+        """bool[rows]: which nodes count."""
+        mask: Mask = snapshot.columns.exists[: snapshot.size].copy()
+        eligible = EligibleNodes.of(snapshot)
         if self.honors_affinity:
-            mask &= required_mask(pod_class, nodes)
+            mask &= eligible.allowed(pod_class)
         if self.honors_taints:
-            mask &= ~untolerated_mask(pod_class.tolerations, nodes)
+            mask &= eligible.tolerated(pod_class)
         return mask
 
     def is_eligible(self, node: NodeInfo, pod_class: EquivalenceClass) -> bool:

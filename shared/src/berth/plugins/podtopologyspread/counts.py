@@ -85,7 +85,7 @@ def count_matches(
     complete = has_all_keys(constraints, nodes)
     return SpreadCounts(
         pod_class,
-        [_count_constraint(c, complete & c.eligible_mask(nodes, pod_class), pod, snapshot) for c in constraints],
+        [_count_constraint(c, complete & c.eligible_mask(snapshot, pod_class), pod, snapshot) for c in constraints],
     )
 
 
@@ -162,7 +162,7 @@ def spread_scores(
     scored[nodes.rows] = True
     scored &= complete
     parts = tuple(
-        _constraint_score(c, complete & c.eligible_mask(every, pod_class), scored, every, int(c.selects(pod)))
+        _constraint_score(c, complete & c.eligible_mask(nodes.snapshot, pod_class), scored, every, int(c.selects(pod)))
         for c in constraints
     )
     return SpreadScores(parts, ~complete)

@@ -145,7 +145,9 @@ def _spread_scores(
 ) -> SpreadScores:
     every = Nodes(nodes.snapshot)
     complete = has_all_keys(constraints, every)
-    counted = [(c, c.counts(nodes.snapshot), complete & c.eligible_mask(every, pod_class)) for c in constraints]
+    counted = [
+        (c, c.counts(nodes.snapshot), complete & c.eligible_mask(nodes.snapshot, pod_class)) for c in constraints
+    ]
     scores = (
         ConstraintScore(
             DomainSums.of_column(nodes.snapshot, c.key, counts, among), None, 1.0, 0, int(c.counts_pod(pod))
