@@ -26,7 +26,7 @@ from berth.sim.routes import Route, parse
 from berth.sim.status import StatusError
 from berth.sim.store import Store, Table
 from berth.sim.watch import Watch, watch_options
-from simulation.loop import SimulatedProcess, VirtualLoop
+from simulation.loop import Callback, SimulatedProcess, VirtualLoop
 from simulation.network import Fate, Link, Network
 
 RESET_SECONDS: Final = 0.05
@@ -242,7 +242,7 @@ class SimulatedClient(KubeClient):
         if link.late_bindings and path.endswith("/binding"):
             fate = Fate.LATE
         if fate is Fate.LATE:
-            loop.in_world(timeout.total_seconds() + network.chance.uniform(0, 20), arrive)
+            loop.in_world(network.late(timeout.total_seconds() + network.chance.uniform(0, 20)), arrive)
         elif fate is not Fate.LOST:
             loop.in_world(network.latency(link), arrive)
         elif network.chance.random() < 0.5:
@@ -292,7 +292,7 @@ class SimulatedStream:
         self._is_over = False
         self._is_broken = False
         self._last_arrival = 0.0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[Callback] = []
         self._open(float(params["timeoutSeconds"]))
 
     def _open(self, seconds: float) -> None:

@@ -174,7 +174,7 @@ class SimulatedSession(MemorySession):
 
         fate = network.fate(self.link, "bus")
         if fate is Fate.LATE:
-            loop.in_world(ANSWER_SECONDS + network.chance.uniform(0, 10), carry_out)
+            loop.in_world(network.late(ANSWER_SECONDS + network.chance.uniform(0, 10)), carry_out)
         elif fate is not Fate.LOST:
             loop.in_world(self.in_order(), carry_out)
         timer = loop.call_later(ANSWER_SECONDS, give_up)

@@ -14,6 +14,15 @@ from simulation.network import Link
 from simulation.world import Service, World
 
 LONGEST_PAUSE_SECONDS: Final = 40.0
+AFTERMATH_SECONDS: Final = {
+    "binder lost in mid-air": 20.0,
+    "Bindings late": 30.0,
+    "API cut off": 40.0,
+    "half-open watches": 40.0,
+    "API answers lost": 30.0,
+    "bus answers lost": 30.0,
+}
+"""How long a fault may have effects after it has been withdrawn."""
 
 
 class Faults:
@@ -23,14 +32,18 @@ class Faults:
         self._world = world
         self._chance = chance
         self.ends_at = 0.0
-        """When the last of them is over, in the world's seconds."""
+        """When the last of them is withdrawn, in the world's seconds."""
+        self.settled_at = 0.0
+        """When the last of them has no effect any more: what was late has arrived, what is silent has been noticed."""
 
     def act(self, name: str) -> None:
         """Make this fault now."""
         self._world.network.count(name)
         lasts = FAULTS[name](self)
         self._world.note("fault", name, f"for {lasts:.1f} s")
-        self.ends_at = max(self.ends_at, self._world.now + lasts)
+        ends_at = self._world.now + lasts
+        self.ends_at = max(self.ends_at, ends_at)
+        self.settled_at = max(self.settled_at, ends_at + AFTERMATH_SECONDS.get(name, 0.0))
 
     def _some(self, *roles: str) -> Service | None:
         found = [
@@ -72,7 +85,7 @@ class Faults:
         service = self._some()
         if service is None:
             return 0.0
-        process, seconds = service.process, self._chance.choice((1.0, 5.0, 12.0, 20.0, LONGEST_PAUSE_SECONDS))
+        process, seconds = service.process, self._chance.choice((1.0, 5.0, 12.0, 18.0, 20.0, LONGEST_PAUSE_SECONDS))
         process.is_paused = True
         self._world.note(process.name, "paused", f"for {seconds} s")
         return self._later(seconds, self._resume, process)
@@ -90,7 +103,7 @@ class Faults:
         service, seconds = leaders[0], self._chance.uniform(0.5, 4.0)
         self._world.network.link(service.process, "api").late_bindings = True
         self._later(seconds, self._end_in_mid_air, service)
-        return 60.0
+        return seconds + LONGEST_PAUSE_SECONDS
 
     def late_bindings(self) -> float:
         """For a while, Bindings arrive after their client has given up."""
@@ -100,7 +113,7 @@ class Faults:
                 link = self._world.network.link(service.process, "api")
                 link.late_bindings = True
                 self._later(seconds, _mend, link)
-        return seconds + 30.0
+        return seconds
 
     def _end_in_mid_air(self, service: Service) -> None:
         self._world.network.link(service.process, "api").late_bindings = False
@@ -160,7 +173,7 @@ class Faults:
         link = self._world.network.link(service.process, "api")
         link.is_cut = True
         self._break_watches(service.process)
-        return self._later(self._chance.uniform(1.0, 25.0), _mend, link) + 40.0
+        return self._later(self._chance.uniform(1.0, 25.0), _mend, link)
 
     def half_open_watches(self) -> float:
         """Watches of one process become silent; requests pass."""
@@ -168,7 +181,7 @@ class Faults:
         if service is None:
             return 0.0
         self._break_watches(service.process)
-        return 40.0
+        return 1.0
 
     def _break_watches(self, process: SimulatedProcess) -> None:
         for stream in list(self._world.api.watches):
@@ -183,7 +196,7 @@ class Faults:
                 link = self._world.network.link(service.process, server)
                 link.lost = self._chance.choice((0.05, 0.2, 0.5))
                 self._later(seconds, _mend, link)
-        return seconds + 30.0
+        return seconds
 
     def slow(self) -> float:
         """For a while, what servers send to some processes is late by different times: orders differ."""

@@ -58,6 +58,9 @@ class Invariants:
         self._bound_by_us: set[str] = set()
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
+        self._judged_at = -1
+        self._could_be_bound: dict[str, str] = {}
+        """What could be bound at this revision of the API server."""
         self.bindings = 0
         self.evictions = 0
         self._api.observers.append(self._on_request)
@@ -270,6 +273,12 @@ class Invariants:
 
     def could_be_bound(self) -> dict[str, str]:
         """Waiting pods that one scheduler would bind now, or for which it would evict, and where."""
+        revision = self._api.store.revision
+        if revision != self._judged_at:
+            self._judged_at, self._could_be_bound = revision, self._find_what_could_be_bound()
+        return self._could_be_bound
+
+    def _find_what_could_be_bound(self) -> dict[str, str]:
         waiting = self.unbound()
         if not waiting:
             return {}
@@ -421,7 +430,7 @@ class _Attempt(msgspec.Struct):
 def _attempt_in(data: bytes) -> tuple[str, str]:
     try:
         found = msgspec.json.decode(data, type=_Attempt)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return "", ""
     return found.attempt, found.outcome
 

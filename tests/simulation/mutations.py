@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from berth.api.messages import Outcome, Positions, Reason
@@ -24,7 +24,7 @@ from berth_watcher import core as watcher_core
 from berth_watcher import mirror, store
 from berth_watcher.attempts import Attempts
 from berth_watcher.window import InFlightWindow
-from simulation.simulate import ANYTHING, Focus
+from simulation.simulate import Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -39,7 +39,7 @@ class Mutation:
     """Within how many seeds it must be found."""
     replace: Callable[[], list[Replacement]]
     """What is replaced: an owner, a name, the replacement. Called when the mutation begins."""
-    focus: Focus = field(default=ANYTHING)
+    focus: Focus | None = None
     is_quick: bool = False
     """Whether it is looked for in every ``make test``."""
 

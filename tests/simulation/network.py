@@ -50,6 +50,13 @@ class Network:
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     """How often each fault has happened."""
+    late_until: float = 0.0
+    """When the last of the late requests arrives, by the loop's time."""
+
+    def late(self, seconds: float) -> float:
+        """A request arrives so much later."""
+        self.late_until = max(self.late_until, self.loop.time() + seconds)
+        return seconds
 
     def link(self, process: SimulatedProcess, server: str) -> Link:
         """The way from a process to ``api`` or ``bus``."""

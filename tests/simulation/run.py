@@ -4,6 +4,9 @@
 --seed N [-v]        one seed; -v prints its trace
 --first N            the first seed (0)
 --jobs N             processes (1)
+--kept               the seeds that have found something
+--digests            a digest of each run: equal when it went the same way
+--mutations [NAME..] look for mutations (all)
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 _perf_counter = time.perf_counter
+SEEDS_EACH: Final = 25
+"""Runs of one process."""
 
 
 def main() -> None:
@@ -31,6 +37,7 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--digests", action="store_true")
     parser.add_argument("--mutations", nargs="*")
     given = parser.parse_args()
     if given.mutations is not None:
@@ -38,15 +45,16 @@ def main() -> None:
     if given.kept:
         from simulation.seeds import KEPT
 
-        sys.exit(_many(list(KEPT), given.jobs))
+        sys.exit(_many(list(KEPT), given.jobs, digests=given.digests))
     if given.seed is not None:
         sys.exit(_one(given.seed, verbose=given.verbose))
-    sys.exit(_many(range(given.first, given.first + given.seeds), given.jobs))
+    sys.exit(_many(range(given.first, given.first + given.seeds), given.jobs, digests=given.digests))
 
 
 def _one(seed: int, *, verbose: bool) -> int:
     from simulation.simulate import run_seed, simulating
 
+    gc.disable()
     with simulating():
         result = run_seed(seed, keep_trace=verbose)
     for line in result.trace:
@@ -89,27 +97,36 @@ def _first_found(mutation):
     return None
 
 
-def _work(seed: int):
+def _work(seeds: Sequence[int]) -> list:
+    """Run some seeds in a process that ends with them: nothing is collected in the middle of a run."""
     from simulation.simulate import run_seed, simulating
 
-    gc.set_threshold(50_000, 50, 100)
     with simulating():
-        return run_seed(seed)
+        return [run_seed(seed) for seed in seeds]
 
 
 def _results(seeds: Sequence[int], jobs: int) -> Iterator:
-    if jobs == 1:
-        yield from map(_work, seeds)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=2000) as pool:
-        yield from pool.imap_unordered(_work, seeds, chunksize=10)
+    """Run the seeds in children of this process, which has imported everything."""
+    from simulation.simulate import run_seed, simulating
+
+    with simulating():
+        run_seed(0)  # fills what does not change from run to run: decoders, kinds, configurations
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    chunks = [seeds[at : at + SEEDS_EACH] for at in range(0, len(seeds), SEEDS_EACH)]
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        for results in pool.imap_unordered(_work, chunks):
+            yield from results
 
 
-def _many(seeds: Sequence[int], jobs: int) -> int:
+def _many(seeds: Sequence[int], jobs: int, *, digests: bool) -> int:
     began, failed, runs = _perf_counter(), [], 0
     faults, users, outcomes, events, totals = Counter(), Counter(), Counter(), Counter(), Counter()
     for result in _results(seeds, jobs):
         runs += 1
+        if digests:
+            print(f"{result.seed} {result.digest}", flush=True)
         faults.update(result.faults)
         users.update(result.users)
         outcomes.update(result.outcomes)

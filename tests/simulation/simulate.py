@@ -27,12 +27,9 @@ from simulation.cluster import KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.faults import FAULTS, Faults
 from simulation.invariants import READ_KINDS, Invariants
-from simulation.loop import OWNER, TooManyStepsError
+from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.world import World
 
-WARM_UP_SECONDS: Final = 4.0
-SECONDS: Final = 20.0
-"""In which users act and faults begin."""
 QUIET_SECONDS: Final = 60.0
 """Within which every pod that fits must be bound after the last fault."""
 MOST_STEPS: Final = 400_000
@@ -60,9 +57,33 @@ class Focus:
     variants: tuple[str, ...] = ("one", "one", "two", "watcher only", "some scorers")
     window_floors: tuple[int, ...] = (2, 8, 64)
     in_flight: tuple[int, ...] = (1, 4, 32)
+    warm_up: tuple[float, float] = (4.0, 4.0)
+    """How long the services start and bind the first pods, in seconds."""
+    seconds: tuple[float, float] = (20.0, 20.0)
+    """In which users act and faults begin."""
+    patient: float = 1.0
+    """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
 
 
-ANYTHING: Final = Focus()
+MEDIUM: Final = Focus(patient=0.3)
+SMALL: Final = Focus(
+    fault_counts=(0, 1, 1, 2, 2, 3),
+    acts=(0, 2, 4),
+    nodes=(2, 5),
+    pods=(2, 6),
+    watchers=(1, 1, 1, 2),
+    binders=(1, 1, 2),
+    scorers=(1, 1, 2),
+    window_floors=(1, 2, 64),
+    warm_up=(0.5, 3.0),
+    seconds=(1.0, 12.0),
+    patient=0.1,
+)
+LARGE: Final = Focus(
+    fault_counts=(3, 5, 8), acts=(15, 30), nodes=(6, 25), pods=(20, 60), scorers=(2, 4, 8), seconds=(20.0, 40.0)
+)
+SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE)
+"""What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds."""
 
 
 @dataclass
@@ -139,8 +160,8 @@ def simulating() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def run_seed(seed: int, *, keep_trace: bool = False, focus: Focus = ANYTHING) -> Result:
-    """Run one seed. Call it inside ``simulating``."""
+def run_seed(seed: int, *, keep_trace: bool = False, focus: Focus | None = None) -> Result:
+    """Run one seed, of any size unless a focus is given. Call it inside ``simulating``."""
     began = time.process_time()
     world = World(seed, keep_trace=keep_trace)
     world.loop.most_steps = MOST_STEPS
@@ -177,10 +198,10 @@ def run_seed(seed: int, *, keep_trace: bool = False, focus: Focus = ANYTHING) ->
 class Script:
     """The course of one run."""
 
-    def __init__(self, world: World, focus: Focus) -> None:
+    def __init__(self, world: World, chosen: Focus | None) -> None:
         self.world = world
-        self.focus = focus
         self.chance = random.Random(world.chance.random())
+        self.focus = focus = chosen or self.chance.choice(SIZES)
         self.users = ClusterUsers(world, random.Random(world.chance.random()), focus.kinds)
         self.faults = Faults(world, random.Random(world.chance.random()))
         world.numbers = Numbers(
@@ -204,11 +225,13 @@ class Script:
         pods = chance.randint(*self.focus.pods)
         self.users.add_pods(pods // 2)
         self._start_services()
-        world.run_for(WARM_UP_SECONDS)
+        world.run_for(chance.uniform(*self.focus.warm_up))
         self.users.add_pods(pods - pods // 2)
         last = self._plan()
         world.run_for(last + 0.1)
         world.run_for(max(0.0, self.faults.ends_at - world.now))
+        if chance.random() < self.focus.patient:
+            world.run_for(max(0.0, self.faults.settled_at - world.now))
         self._quiet()
         if self.chosen <= HARMLESS and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
@@ -231,13 +254,14 @@ class Script:
         """Faults and what users do, at random times; returns when the last of them begins."""
         chance, last = self.chance, 0.0
         self.planned = chance.choice(self.focus.fault_counts)
+        seconds = chance.uniform(*self.focus.seconds)
         for _ in range(self.planned):
-            at, name = chance.uniform(0.0, SECONDS), chance.choice(self.focus.faults)
+            at, name = chance.uniform(0.0, seconds), chance.choice(self.focus.faults)
             self._later(at, self.faults.act, name)
             self.chosen.add(name)
             last = max(last, at)
         for _ in range(chance.choice(self.focus.acts)):
-            at = chance.uniform(0.0, SECONDS)
+            at = chance.uniform(0.0, seconds)
             self._later(at, self.users.act)
             last = max(last, at)
         return last
@@ -247,15 +271,17 @@ class Script:
 
     def _quiet(self) -> None:
         """Nothing happens any more. The run is over when nothing is left to do, and too long after a minute."""
-        limit = QUIET_SECONDS if self.planned else PROMPT_SECONDS
-        began = max(self.world.now, self.users.last_act)
-        while self.world.now < began + limit:
-            self.world.run_for(2.0)
-            began = max(began, self.users.last_act)
-            if not self.invariants.left_to_do():
+        world, limit = self.world, QUIET_SECONDS if self.planned else PROMPT_SECONDS
+        while world.now < self._last_event() + limit:
+            world.run_for(1.0)
+            if world.loop.time() >= world.network.late_until and not self.invariants.left_to_do():
                 return
         for sentence in self.invariants.left_to_do():
             self.world.problem(f"{limit:g} s after the last fault {sentence}")
+
+    def _last_event(self) -> float:
+        """When something last happened that the services did not do, in the world's seconds."""
+        return max(self.users.last_act, self.faults.settled_at, self.world.network.late_until - START_SECONDS)
 
     def _empty(self) -> None:
         """All pods are deleted: what the services keep of them goes too."""

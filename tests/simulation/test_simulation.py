@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SEEDS_EACH = 25
-FIRST_SEEDS = range(0, 125, SEEDS_EACH)
+SEEDS_EACH = 50
+FIRST_SEEDS = range(0, 250, SEEDS_EACH)
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,3 +43,10 @@ def test_the_same_seed_gives_the_same_run():
     assert first.returncode == 0, first.stdout + first.stderr
     assert len(first.stdout.splitlines()) > 20
     assert first.stdout == second.stdout
+
+
+def test_a_seed_gives_the_same_run_alone_and_after_others():
+    many = simulate("--first", "20", "--seeds", "10", "--digests")
+    alone = simulate("--seed", "29")
+    (digest,) = [line.split()[1] for line in many.stdout.splitlines() if line.startswith("29 ")]
+    assert f"digest {digest}" in alone.stdout

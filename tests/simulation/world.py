@@ -95,6 +95,7 @@ class World:
         self.chance = random.Random(seed)
         random.seed(seed)
         self.loop = VirtualLoop()
+        self.loop.on_error = lambda error: self.problem(f"a callback of {OWNER.get().name} has raised {error!r}")
         patches.use(self.loop)
         self.network = Network(loop=self.loop, chance=random.Random(self.chance.random()))
         self.api = SimulatedApiServer(self.loop, self.network, patches.true_time)
