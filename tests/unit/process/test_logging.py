@@ -79,3 +79,29 @@ def test_text_is_for_people(said):
 def test_verbosity_is_klogs(said, verbosity, level, says):
     said(verbosity=verbosity)
     assert service_logging.verbose(level) is says
+
+
+EVIL = "a\x1b[2J\x9b1m\u202eb\nforged: line\r"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_line_holds_what_a_terminal_obeys(said, form):
+    stream = said(format=form)
+    log = structlog.get_logger()
+    log.info(EVIL, pod=EVIL, nodes=[EVIL], error=ValueError(EVIL))
+    logging.getLogger("some.library").warning("failed: %s", EVIL)
+    log.error("crashed", reason=EVIL, exc_info=ValueError(EVIL))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    if form == "json":
+        assert [json.loads(line)["msg"] for line in text.splitlines()][:2] == [EVIL, f"failed: {EVIL}"]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_password_in_a_url_is_not_logged(said, form):
+    stream = said(format=form)
+    structlog.get_logger().info(
+        "connecting to nats://who:canary@host:4222", url="https://canary@host", error=OSError("x://a:canary@b")
+    )
+    assert "canary" not in stream.getvalue()
+    assert stream.getvalue().count("***@") == 3

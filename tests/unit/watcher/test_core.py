@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from berth.api.messages import Outcome, Positions
+from berth.api.messages import Outcome, Positions, encode
 from berth.kube.listwatch import Undecodable
 from berth_watcher.events import AttemptLookedUp, PublishDeadLetter, Warn
 from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod, attempt, foreign_value
@@ -26,12 +26,14 @@ def undecodable(raw: bytes, *, kind: str = "pod", version: str = "5", deleted: b
 def test_undecodable_pod_of_ours_becomes_a_dead_letter_with_the_reason():
     watcher = WatcherUnderTest().lead()
 
-    watcher.send(undecodable(b'{"spec": {"schedulerName": "berth", "containers": "none"}}'))
+    raw = b'{"spec": {"schedulerName": "berth", "containers": "none", "other": [{"env": [{"value": "canary"}]}]}}'
+    watcher.send(undecodable(raw))
 
     (dead_letter,) = (effect.dead_letter for effect in watcher.of(PublishDeadLetter))
     assert dead_letter.subject == "berth.pending.berth.default.odd"
     assert "$.spec.containers" in dead_letter.reason
-    assert '"containers": "none"' in dead_letter.payload
+    assert '"containers":"str","other":[{"env":[{"value":"str"}]}]' in dead_letter.payload
+    assert b"canary" not in encode(dead_letter)
     assert "'default/odd' cannot be decoded" in watcher.of(Warn)[0].message
 
 

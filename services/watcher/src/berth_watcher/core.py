@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.decoding import check_size, decode_json
+from berth.api.decoding import check_size, decode_json, structure_of
 from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
 from berth.api.messages import DeadLetter, watermark_key
@@ -347,7 +347,7 @@ def _warning(thing: Undecodable) -> Warn:
 
 def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
     subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
-    payload = thing.raw[:PAYLOAD_CHARACTERS].decode("utf-8", "replace")
+    payload = structure_of(thing.raw)[:PAYLOAD_CHARACTERS]  # people may read it, and not the values of its environment
     reason = f"pod {_full_name(thing)!r} cannot be decoded and is not scheduled: {thing.reason}"
     dead_letter = DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload)
     return PublishDeadLetter(dead_letter=dead_letter)

@@ -99,6 +99,24 @@ def check_size(data: bytes, what: str, *, most: int) -> None:
             raise DecodeError(f"decoding {what}: want at most {MAX_NESTING} arrays and objects inside each other")
 
 
+def structure_of(data: bytes) -> str:
+    """JSON without its values, which may be secret: the names of fields, and the type of each value."""
+    try:
+        check_size(data, "an object", most=len(data))
+        value = msgspec.json.decode(data)
+    except (DecodeError, *MALFORMED):
+        return f"{len(data)} bytes"
+    return msgspec.json.encode(_types_in(value)).decode()
+
+
+def _types_in(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _types_in(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_types_in(each) for each in value]
+    return type(value).__name__
+
+
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 _STEPS: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 

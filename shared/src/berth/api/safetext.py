@@ -1,7 +1,7 @@
 """Text that may be shown: without what a terminal obeys, and without the passwords of URLs.
 
 Names, messages and annotations come from whoever may write them. Everything that berth prints for people or writes as a
-line of text passes through here; JSON escapes these characters itself.
+line of text passes through here; in JSON these characters have JSON's own escapes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _UNSAFE: Final = re.compile(
     "\u2028\u2029\ufff9-\ufffb\U000e0000-\U000e007f"  # line ends, annotations and tags that are not seen
     "\ud800-\udfff]"  # halves of a character, which no stream can write
 )
+_UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x0a-\x1f", "\x0b-\x1f"))
 _LINE_END: Final = "\n"
 _USER_OF_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<user>[^/?#\s'\"]*)@")
 """The user part of a URL, up to its last ``@``: a password may have one that is not escaped."""
@@ -32,6 +33,16 @@ def lines(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def in_json(text: str) -> str:
+    """JSON with these characters, which occur only in its texts, in JSON's own form; line ends between values stay."""
+    return _UNSAFE_IN_JSON.sub(_escaped_in_json, text) if not text.isascii() or "\x7f" in text else text
+
+
+def _escaped_in_json(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def without_passwords(text: str) -> str:

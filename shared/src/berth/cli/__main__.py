@@ -19,7 +19,7 @@ from berth.cli.commands.up import up
 from berth.cli.commands.why import why
 from berth.cli.options import run_command
 from berth.cli.pipeline.servers import apply_bus
-from berth.cli.rendering import print_line
+from berth.cli.rendering import print_line, print_text
 from berth.process.flags import go_forms
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def bus_permissions(
     _: Annotated[Format, typer.Option("--format", help="A part of nats-server's configuration.")] = Format.NATS_CONF,
 ) -> None:
     """Print the accounts of NATS, their users, and what each may do. Passwords are variables: $scorer_PASSWORD."""
-    print_line(nats_conf().rstrip())
+    print_text(nats_conf().rstrip())
 
 
 def main() -> None:

@@ -72,9 +72,8 @@ def headline(decided: ExplainedDecision) -> Text:
     """The state of the pod, in a sentence."""
     decision = decided.decision
     line = plain(f"{decision.namespace}/{decision.pod} ", "bold")
-    return line.append(
-        _evicted(decided) or _became(decision), style=OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
-    )
+    style = OUTCOME_STYLES.get(decision.outcome, "") or "not bold"
+    return line.append_text(plain(_evicted(decided) or _became(decision), style))
 
 
 def _evicted(decided: ExplainedDecision) -> str:
@@ -209,7 +208,7 @@ class RankedNow:
 def ranked_now_lines(now: RankedNow) -> Iterator[RenderableType]:
     """As text: every node with its scores, or with the plugin that rejected it."""
     ranking, metadata = now.every.ranking, now.pod.metadata
-    yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append(_headline_now(now), style="not bold")
+    yield plain(f"{metadata.namespace}/{metadata.name} ", "bold").append_text(plain(_headline_now(now), "not bold"))
     yield indented(_mirror_line(now))
     if ranking.error:
         yield indented(ranking.error, "red")
@@ -299,7 +298,7 @@ def gated_lines(pod: Pod, status: Status) -> Text:
     """As text: the plugin that gates the pod, and its reasons."""
     metadata = pod.metadata
     name = plain(f"{metadata.namespace}/{metadata.name} ", "bold")
-    return name.append(f"is gated and not scheduled: {gate_text(status)}", style="yellow not bold")
+    return name.append_text(plain(f"is gated and not scheduled: {gate_text(status)}", "yellow not bold"))
 
 
 def gate_text(status: Status) -> str:

@@ -1,6 +1,7 @@
 """Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
 
-Results go to standard output, progress and errors to standard error.
+Results go to standard output, progress and errors to standard error. What a terminal would obey is escaped, since names
+and messages come from others (:mod:`berth.api.safetext`).
 """
 
 from __future__ import annotations
@@ -8,42 +9,58 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from berth.api.safetext import in_json, lines, one_line, without_passwords
 
 WIDE: Final = 240
 """The width of a table, in columns, without a terminal: long names stay whole for ``grep``."""
 
 
 def print_line(line: str) -> None:
-    """One line on standard output, flushed, because a program may wait for it."""
-    sys.stdout.write(f"{line}\n")
+    """One line on standard output."""
+    print_text(one_line(line))
+
+
+def print_text(text: str) -> None:
+    """Lines on standard output, flushed, because a program may wait for them."""
+    sys.stdout.write(f"{lines(text)}\n")
     sys.stdout.flush()
 
 
 def note(line: str) -> None:
     """One line on standard error."""
-    sys.stderr.write(f"berth: {line}\n")
+    sys.stderr.write(f"berth: {without_passwords(one_line(line))}\n")
     sys.stderr.flush()
 
 
 def print_json(value: object, *, indent: int = 2) -> None:
     """One JSON document; without an indent it is one line, for a stream of documents."""
     data = msgspec.json.encode(value)
-    print_line((msgspec.json.format(data, indent=indent) if indent else data).decode())
+    print_text(in_json((msgspec.json.format(data, indent=indent) if indent else data).decode()))
 
 
 def open_console() -> Console:
     """A console that wraps at the terminal's width, and not at all without a terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+    console = _SafeConsole(highlight=False)
+    return console if console.is_terminal else _SafeConsole(highlight=False, width=WIDE)
+
+
+class _SafeConsole(Console):
+    """A console that escapes what a terminal would obey, whoever made the text; its own control codes stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else lines(text), style and style.update_link(None), control)
 
 
 def print_rich(*parts: RenderableType) -> None:
@@ -54,26 +71,31 @@ def print_rich(*parts: RenderableType) -> None:
         return
     with console.capture() as captured:
         _print(console, parts)
-    for line in captured.get().splitlines():
+    for line in captured.get().split("\n")[:-1]:
         print_line(line.rstrip())  # without the padding of table cells
 
 
 def _print(console: Console, parts: Iterable[RenderableType]) -> None:
     for part in parts:
-        console.print(part, markup=False)
+        console.print(plain(part) if isinstance(part, str) else part)
 
 
 def new_table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
     """A table without lines; columns of numbers are aligned to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        table.add_column(stacked(name.split("\n")), justify="right" if name in numbers else "left", overflow="fold")
     return table
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text that is printed unchanged, also where it looks like markup."""
-    return Text(text, style=style)
+    """One line of text that is printed unchanged, also where it looks like markup."""
+    return Text(one_line(text), style=style)
+
+
+def stacked(parts: Iterable[str]) -> Text:
+    """A line for each part, in one cell."""
+    return Text("\n".join(map(one_line, parts)))
 
 
 def indented(text: str, style: str = "") -> Padding:

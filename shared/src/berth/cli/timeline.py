@@ -187,14 +187,14 @@ def describe(traced: TracedMessage) -> Text:
         case Decision() as decision:
             words = plain(decision.outcome, OUTCOME_STYLES.get(decision.outcome, ""))
             if decision.node:
-                words.append(f" {decision.node}", style="")
+                words.append_text(plain(f" {decision.node}"))
             if (chosen := chosen_candidate(decision)) is not None and chosen.newcomers:
-                words.append(f" with {estimate_text(chosen)}", style="")
+                words.append_text(plain(f" with {estimate_text(chosen)}"))
             if decision.preemption is not None and decision.preemption.victims:
                 victims = ", ".join(f"{one.namespace}/{one.name}" for one in decision.preemption.victims)
-                words.append(f" (evicted {victims})", style="")
+                words.append_text(plain(f" (evicted {victims})"))
             if why := reason_text(decision):
-                words.append(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}", style="")
+                words.append_text(plain(f"{':' if decision.outcome is Outcome.CONFLICT else ''} {why}"))
             return words
         case DeadLetter() as letter:
             return plain(f"dead letter of the {letter.service}: {letter.reason}", "red")

@@ -14,6 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
+from berth.api.safetext import lines, without_passwords
 from berth.kube.clock import Clock
 from berth.process.exits import UsageError
 from berth.process.logging import get_logger
@@ -82,8 +83,8 @@ class Health:
 
     def verbose(self) -> str:
         """One line per condition, in the form of the API server's ``/readyz?verbose``, then the summary."""
-        lines = [f"[{'+' if each.is_ready else '-'}]{each.name} {each.sentence}" for each in self._conditions.values()]
-        return "\n".join([*lines, self.summary(), ""])
+        states = [f"[{'+' if each.is_ready else '-'}]{each.name} {each.sentence}" for each in self._conditions.values()]
+        return "\n".join([*states, self.summary(), ""])
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call this after every change."""
@@ -229,7 +230,7 @@ def _application(health: Health, meter: PrometheusMeter) -> web.Application:
 
     async def readyz(request: web.Request) -> web.Response:
         text = health.verbose() if "verbose" in request.query else health.summary()
-        return web.Response(text=text, status=200 if health.is_ready else 503)
+        return web.Response(text=without_passwords(lines(text)), status=200 if health.is_ready else 503)
 
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=meter.exposition(), headers={"Content-Type": CONTENT_TYPE})

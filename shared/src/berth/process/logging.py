@@ -5,6 +5,8 @@
     if verbose(4):
         log.info(...)
 
+What a terminal would obey, and passwords in URLs, are replaced in both forms (:mod:`berth.api.safetext`).
+
 Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
 ``attempt``, ``node``, ``trace_id``.
 """
@@ -21,9 +23,11 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from berth.api.safetext import in_json, lines, one_line, without_passwords
 from berth.process.settings import LogSettings, is_terminal
 
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
+_SEVERAL_LINES: Final = ("exception", "stack")
 _state = {"verbosity": 0}
 
 
@@ -91,12 +95,20 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
     """A coloured line. The identity is left out, since a terminal shows one process."""
     event.pop("identity", None)
     event["timestamp"] = event.pop("time", "")
+    safe = {key: _safe(key, value) for key, value in event.items()}
     renderer = structlog.dev.ConsoleRenderer(colors=is_terminal(), exception_formatter=structlog.dev.plain_traceback)
-    return renderer(logger, method, event)
+    return without_passwords(renderer(logger, method, safe))
+
+
+def _safe(key: str, value: Any) -> Any:
+    """What a terminal does not obey: names and reasons come from others. Tracebacks keep their lines."""
+    if not isinstance(value, str):
+        return value if isinstance(value, int | float | None) else one_line(repr(value))
+    return lines(value) if key in _SEVERAL_LINES else one_line(value)
 
 
 def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    return msgspec.json.encode(event, enc_hook=_as_text).decode()
+    return without_passwords(in_json(msgspec.json.encode(event, enc_hook=_as_text).decode()))
 
 
 def _as_text(value: Any) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.encode import digests
 from berth.api.config.load import ConfigurationError
+from berth.api.safetext import one_line, without_passwords
 from berth.plugins.presets import DEFAULT_NAME, UnknownPresetError, deprecation_warning
 from berth.plugins.v1_18.providers import GateError
 from berth.process.configuration import read_configuration
@@ -35,11 +36,11 @@ def start(flags: Flags, *, name: str, serve: Serve, environment: Mapping[str, st
         settings, configuration = read_all(flags, os.environ if environment is None else environment)
     except SettingsError as error:
         for problem in error.problems:
-            sys.stderr.write(f"berth-{name}: {problem}\n")
+            sys.stderr.write(f"berth-{name}: {without_passwords(one_line(problem))}\n")
         return Exit.USAGE
     if settings.parent_pid is None:  # otherwise the parent has printed it already
         for sentence in old_ways(settings, configuration):
-            sys.stderr.write(f"berth-{name}: {sentence}\n")
+            sys.stderr.write(f"berth-{name}: {one_line(sentence)}\n")
     return run(lambda process: serve(process, configuration), settings, name=name, digests=digests(configuration))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from berth.api.safetext import one_line
 from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import KubeletSettings, node_manifests
@@ -88,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(arguments)
     except snapshot.SnapshotError as exc:
-        sys.stderr.write(f"{exc}\n")
+        sys.stderr.write(f"{one_line(str(exc))}\n")
         return EXIT_USAGE
     except OSError as exc:
-        sys.stderr.write(f"starting the simulated cluster on {arguments.host}:{arguments.port}: {exc}\n")
+        sys.stderr.write(f"starting the simulated cluster on {arguments.host}:{arguments.port}: {one_line(str(exc))}\n")
         return EXIT_UNREACHABLE
     return 0
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 import yaml
+from rich.text import Text
 
 from berth.api.config.configuration import KubeSchedulerConfiguration, PluginLists
 from berth.api.config.encode import as_document
@@ -17,7 +18,17 @@ from berth.api.config.load import ConfigurationError
 from berth.api.config.profiles import expand
 from berth.api.config.types import PluginRef, Plugins, Point
 from berth.cli.options import Output, OutputFormat
-from berth.cli.rendering import indented, new_table, note, plain, print_json, print_line, print_rich
+from berth.cli.rendering import (
+    indented,
+    new_table,
+    note,
+    plain,
+    print_json,
+    print_line,
+    print_rich,
+    print_text,
+    stacked,
+)
 from berth.plugins.presets import (
     CURRENT_RELEASE,
     DEFAULT_NAME,
@@ -107,10 +118,10 @@ def show(
     if hint:
         note(hint)
     if form is ConfigFormat.JSON:
-        print_line(json.dumps(document, indent=2))
+        print_text(json.dumps(document, indent=2))
     else:
         comment = f"# {hint}\n" if hint else ""
-        print_line(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
+        print_text(comment + yaml.safe_dump(document, sort_keys=False).rstrip())
 
 
 def _read_again_with(provider: str | None, gates: str | None) -> str:
@@ -219,11 +230,11 @@ def _show(name: str, of: Preset, values: GateValues) -> None:
         added = after[point][len(before[point]) :]
         if after[point] or beside[point]:
             cells = (_listed(refs, point) for refs in (before[point], added, beside[point]))
-            table.add_row(plain(point), *(plain(cell) for cell in cells))
+            table.add_row(plain(point), *cells)
     gates = ", ".join(f"{gate}={str(is_on).lower()}" for gate, is_on in _gates_of(of, values).items())
     print_rich(plain(f"{name} ({of.release}{'; ' if gates else ''}{gates})", "bold"), indented(""), table, plain(""))
 
 
-def _listed(refs: Iterable[PluginRef], point: Point) -> str:
+def _listed(refs: Iterable[PluginRef], point: Point) -> Text:
     """A line a plugin."""
-    return "\n".join(f"{ref.name} {ref.weight or 1}" if point is Point.SCORE else ref.name for ref in refs)
+    return stacked(f"{ref.name} {ref.weight or 1}" if point is Point.SCORE else ref.name for ref in refs)

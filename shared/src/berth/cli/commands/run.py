@@ -231,7 +231,7 @@ def _stages(counts: MessageCounts) -> Table:
     for outcome in sorted(counts.outcomes):
         what = plain(outcome, OUTCOME_STYLES.get(outcome, ""))
         if outcome is Outcome.BOUND:
-            what.append(f", pods per node {counts.spread()}", style="")
+            what.append_text(plain(f", pods per node {counts.spread()}"))
         table.add_row("decision", "binder", str(counts.outcomes[outcome]), what)
     return table
 
