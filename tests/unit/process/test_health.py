@@ -1,5 +1,6 @@
 """Readiness: named conditions with sentences, over HTTP, and the ready file."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from berth.process.exits import Exit, exit_for
 from berth.process.health import (
+    MOST_CONNECTIONS,
     ONCE,
     Health,
     HealthPortError,
@@ -76,6 +78,40 @@ async def test_a_port_that_is_taken_is_wrong_usage_said_in_a_sentence(asked):
         async with health_server(HealthSettings(host="127.0.0.1", port=asked.port), Health(), PrometheusMeter()):
             pass
     assert exit_for(caught.value) is Exit.USAGE
+
+
+async def test_half_open_requests_silence_nobody(asked):
+    waiting = [await asyncio.open_connection("127.0.0.1", asked.port) for _ in range(3 * MOST_CONNECTIONS)]
+    for _, writer in waiting:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: a\r\n")
+    assert await asked("/livez") == (200, "ok")
+    for reader, _ in waiting[: MOST_CONNECTIONS + 1]:
+        async with asyncio.timeout(60):  # closed, since others came after it
+            assert await asyncio.gather(reader.read(), return_exceptions=True)
+    for _, writer in waiting:
+        writer.close()
+
+
+async def test_connection_that_finishes_no_request_ends_at_its_deadline(asked, monkeypatch):
+    monkeypatch.setattr("berth.process.health.CONNECTION_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+    writer.write(b"GET /readyz HTTP/1.1\r\n")
+    async with asyncio.timeout(60):
+        (answer,) = await asyncio.gather(reader.read(), return_exceptions=True)
+    assert answer == b"" or isinstance(answer, ConnectionError)
+    writer.close()
+
+
+async def test_connection_is_for_one_request(asked):
+    reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+    async with asyncio.timeout(60):
+        assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 1
+    writer.close()
+
+
+def test_only_this_machine_reaches_the_port_unless_a_setting_says_otherwise():
+    assert HealthSettings().host == "127.0.0.1"
 
 
 def test_the_ready_file_is_written_once_everything_works(tmp_path: Path):

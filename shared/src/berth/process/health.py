@@ -1,16 +1,18 @@
 """Readiness of a service by named conditions, shown in /readyz and the log.
 
-/livez, /readyz and /metrics are served on the main loop, so that /livez does not answer when the loop hangs.
+/livez, /readyz and /metrics are served on the main loop, so that /livez does not answer when the loop hangs. Whoever
+reaches the port can cost no more than that: connections are few, short, and for one request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 
@@ -194,6 +196,10 @@ class Progress:
 
 SHUTDOWN_SECONDS = 0.5
 """How long a slow reader of /metrics may delay the end of the process."""
+MOST_CONNECTIONS: Final = 64
+"""Open at once; one more closes the oldest. Otherwise requests that are never finished would use up the descriptors."""
+CONNECTION_SECONDS: Final = 10.0
+"""From the start of a connection to its end: for one request and its answer. Prometheus waits as long."""
 
 
 class HealthPortError(UsageError):
@@ -210,18 +216,73 @@ async def health_server(settings: HealthSettings, health: Health, meter: Prometh
     runner = web.AppRunner(_application(health, meter), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
     try:
-        yield await _listen(runner, settings)
+        server = await _listen(runner, settings)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, settings: HealthSettings) -> int:
+async def _listen(runner: web.AppRunner, settings: HealthSettings) -> asyncio.Server:
+    opened: dict[_Connection, None] = {}
+    answers = runner.server
+    assert answers is not None  # noqa: S101 - the runner is set up
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
+        return await asyncio.get_running_loop().create_server(
+            lambda: _Connection(answers(), opened), settings.host, settings.port
+        )
     except OSError as exc:
         where = f"listening on health.port {settings.port} of {settings.host!r}"
         raise HealthPortError(f"{where}: {exc.strerror}: choose another with --health-port") from exc
-    return int(runner.addresses[0][1])
+
+
+class _Connection(asyncio.Protocol):
+    """Passes everything to aiohttp's handler, and ends the connection at its deadline, or when it is one too many."""
+
+    def __init__(self, handler: asyncio.Protocol, opened: dict[_Connection, None]) -> None:
+        self._handler = handler
+        self._opened = opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._opened) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._opened))
+            del self._opened[oldest]
+            oldest.abort()
+        self._transport = cast("asyncio.Transport", transport)
+        self._opened[self] = None
+        self._deadline = asyncio.get_running_loop().call_later(CONNECTION_SECONDS, self.abort)
+        self._handler.connection_made(transport)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._opened.pop(self, None)
+        self._deadline.cancel()
+        self._handler.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+
+@web.middleware
+async def _one_request_a_connection(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    response = await handler(request)
+    response.force_close()
+    return response
 
 
 def _application(health: Health, meter: PrometheusMeter) -> web.Application:
@@ -235,7 +296,7 @@ def _application(health: Health, meter: PrometheusMeter) -> web.Application:
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=meter.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
-    application = web.Application()
+    application = web.Application(middlewares=[_one_request_a_connection])
     application.router.add_get("/livez", livez)
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/metrics", metrics)

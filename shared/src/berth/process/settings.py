@@ -134,8 +134,9 @@ class LogSettings:
 class HealthSettings:
     """Address of /livez, /readyz and /metrics."""
 
-    host: Annotated[str, readers.text] = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus connect from outside
-    """Address to listen on. Default: all, since the kubelet connects to the pod's address."""
+    host: Annotated[str, readers.text] = "127.0.0.1"
+    """Address to listen on. Default: this machine only. In a pod: 0.0.0.0, since the kubelet and Prometheus connect to
+    the pod's address; the container image sets it."""
     port: Annotated[int, readers.integer(0, 65_535)] = 0
     """TCP port, 0-65535. 0: any free port, so that several services can run on one machine."""
 
