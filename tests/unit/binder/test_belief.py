@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from berth.api.messages import Outcome, Reason
+from berth.api.pod import Toleration
 from berth_binder.events import Reject
 from harness.worlds.binder_bench import Bench, at_version, labelled, make_pod, posts, ranked, reads
 
@@ -97,3 +98,12 @@ def test_profile_is_the_one_that_the_pod_names(bench):
 def test_message_whose_profile_is_not_its_pods_is_rejected(bench):
     pod = bench.show(make_pod("web", spec={"scheduler_name": "other"}))
     assert [type(each) for each in bench.take(ranked(pod, "n1"))] == [Reject]
+
+
+def test_pod_of_which_a_cycle_cannot_take_so_much_is_an_error_whatever_the_message_says(bench):
+    huge = make_pod("huge", spec={"tolerations": [Toleration()] * 1001})
+    bench.show(huge)
+    assert posts(bench.take(ranked(huge, "n1"))) == []
+    [decision] = bench.decisions
+    assert decision.outcome is Outcome.ERROR
+    assert "1001 tolerations (at most 1000)" in decision.message

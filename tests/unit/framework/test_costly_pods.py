@@ -154,3 +154,21 @@ def test_counts_follow_pods_after_a_query_was_dropped_and_made_again(snapshot, m
     snapshot.remove_pod("uid-web-0")
     assert counts.counts[:2].tolist() == [0, 1]
     assert not snapshot.groups.count_pods(PodsWithTerm(AffinityTermKind.REQUIRED_ANTI_AFFINITY, web)).counts.any()
+
+
+def test_a_hostile_message_with_more_than_a_cycle_can_take_is_an_error_and_evaluates_nothing(snapshot, monkeypatch):
+    evaluated = counting(monkeypatch, matching, "term_mask")
+    pod = on_nodes(*(SelectorRequirement(key=f"k{number}", operator="Exists") for number in range(1001)))
+    ranking = ranked(pod, snapshot)
+    assert ranking.error == (
+        "the pod has more than a scheduling cycle can take: 1001 node selector expressions (at most 1000)"
+    )
+    assert (ranking.candidates, evaluated) == ((), [])
+
+
+def test_the_affinity_of_a_placed_pod_above_the_limits_counts_for_nobody(snapshot):
+    snapshot.place(a_pod("huge", affinity=apart_from(*(f"app-{number}" for number in range(257)))), "n0")
+    web = a_pod("web", labels={"app": "app-1"})
+    assert len(ranked(web, snapshot).candidates) == 20
+    snapshot.place(a_pod("large", affinity=apart_from(*(f"app-{number}" for number in range(256)))), "n0")
+    assert len(ranked(web, snapshot).candidates) == 13

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from berth.api.meta import LabelSelector, ObjectMeta
-from berth.api.pod import ClaimSource, PodSchedulingGate, PodStatus, Volume
+from berth.api.pod import ClaimSource, PodSchedulingGate, PodStatus, Toleration, Volume
 from berth.api.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.api.workloads import BudgetStatus, PodDisruptionBudget, SelectorSpec
 from berth.cluster.snapshot import Snapshot
@@ -45,6 +45,13 @@ def test_independently_sees_the_same_state():
     asked = simulation(a_node("n1", cpu="1"))
     decided = asked.independently([wanting("a", "1"), wanting("b", "1")])
     assert places(decided) == {"a": "n1", "b": "n1"}
+
+
+def test_a_pod_with_more_than_a_cycle_can_take_is_refused_with_the_reason():
+    asked = simulation(a_node("n1"))
+    [one] = asked.independently([wanting("huge", "1", tolerations=[Toleration()] * 1001)])
+    reason = "the pod has more than a scheduling cycle can take: 1001 tolerations (at most 1000)"
+    assert (one.bound, one.message, asked.failures) == (None, reason, {"default/huge": reason})
 
 
 def test_in_queue_order_each_sees_the_earlier():

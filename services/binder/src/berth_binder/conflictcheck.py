@@ -22,6 +22,7 @@ from berth.api.messages import (
     by_best_estimate,
 )
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
@@ -56,10 +57,13 @@ class ConflictCheck:
     def examine(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
         """The verdict (an error, no candidate), or else a node for the pod, or the pods to evict.
 
+        A pod of which a cycle cannot take so much is an error whatever the message says.
+
         Raises:
             RecheckError: a plugin could not answer.
         """
-        verdict = _scorers_verdict(ranked)
+        too_much = refusal(pod)
+        verdict = failed(too_much) if too_much else _scorers_verdict(ranked)
         if verdict is None:
             return self.choose(ranked, pod)
         if verdict.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:

@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Final
 
 from berth.api.messages import DeadLetter, Decision, Outcome, Pending
-from berth.api.pod import Pod, changed, is_bound, is_gone_while_unbound
+from berth.api.pod import Pod, changed, is_bound, is_gone_while_unbound, name_of
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt, Term
 from berth.framework.events import pod_update_actions
 from berth.framework.plugincalls import PluginFailure
-from berth.framework.status import SUCCESS
+from berth.framework.status import SUCCESS, Status
 from berth_watcher.events import (
     AttemptLookedUp,
     CountScheduled,
@@ -34,6 +35,7 @@ from berth_watcher.events import (
 )
 from berth_watcher.plugins import QueuePlugins
 from berth_watcher.queue import (
+    DO_NOT_ASK_SECONDS,
     WAITING_FOR_EVENT,
     EventClock,
     QueuedPod,
@@ -45,7 +47,7 @@ from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import label_of_own_update
 from berth_watcher.takeover import FormerState, former_state
-from berth_watcher.window import InFlightWindow, StalledAttempts
+from berth_watcher.window import InFlightWindow, StalledAttempts, slots_of
 
 MAX_LOST_ATTEMPTS: Final = 3
 """Consecutive attempts of a pod that were lost: the third one counts as an error of the pod."""
@@ -201,7 +203,7 @@ class Attempts:
                 self._look_up(queued, queued.attempt)
             elif queued.stage is Stage.AWAITING_WATCH:
                 self._read_pod(queued)
-            elif queued.plugin_failure:
+            elif queued.failure:
                 self._enqueue(queued)
             else:
                 self._requeue.on_timer(queued)
@@ -214,8 +216,8 @@ class Attempts:
             return
         free = self.window.free(self._clock.now)
         while (queued := self._queue.pop(free)) is not None:
-            free[queued.profile] -= 1
-            self.window.acquire(queued.uid, queued.profile)
+            free[queued.profile] -= slots_of(queued.pod)
+            self._acquire(queued)
             self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
 
     def _is_ours(self, pod: Pod) -> bool:
@@ -235,11 +237,11 @@ class Attempts:
 
     def _enqueue(self, queued: QueuedPod) -> None:
         """Make a pod active, unless a PreEnqueue plugin rejects it."""
-        queued.plugin_failure, status = "", SUCCESS
-        try:
-            status = self._plugins.pre_enqueue(queued.pod)
-        except PluginFailure as failure:
-            queued.record_failure(failure, self._clock.now)
+        queued.failure, status = refusal(queued.pod), SUCCESS
+        if queued.failure:
+            queued.do_not_ask_until = self._clock.now + DO_NOT_ASK_SECONDS
+        else:
+            status = self._pre_enqueue(queued)
         if status.is_success:
             queued.unschedulable_plugins, queued.message = frozenset(), ""
             self._queue.move(queued, Stage.ACTIVE if self.running else Stage.RECOVERING)
@@ -247,9 +249,16 @@ class Attempts:
             queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
             self._queue.move(queued, Stage.GATED)
 
+    def _pre_enqueue(self, queued: QueuedPod) -> Status:
+        try:
+            return self._plugins.pre_enqueue(queued.pod)
+        except PluginFailure as failure:
+            queued.record_failure(failure, self._clock.now)
+            return SUCCESS
+
     def _update(self, queued: QueuedPod, pod: Pod) -> None:
         before, queued.pod = queued.pod, pod
-        if queued.plugin_failure and changed(before, pod):
+        if queued.failure and changed(before, pod):
             queued.do_not_ask_until = 0.0
         if queued.stage in WAITING_FOR_EVENT:
             queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
@@ -260,7 +269,7 @@ class Attempts:
                 self._publish(queued)
         elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
             self._requeue.requeue(queued)
-        elif queued.stage is Stage.BACKOFF and queued.plugin_failure:
+        elif queued.stage is Stage.BACKOFF and queued.failure:
             self._requeue.back_off(queued)
 
     def _count_scheduled(self, queued: QueuedPod, pod: Pod) -> None:
@@ -276,6 +285,9 @@ class Attempts:
         self._requeue.on_removed(queued)
         self._queue.remove(queued)
 
+    def _acquire(self, queued: QueuedPod) -> None:
+        self.window.acquire(queued.uid, queued.profile, slots_of(queued.pod))
+
     def _leave_window(self, queued: QueuedPod) -> None:
         self.window.release(queued.uid)
         self._report(self.stalled.ended(queued.uid))
@@ -288,12 +300,13 @@ class Attempts:
         """Publish the next attempt. The caller takes the slot in the window."""
         previous = queued.attempt
         attempt = previous.next(self._term) if previous else Attempt(uid=queued.uid, term=self._term, n=1)
+        too_much = refusal(queued.pod)
         message = Pending(
             config=self._settings.config,
             attempt=str(attempt),
             profile=queued.profile,
-            pod=queued.pod,
-            error=queued.plugin_failure,
+            pod=name_of(queued.pod) if too_much else queued.pod,
+            error=too_much or queued.failure,
             failures=queued.failures,
             after=queued.positions_after(self._takeover_position),
         )
@@ -363,7 +376,7 @@ class Attempts:
         """Leave a pod in flight; after ``waiting`` it has no slot in the window."""
         queued.published = published
         if has_slot:
-            self.window.acquire(queued.uid, queued.profile)
+            self._acquire(queued)
         if changed(published, queued.pod):
             self._publish(queued)
         else:

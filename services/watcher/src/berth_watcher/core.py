@@ -18,6 +18,7 @@ from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSou
 from berth.api.messages import DeadLetter, watermark_key
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, bound_at_text, is_bound
+from berth.api.podlimits import refusal
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
@@ -227,7 +228,20 @@ class WatcherCore:
         kept = trimmed(thing) if thing is not None else None
         since = bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
         desired = DesiredEntry(object=kept, bound_at=since) if kept is not None else None
-        return self._mirror.set_desired(key(kind, name), desired)
+        number = self._mirror.set_desired(key(kind, name), desired)
+        if number != NO_CHANGE and isinstance(thing, Pod) and isinstance(kept, Pod):
+            self._report_left_out(thing, kept)
+        return number
+
+    def _report_left_out(self, pod: Pod, kept: Pod) -> None:
+        if kept.spec.affinity is None and pod.spec.affinity is not None:
+            reason = refusal(pod)
+            self._effects.append(
+                Warn(
+                    message=f"the affinity of pod {pod.key!r} on a node counts for nobody",
+                    fields={"pod": pod.key, "uid": pod.uid, "reason": reason},
+                )
+            )
 
     def _on_bucket_complete(self, event: BucketComplete) -> None:
         self._mirror.start_writing(event.position)

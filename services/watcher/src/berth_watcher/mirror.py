@@ -21,6 +21,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
+from berth.api.podlimits import pod_affinity_counts
 from berth.api.subjects import Term
 from berth.api.trimming import smaller_forms
 from berth.bus.interface import Entry
@@ -426,4 +427,7 @@ def _trimmed_pod(pod: Pod) -> Pod | None:
         status = PodStatus(nominated_node_name=pod.status.nominated_node_name)
     else:
         return None
-    return Pod(metadata=msgspec.structs.replace(pod.metadata, resource_version=""), spec=pod.spec, status=status)
+    spec, affinity = pod.spec, pod.spec.affinity
+    if affinity is not None and not pod_affinity_counts(affinity):
+        spec = msgspec.structs.replace(spec, affinity=None)
+    return Pod(metadata=msgspec.structs.replace(pod.metadata, resource_version=""), spec=spec, status=status)

@@ -70,8 +70,8 @@ INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
 
 
 DO_NOT_ASK_SECONDS: Final = 300.0
-"""How long a plugin that took too long is not asked again about a pod that has not changed: as long as an unschedulable
-pod waits."""
+"""How long a plugin that took too long is not asked again about a pod that has not changed, and a pod that has too much
+of something is not tried again: as long as an unschedulable pod waits."""
 
 
 class Turn(NamedTuple):
@@ -132,10 +132,12 @@ class QueuedPod:
     """Monotonic seconds. Also set while the pod is unschedulable."""
     at_front: bool = False
     """After a conflict it goes first within its priority."""
-    plugin_failure: str = ""
-    """Which plugin failed for the pod before it could be tried, and how: published in place of a try."""
+    failure: str = ""
+    """Why the pod cannot be tried: a plugin failed for it, or it has too much of something. It is
+    published in place of a try."""
     do_not_ask_until: float = 0.0
-    """Monotonic seconds, after a plugin took too long for the pod, which may take as long again."""
+    """Monotonic seconds: not tried before, unless it changes. After a plugin took too long for the pod, which may take
+    as long again, and for a pod that has too much of something."""
     turn: Turn | None = None
     """Since the event that woke it, until it is tried."""
     awaited_versions: dict[str, int] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class QueuedPod:
 
     def record_failure(self, failure: PluginFailure, now: float) -> None:
         """A plugin failed for the pod."""
-        self.plugin_failure = str(failure)
+        self.failure = str(failure)
         if isinstance(failure, PluginTimeout):
             self.do_not_ask_until = now + DO_NOT_ASK_SECONDS
 
@@ -314,7 +316,7 @@ class SchedulingQueue:
         since, number = pod.turn or (pod.timestamp, 0)
         since = FRONT if pod.at_front else since
         try:
-            key = default_sort_key(pod.pod, since) if pod.plugin_failure else self._sort_key(pod.pod, since)
+            key = default_sort_key(pod.pod, since) if pod.failure else self._sort_key(pod.pod, since)
         except PluginFailure as failure:
             pod.record_failure(failure, self._clock.now)
             key = default_sort_key(pod.pod, since)

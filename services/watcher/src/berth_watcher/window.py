@@ -11,6 +11,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from berth.api.pod import Pod
+from berth.api.podlimits import cycle_milliseconds, refusal
 from berth_watcher.events import Note, Warn
 from berth_watcher.queue import QueuedPod
 
@@ -19,15 +21,25 @@ SHARE_OF_A_SECOND: Final = 4
 of work."""
 
 
+def slots_of(pod: Pod) -> int:
+    """One, and one more for each millisecond that the pod's selectors add to a cycle.
+
+    Another's pod waits for what is in flight: 64 pods at the limits would keep a scorer busy for seconds.
+    """
+    return 1 if refusal(pod) else 1 + cycle_milliseconds(pod)
+
+
 class InFlightWindow:
     """Slots for pods in flight, of each profile: as many as the floor, or a quarter second of work if that is more.
 
-    Each profile has its own, so that one which no scorer knows holds up no other.
+    Each profile has its own, so that one which no scorer knows holds up no other. A pod that keeps a scorer busy for
+    longer has more than one, so that few such pods are in flight at once.
     """
 
     def __init__(self, floor: int, profiles: Iterable[str]) -> None:
         self._floor = floor
-        self._profile_of: dict[str, str] = {}
+        self._slots_of: dict[str, tuple[str, int]] = {}
+        """Profile and slots of each pod in flight."""
         self._used = dict.fromkeys(profiles, 0)
         self._rates = {profile: DecisionRate() for profile in self._used}
 
@@ -43,20 +55,23 @@ class InFlightWindow:
         }
 
     def free(self, now: float) -> dict[str, int]:
-        """Never negative, although a takeover may find more pods in flight than there are slots."""
+        """Never negative, although a takeover may find more pods in flight than there are slots.
+
+        A pod goes when one slot is free, however many it takes, so that none waits for ever.
+        """
         return {profile: max(0, size - self._used[profile]) for profile, size in self.sizes(now).items()}
 
-    def acquire(self, uid: str, profile: str) -> None:
-        """Take a slot for a pod, unless it has one."""
-        if uid not in self._profile_of:
-            self._profile_of[uid] = profile
-            self._used[profile] += 1
+    def acquire(self, uid: str, profile: str, slots: int = 1) -> None:
+        """Take slots for a pod, unless it has some."""
+        if uid not in self._slots_of:
+            self._slots_of[uid] = profile, slots
+            self._used[profile] += slots
 
     def release(self, uid: str) -> None:
-        """Free the pod's slot, if it has one."""
-        profile = self._profile_of.pop(uid, None)
-        if profile is not None:
-            self._used[profile] -= 1
+        """Free the pod's slots, if it has any."""
+        profile, slots = self._slots_of.pop(uid, ("", 0))
+        if slots:
+            self._used[profile] -= slots
 
     def count_decision(self, profile: str, now: float) -> None:
         """A final Decision was received. Their rate decides the size of the window."""

@@ -334,6 +334,18 @@ def _scheduling_fields(pod: Pod) -> tuple[object, ...]:
     )
 
 
+def name_of(pod: Pod) -> Pod:
+    """What an error about the pod needs of it, where the whole is too much for a message."""
+    metadata = pod.metadata
+    named = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+    )
+    return Pod(metadata=named, spec=PodSpec(scheduler_name=pod.spec.scheduler_name))
+
+
 LONG_AGO: Final = 0.0
 """Unix seconds of a Binding whose time is unknown: so long ago that nothing counts it as recent."""
 

@@ -15,8 +15,7 @@ import msgspec
 
 from berth.api.errors import DecodeError
 from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
-from berth.api.meta import ObjectMeta
-from berth.api.pod import Pod, PodSpec
+from berth.api.pod import name_of
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
 from berth.bus.connection import message_size
 from berth.bus.interface import PubAck, Session, TooLargeError
@@ -55,7 +54,7 @@ async def publish_pending(session: Session, message: Pending, *, headers: Header
     if (size := message_size(data, all_headers)) > limit:
         reason = f"the pod takes {size} bytes as a message, NATS takes {limit} at most: make it smaller"
         log.warning("pod %s is not scheduled: %s", pod.key, reason)
-        data = encode(msgspec.structs.replace(message, pod=_name_of(pod), error=reason))
+        data = encode(msgspec.structs.replace(message, pod=name_of(pod), error=reason))
     return await _publish(session, _pod_subject("pending", message), data, all_headers)
 
 
@@ -148,7 +147,7 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
         config=message.config,
         attempt=message.attempt,
         profile=message.profile,
-        pod=_name_of(message.pod),
+        pod=name_of(message.pod),
         scorer=message.scorer[:REASON_CHARACTERS],
         asked_at=message.asked_at,
         error=reason[:REASON_CHARACTERS],
@@ -193,15 +192,3 @@ def _quoted(letter: DeadLetter, length: int) -> DeadLetter:
     return msgspec.structs.replace(
         letter, payload=letter.payload[:length], reason=letter.reason[: 4 * REASON_CHARACTERS]
     )
-
-
-def _name_of(pod: Pod) -> Pod:
-    """What an error about the pod needs of it."""
-    metadata = pod.metadata
-    named = ObjectMeta(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-    )
-    return Pod(metadata=named, spec=PodSpec(scheduler_name=pod.spec.scheduler_name))

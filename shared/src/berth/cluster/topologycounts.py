@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Affinity, Pod
+from berth.api.podlimits import pod_affinity_counts
 from berth.api.selectors import AffinityTerm, AffinityTermKind, LabelsOfNamespace, PodSelector, compile_affinity_terms
 from berth.cluster.columns import grown
 
@@ -118,7 +119,7 @@ class PodGroups:
         """The version of the namespaces' labels."""
 
     def of(self, pod: Pod) -> PodGroup:
-        """The pod's group; a new one is stored when it is first counted."""
+        """The pod's group; a new one is stored when it is first counted. It has no affinity where that is too much."""
         affinity = _pod_terms(pod.spec.affinity)
         key = (
             pod.metadata.namespace,
@@ -369,5 +370,7 @@ def label_items(labels: Mapping[str, str] | None) -> LabelItems:
 
 def _pod_terms(affinity: Affinity | None) -> Affinity | None:
     if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
+        return None
+    if not pod_affinity_counts(affinity):
         return None
     return msgspec.structs.replace(affinity, node_affinity=None)

@@ -15,6 +15,7 @@ import numpy as np
 
 from berth.api.messages import Candidate, Rejection
 from berth.api.pod import Pod
+from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt
 from berth.cluster.nodes import Nodes, info_of_row, node_info
 from berth.cluster.snapshot import Snapshot
@@ -106,9 +107,12 @@ def rank(  # noqa: PLR0913 - the pod and its cluster, and the options, each by n
     ``best``: how many nodes the ranking names; the first ``explained`` of them with every plugin's points.
     ``may_preempt``: run PostFilter when no node is feasible. ``timing`` and ``detail`` are filled in.
 
-    A plugin's failure ends in ``error``, with the plugin's name; nothing is raised.
+    A plugin's failure ends in ``error``, with the plugin's name; so does a pod of which a cycle cannot take so much.
+    Nothing is raised.
     """
     count = snapshot.node_count
+    if too_much := refusal(pod):
+        return Ranking(error=too_much)
     problems = snapshot.class_of(pod).requests.problems
     if problems:
         return Ranking(error=unreadable(problems), evaluated=0)
