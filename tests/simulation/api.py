@@ -61,6 +61,8 @@ class SimulatedApiServer:
         self.is_down = False
         self.observers: list[Callable[[ApiRequest], None]] = []
         self.answered: list[Callable[[ApiRequest, Response], None]] = []
+        self.on_sending: list[Callable[[SimulatedProcess, str, Route], None]] = []
+        """Called when a client sends a write: who, the method and what it is about."""
         self.watches: dict[SimulatedStream, None] = {}
 
     @property
@@ -177,6 +179,9 @@ class SimulatedClient(KubeClient):
         assert route is not None, path
         if method != "GET" and self._check is not None:
             self._check()
+        if method != "GET":
+            for observer in self._api.on_sending:
+                observer(self._process, method, route)
         if method == "GET" and not route.name:
             return await self._list(route, path, params or {}, timeout)
         request = ApiRequest(

@@ -60,6 +60,12 @@ class SimulatedBus(MemoryBus):
         self.on_settled: list[Callable[[str, StoredMessage], None]] = []
         """Called with every message of a work queue that is acknowledged, before it is removed."""
         self.on_wiped: list[Callable[[], None]] = []
+        self.on_consumer_deleted: list[Callable[[SimulatedProcess, str, str], None]] = []
+        """Called with who deletes which consumer of which stream, before it is deleted."""
+        self.on_delivered: list[Callable[[SimulatedProcess, str, int, int], None]] = []
+        """Called when a client gets a message for the first time: stream, sequence, and the highest it had before."""
+        self.serving: SimulatedProcess | None = None
+        """Whose request is being carried out."""
         self._store_message = self._store.store
         self._store.store = self._stored  # type: ignore[method-assign] - the bus knows what its store does
 
@@ -149,10 +155,12 @@ class SimulatedSession(MemorySession):
         def carry_out() -> None:
             if not self.bus._running or self.link.is_cut or self not in self.bus.sessions:
                 return
+            self.bus.serving = self.process
             try:
                 result, error = done(), None
             except Exception as exc:  # noqa: BLE001 - it is the answer
                 result, error = None, exc
+            self.bus.serving = None
             if fate is Fate.ANSWERED:
                 loop.in_world(self.back(), settle, result, error)
 
@@ -208,6 +216,16 @@ class SimulatedSession(MemorySession):
             raise StoreFullError(f"publishing to {subject!r}: insufficient resources")
         return await super().publish(subject, data, **more)
 
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        def delete() -> None:
+            queue = self.bus._store.queue(stream)
+            if consumer in queue.consumers:
+                for observer in self.bus.on_consumer_deleted:
+                    observer(self.process, stream, consumer)
+            queue.delete(consumer)
+
+        await self._answer(delete)
+
     def _deliveries(self, *arguments: Any) -> MemoryDeliveries:
         return SimulatedDeliveries(*arguments, self)
 
@@ -257,6 +275,8 @@ class SimulatedDeliveries(MemoryDeliveries):
     def __init__(self, consumer: MemoryConsumer, limit: int, session: SimulatedSession) -> None:
         self._session = session
         self._flow = Flow()
+        self._seen: set[int] = set()
+        self._highest = 0
         super().__init__(consumer, limit)
 
     def detach(self) -> None:
@@ -272,6 +292,12 @@ class SimulatedDeliveries(MemoryDeliveries):
 
     def arrive(self, delivery: MemoryDelivery) -> None:
         self.credit.arrive()
+        if delivery.sequence not in self._seen:
+            for observer in self._session.bus.on_delivered:
+                stream = self._consumer.declared.stream
+                observer(self._session.process, stream, delivery.sequence, self._highest)
+            self._seen.add(delivery.sequence)
+            self._highest = max(self._highest, delivery.sequence)
         delivery._consumer = _ConsumerAfar(delivery._consumer, self._session)  # type: ignore[assignment]
         self._session.to_client(self._flow, self._arrived, delivery)
 

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--mutations", nargs="*")
     given = parser.parse_args()
     if given.mutations is not None:
-        sys.exit(_mutations(given.mutations))
+        sys.exit(_mutations(given.mutations, given.jobs))
     if given.kept:
         from simulation.seeds import KEPT
 
@@ -68,28 +68,41 @@ def _one(seed: int, *, verbose: bool) -> int:
     return 1 if result.problems else 0
 
 
-def _mutations(names: list[str]) -> int:
+def _mutations(names: list[str], jobs: int) -> int:
     from simulation.mutations import MUTATIONS
 
+    _warm_up()
     missed = 0
     for name in names or MUTATIONS:
         mutation, began = MUTATIONS[name], _perf_counter()
-        found = _first_found(mutation)
+        found = _first_found(name, jobs)
         took = f"{_perf_counter() - began:.1f} s"
         if found is None:
             missed += 1
             print(f"{name}: NOT FOUND in {mutation.seeds} seeds ({took}): {mutation.rule}", flush=True)
         else:
-            print(f"{name}: seed {found.seed} ({took}): {mutation.rule}: {found.problems[0][:200]}", flush=True)
+            problem = found.problems[0][:200]
+            print(f"{name}: seed {found.seed} of {mutation.seeds} ({took}): {mutation.rule}: {problem}", flush=True)
     return 1 if missed else 0
 
 
-def _first_found(mutation):
+def _first_found(name: str, jobs: int):
     """The first seed that fails with the mutation, and does not fail without it."""
+    from simulation.mutations import MUTATIONS
+
+    seeds = range(MUTATIONS[name].seeds)
+    chunks = [(name, seeds[at : at + SEEDS_EACH]) for at in range(0, len(seeds), SEEDS_EACH)]
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        return next((found for found in pool.imap(_search, chunks) if found is not None), None)
+
+
+def _search(chunk: tuple[str, Sequence[int]]):
+    from simulation.mutations import MUTATIONS
     from simulation.simulate import run_seed, simulating
 
-    for seed in range(mutation.seeds):
-        with simulating():
+    mutation = MUTATIONS[chunk[0]]
+    with simulating():
+        for seed in chunk[1]:
             with mutation.applied():
                 result = run_seed(seed, focus=mutation.focus)
             if result.problems and not run_seed(seed, focus=mutation.focus).problems:
@@ -107,17 +120,22 @@ def _work(seeds: Sequence[int]) -> list:
 
 def _results(seeds: Sequence[int], jobs: int) -> Iterator:
     """Run the seeds in children of this process, which has imported everything."""
-    from simulation.simulate import run_seed, simulating
-
-    with simulating():
-        run_seed(0)  # fills what does not change from run to run: decoders, kinds, configurations
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    _warm_up()
     chunks = [seeds[at : at + SEEDS_EACH] for at in range(0, len(seeds), SEEDS_EACH)]
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         for results in pool.imap_unordered(_work, chunks):
             yield from results
+
+
+def _warm_up() -> None:
+    """Fill what does not change from run to run: decoders, kinds, configurations. Children begin with it."""
+    from simulation.simulate import run_seed, simulating
+
+    with simulating():
+        run_seed(0)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def _many(seeds: Sequence[int], jobs: int, *, digests: bool) -> int:

@@ -28,6 +28,7 @@ from simulation.configurations import SECOND, configuration
 from simulation.faults import FAULTS, Faults
 from simulation.invariants import READ_KINDS, Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
+from simulation.rules import Rules
 from simulation.world import World
 
 QUIET_SECONDS: Final = 60.0
@@ -37,6 +38,9 @@ HARMLESS: Final = frozenset({"strangers' fences", "garbage on the bus"})
 """Faults that must end no leadership."""
 PROMPT_SECONDS: Final = 25.0
 """The same in a run without any fault: two of the longest back-off, and a provisioner's time."""
+STALLED: Final = "stalled, giving up the lead"
+STALL_SECONDS: Final = 20.0
+"""Later than this after the last fault nothing stands still: a stall that began with a fault has shown before."""
 EMPTY_SECONDS: Final = 75.0
 """After which nothing of deleted pods is left: two lifetimes of a proposal, and some."""
 
@@ -214,6 +218,7 @@ class Script:
             world.configuration = configuration("two")
         schedulers = {"berth", SECOND} if self.variant in ("two", "some scorers") else {"berth"}
         self.invariants = Invariants(world, frozenset(schedulers))
+        self.rules = Rules(world)
         self.outcomes = self.invariants.messages.outcomes
         self.planned = 0
         self.chosen: set[str] = set()
@@ -233,6 +238,8 @@ class Script:
         if chance.random() < self.focus.patient:
             world.run_for(max(0.0, self.faults.settled_at - world.now))
         self._quiet()
+        if world.logged_at.get(STALLED, 0.0) > self.faults.settled_at + STALL_SECONDS:
+            world.problem(f"{STALLED}: nothing was begun long after the last fault")
         if self.chosen <= HARMLESS and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % 10 == 0 and not world.problems:

@@ -109,6 +109,10 @@ class World:
         self.processes: list[SimulatedProcess] = []
         self.started: dict[str, int] = {}
         self.restarts = True
+        self.is_meddled = False
+        """Whether somebody has deleted a Lease: then two may lead for a moment."""
+        self.logged_at: dict[str, float] = {}
+        """When a line was last logged, in the run's seconds."""
         self.configuration = configuration("one")
         self.numbers = Numbers()
         """Of all services of the run."""
@@ -146,7 +150,9 @@ class World:
 
     def log(self, _logger: Any, method: str, event: dict[str, Any]) -> Any:
         """A log line of a service; the processor of structlog while runs last."""
-        self.events[str(event.get("event"))[:EVENT_CHARACTERS].split(":")[0]] += 1
+        name = str(event.get("event"))[:EVENT_CHARACTERS].split(":")[0]
+        self.events[name] += 1
+        self.logged_at[name] = self.now
         if self.keep_trace:
             text = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in ("event", "exc_info"))
             self.note(OWNER.get().name, method, f"{event.get('event')} {text}")

@@ -1,0 +1,127 @@
+"""Rules of docs/protocol.md that show in messages, in consumers, and in requests of who may not send any.
+
+An outcome that is wrong may need several faults at once. That a rule is broken shows at the first occasion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from berth.api.messages import Positions
+from berth.bus.interface import PubAck
+from berth.bus.topology import CLUSTER, CONTROL, PENDING, RANKED, bucket_prefix, bucket_stream
+from berth.sim.kinds import LEASES, NODES, PODS
+from berth.sim.routes import Route
+from simulation.loop import SimulatedProcess
+from simulation.world import World
+
+POSITION_WAIT_SECONDS = 1.0
+
+
+class _Message(msgspec.Struct):
+    attempt: str = ""
+    after: Positions = Positions()
+    positions: Positions = Positions()
+    error: str = ""
+
+
+class Rules:
+    """Watches one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._numbers: dict[str, int] = {}
+        """By role, the highest number of a leadership. It outlives the store."""
+        self._epochs: dict[str, int] = {}
+        """By process, the binder's epoch."""
+        self._nodes: dict[int, dict[str, str]] = {}
+        """By term, the nodes when it began: name and uid."""
+        self._asked: dict[str, tuple[float, Positions]] = {}
+        """By attempt, when PENDING was stored, and the positions that a scorer must reach."""
+        world.bus.on_stored.append(self._on_stored)
+        world.bus.on_wiped.append(self._on_wiped)
+        world.bus.on_consumer_deleted.append(self._on_consumer_deleted)
+        world.bus.on_delivered.append(self._on_delivered)
+        world.api.on_sending.append(self._on_sending)
+
+    def _on_wiped(self) -> None:
+        self._nodes.clear()
+        self._asked.clear()
+
+    def _on_stored(self, subject: str, data: bytes, _headers: Mapping[str, str], ack: PubAck) -> None:
+        if ack.duplicate:
+            return
+        if subject.startswith(TERMS):
+            self._on_number(subject.removeprefix(TERMS), data)
+        elif ack.stream in (PENDING, RANKED):
+            message = _decoded(data)
+            if message is not None and message.attempt:
+                self._on_pending(message) if ack.stream == PENDING else self._on_ranked(message)
+
+    # --- 1: numbers never come again
+
+    def _on_number(self, role: str, data: bytes) -> None:
+        number = int(data)
+        if number <= self._numbers.get(role, 0):
+            self._world.problem(f"the {role} takes number {number}, and {self._numbers[role]} was taken before")
+        self._numbers[role] = number
+        if role == "watcher":
+            nodes = self._world.api.store.table(NODES).in_order()
+            self._nodes[number] = {stored.key[1]: stored.value["metadata"]["uid"] for stored in nodes}
+        elif self._world.bus.serving is not None:
+            self._epochs[self._world.bus.serving.name] = number
+
+    # --- 3: first the mirror, then the queue; 4: positions are awaited
+
+    def _on_pending(self, message: _Message) -> None:
+        self._asked.setdefault(message.attempt, (self._world.now, message.after))
+        nodes = self._nodes.pop(int(message.attempt.split(".")[1]), {})
+        bucket = self._world.bus._store._streams[bucket_stream(CLUSTER)]
+        for name, uid in nodes.items():
+            there = self._world.api.store.table(NODES).items.get(("", name))
+            mirrored = bucket.last(f"{bucket_prefix(CLUSTER)}node.{name}")
+            if there is not None and there.value["metadata"]["uid"] == uid and not (mirrored and mirrored.data):
+                self._world.problem(f"attempt {message.attempt} is published, and the mirror lacks node {name}")
+
+    def _on_ranked(self, message: _Message) -> None:
+        at, after = self._asked.pop(message.attempt, (0.0, Positions()))
+        if message.error or self._world.now - at >= POSITION_WAIT_SECONDS or message.positions.covers(after):
+            return
+        self._world.problem(
+            f"attempt {message.attempt} is ranked at {message.positions}, {self._world.now - at:.3f} s after it was "
+            f"asked for at {after}"
+        )
+
+    # --- 5: consumers, and the leader's clock
+
+    def _on_consumer_deleted(self, process: SimulatedProcess, stream: str, consumer: str) -> None:
+        own = self._epochs.get(process.name, 0)
+        if stream == RANKED and int(consumer.removeprefix("binder-")) >= own:
+            self._world.problem(f"{process.name} of epoch {own} deletes the consumer {consumer}")
+
+    def _on_delivered(self, process: SimulatedProcess, stream: str, sequence: int, highest: int) -> None:
+        if stream == RANKED and sequence < highest:
+            self._world.problem(
+                f"{process.name} gets message {sequence} of RANKED for the first time after message {highest}"
+            )
+
+    def _on_sending(self, process: SimulatedProcess, method: str, route: Route) -> None:
+        is_final = route.subresource == "binding" or method == "DELETE"
+        if route.kind is not PODS or not is_final or self._world.is_meddled:
+            return
+        for stored in self._world.api.store.table(LEASES).in_order():
+            holder = (stored.value.get("spec") or {}).get("holderIdentity")
+            if stored.key[1].endswith("-binder") and holder and holder != process.name:
+                self._world.problem(f"{process.name} sends {method} for {route.name}, and {holder} leads")
+
+
+TERMS = f"{bucket_prefix(CONTROL)}term."
+
+
+def _decoded(data: bytes) -> _Message | None:
+    try:
+        return msgspec.json.decode(data, type=_Message)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None  # somebody's garbage
