@@ -1,6 +1,6 @@
 """The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
-Active pods are ordered by the profile's QueueSort plugin. Which unschedulable and gated pods an event may help is in
+The order of active pods is in ``activepods``. Which unschedulable and gated pods an event may help is in
 ``unschedulable``.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ from berth.api.messages import Decision, Outcome, Positions
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey, default_sort_key
+from berth_watcher.activepods import FRONT, ActiveEntry, ActivePods
 
 POD_ADDED: Final = "UnschedulablePodAdd"
 """kube-scheduler's name for the event that puts a new pod into the queue."""
@@ -74,17 +76,8 @@ DO_NOT_ASK_SECONDS: Final = 300.0
 of something is not tried again: as long as an unschedulable pod waits."""
 
 
-class Turn(NamedTuple):
-    """The place of a pod among those that wake at the same event: namespaces take turns within a priority."""
-
-    since: datetime
-    """One time for all of them in place of their own, since which the first of them waits."""
-    number: int
-    """How many of its namespace and priority go before it."""
-
-
-FRONT: Final = datetime.min.replace(tzinfo=UTC)
-"""The timestamp of a pod at the front of its priority."""
+ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
+"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -138,8 +131,6 @@ class QueuedPod:
     do_not_ask_until: float = 0.0
     """Monotonic seconds: not tried before, unless it changes. After a plugin took too long for the pod, which may take
     as long again, and for a pod that has too much of something."""
-    turn: Turn | None = None
-    """Since the event that woke it, until it is tried."""
     awaited_versions: dict[str, int] = field(default_factory=dict)
     """By kind, the resourceVersion that the reflectors must have reached."""
     mirror_change: int = 0
@@ -216,9 +207,6 @@ thirty timers of five minutes behind, a gigabyte for 200,000 pods."""
 MIN_COMPACTED: Final = 1024
 """Fewer entries are not worth it."""
 
-ActiveEntry = tuple[SortKey, int, datetime, int, str]
-"""Key, turn, time, generation and uid of an active pod. No two have the same generation."""
-
 
 class WaitingForEvent(Protocol):
     """The unschedulable and gated pods, as the queue keeps them up to date."""
@@ -248,7 +236,7 @@ class SchedulingQueue:
         self._sort_key = sort_key
         self._waiting = waiting
         self._pods: dict[str, QueuedPod] = {}
-        self._active: dict[str, list[ActiveEntry]] = {profile: [] for profile in profiles}
+        self._active = {profile: ActivePods(self._is_current_entry) for profile in profiles}
         self._timers: list[tuple[float, int, str]] = []
         self.generation = 0
         """Of the last move."""
@@ -261,7 +249,7 @@ class SchedulingQueue:
     @property
     def entries(self) -> int:
         """How much the heaps hold, stale entries included."""
-        return len(self._timers) + sum(len(heap) for heap in self._active.values())
+        return len(self._timers) + sum(map(len, self._active.values()))
 
     def get(self, uid: str) -> QueuedPod | None:
         return self._pods.get(uid)
@@ -307,24 +295,25 @@ class SchedulingQueue:
             self.last_wait = pod.generation
         if stage is Stage.ACTIVE:
             self._push_active(pod)
-        if stage is Stage.IN_FLIGHT:
-            pod.turn = None
         if due is not None:
             self.set_timer(pod, due)
 
     def _push_active(self, pod: QueuedPod) -> None:
-        since, number = pod.turn or (pod.timestamp, 0)
-        since = FRONT if pod.at_front else since
-        try:
-            key = default_sort_key(pod.pod, since) if pod.failure else self._sort_key(pod.pod, since)
-        except PluginFailure as failure:
-            pod.record_failure(failure, self._clock.now)
-            key = default_sort_key(pod.pod, since)
-        heap = self._active[pod.profile]
-        heapq.heappush(heap, (key, number, pod.timestamp, pod.generation, pod.uid))
-        if self._is_mostly_stale(heap):  # pods that come and go while the window is full
-            heap[:] = [entry for entry in heap if self._current(entry[3], entry[4]) is not None]
-            heapq.heapify(heap)
+        rank, key = self._keys(pod)
+        active = self._active[pod.profile]
+        namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
+        active.add(rank, namespace, ActiveEntry(key, pod.timestamp, pod.generation, pod.uid))
+        if self._is_mostly_stale(active):  # pods that come and go while the window is full
+            active.compact()
+
+    def _keys(self, pod: QueuedPod) -> tuple[SortKey, SortKey]:
+        """The pod's rank, and its place within its namespace."""
+        if not pod.failure:
+            try:
+                return self._sort_key(pod.pod, ONE_TIME), self._sort_key(pod.pod, pod.timestamp)
+            except PluginFailure as failure:
+                pod.record_failure(failure, self._clock.now)
+        return default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp)
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
@@ -335,11 +324,15 @@ class SchedulingQueue:
 
     def pop(self, free: Mapping[str, int]) -> QueuedPod | None:
         """The active pod whose turn it is, of the profiles that have free slots. The caller must move it."""
-        heads = [heap for profile, heap in self._active.items() if free[profile] > 0 and self._has_current(heap)]
+        heads = [
+            (*found, active)
+            for profile, active in self._active.items()
+            if free[profile] > 0 and (found := active.first())
+        ]
         if not heads:
             return None
-        *_, uid = heapq.heappop(min(heads, key=lambda heap: heap[0]))
-        return self._pods[uid]
+        *_, active = min(heads, key=itemgetter(0, 1))
+        return self._pods[active.pop().uid]
 
     def pop_due(self) -> Iterator[QueuedPod]:
         """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
@@ -358,11 +351,8 @@ class SchedulingQueue:
     def _is_mostly_stale(self, heap: Sized) -> bool:
         return len(heap) > MAX_STALE * len(self._pods) + MIN_COMPACTED
 
-    def _has_current(self, heap: list[ActiveEntry]) -> bool:
-        """Whether an active pod is left in the heap; the first entry is one."""
-        while heap and self._current(heap[0][3], heap[0][4]) is None:
-            heapq.heappop(heap)
-        return bool(heap)
+    def _is_current_entry(self, entry: ActiveEntry) -> bool:
+        return self._current(entry.generation, entry.uid) is not None
 
     def _next_generation(self) -> int:
         self.generation += 1

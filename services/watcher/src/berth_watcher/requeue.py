@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Final
 
 from berth.api.decoding import version_number
 from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import Decision, Outcome, Positions
 from berth.api.node import Node
-from berth.api.pod import priority_of
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.mirror import Mirror
 from berth_watcher.plugins import QueuePlugins, Step, UnschedulablePods
-from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, Turn
+from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store import label_of
 
@@ -216,20 +214,19 @@ class Requeue:
             if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.generation:
                 found[pod.uid] = pod
             if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
-                yield self._in_turn(found, unchecked)
+                yield self._woken(found, unchecked)
                 found = {}
         unchecked.is_done = True
-        yield self._in_turn(found, unchecked)
+        yield self._woken(found, unchecked)
 
     def _forget(self, unchecked: _UncheckedEvent) -> None:
         self._unchecked.popleft()
         if self._unchecked_nodes.get(unchecked.node) is unchecked:
             del self._unchecked_nodes[unchecked.node]
 
-    def _in_turn(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
+    def _woken(self, found: Mapping[str, QueuedPod], unchecked: _UncheckedEvent) -> list[QueuedPod]:
         pods = sorted(found.values(), key=lambda pod: pod.timestamp)
         for pod in pods:
-            pod.turn = unchecked.next_turn(pod)
             pod.mirror_change = max(pod.mirror_change, unchecked.change)
             pod.incoming_event = label_of(unchecked.event)
         return pods
@@ -305,8 +302,6 @@ class _UncheckedEvent:
     steps: Iterator[Step] | None = None
     """What is left to do; None before the first step."""
     is_done: bool = False
-    since: datetime | None = None
-    turns: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     @property
     def node(self) -> str:
@@ -319,13 +314,6 @@ class _UncheckedEvent:
         self.event = ClusterEvent(self.event.resource, node_update_actions(self.old, new))
         self.new, self.change = new, change
         return True
-
-    def next_turn(self, pod: QueuedPod) -> Turn:
-        """The turn of a pod that the event wakes; those that wait longest come first."""
-        self.since = self.since or pod.timestamp
-        same = (pod.pod.metadata.namespace, priority_of(pod.pod))
-        self.turns[same] += 1
-        return Turn(self.since, self.turns[same] - 1)
 
 
 def _versions(decision: Decision) -> dict[str, int]:
