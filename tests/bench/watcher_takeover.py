@@ -52,7 +52,7 @@ class WatcherTakeover:
 class ListedInformers:
     """Informers whose objects are in the store already."""
 
-    async def list_anew(self) -> None:
+    async def refresh(self) -> None:
         await asyncio.sleep(0)
 
     def listen(self, listener: object) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.messages import Candidate, Decision, Outcome, Ranked, decode
@@ -18,6 +19,7 @@ from berth.kube.client import KubeClient
 from berth.kube.clock import Backoff
 from berth.kube.writes import get_pod
 from berth.leader.onecluster import claim_cluster, read_cluster_id
+from berth.leader.session import LeaderSession
 from berth.process.configuration import read_configuration
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
@@ -49,8 +51,9 @@ class RunningBinder:
 
     async def kill(self) -> None:
         """As on SIGKILL, except that the Lease is released."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        with patch.object(LeaderSession, "settled"):
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
 
 
 @dataclass
@@ -244,3 +247,9 @@ async def binder_world(cluster: Cluster, bus: Bus, kind: type[W] = BinderWorld) 
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await session.close()
+
+
+async def has_fence(world: BinderWorld, name: str) -> bool:
+    """Whether a binder has fenced the pod."""
+    conditions = (await world.pod(name)).status.conditions or ()
+    return any(each.type == "berth/fence" for each in conditions)

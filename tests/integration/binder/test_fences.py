@@ -9,7 +9,7 @@ import pytest
 from berth.api.messages import Outcome
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
-from harness.worlds.binder_world import BinderWorld, binder_world
+from harness.worlds.binder_world import BinderWorld, binder_world, has_fence
 from harness.worlds.kubernetes_api import STRATEGIC_PATCH
 
 
@@ -97,15 +97,11 @@ async def test_successor_of_a_clean_stop_fences_nothing(world: BinderWorld):
 
 
 async def test_successor_of_a_killed_leader_fences(world: BinderWorld):
-    pod = await world.add_pod("web")
+    pods = [await world.add_pod(f"p{number}") for number in range(3)]
     await (await world.leading_binder()).stop()
     await (await world.leading_binder()).kill()
-    await world.rank(pod, "no-such-node")
+    for pod in pods:
+        await world.rank(pod, "no-such-node")
     await world.leading_binder()
-    await world.decision(pod)
-    assert await has_fence(world, "web")
-
-
-async def has_fence(world: BinderWorld, name: str) -> bool:
-    conditions = (await world.pod(name)).status.conditions or ()
-    return any(each.type == "berth/fence" for each in conditions)
+    await world.decision(pods[-1])
+    assert all([await has_fence(world, pod.metadata.name) for pod in pods])

@@ -9,9 +9,10 @@ import pytest
 
 from berth.api.messages import DeadLetter, Outcome, decode
 from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
+from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
-from harness.worlds.binder_world import QUICK, BinderWorld, binder_world
+from harness.worlds.binder_world import QUICK, BinderWorld, binder_world, has_fence
 
 BINDING = {"verb": "create", "resource": "pods/binding"}
 
@@ -180,3 +181,22 @@ async def test_deleted_consumer_leads_to_a_new_takeover(world):
     assert (await world.decision(pod)).outcome is Outcome.BOUND
     (after,) = await world.session.consumers("RANKED")
     assert int(after.removeprefix("binder-")) > int(before.removeprefix("binder-"))
+
+
+async def test_lost_connection_to_nats_leaves_nothing_to_fence(simulated_cluster: Cluster):
+    """The Binding under way is answered before the Lease is given up."""
+    bus = MemoryBus()
+    bus.apply()
+    async with binder_world(simulated_cluster, bus) as world:
+        node = await world.add_node()
+        pods = [await world.add_pod(f"p{number}") for number in range(4)]
+        await world.leading_binder()
+        inject(world, Delay(**BINDING, seconds=0.3))
+        await world.rank(pods[0], node)
+        await world.until(lambda: not world.cluster.simulated.faults.armed())
+        next(each for each in bus.sessions if each.name == "binder").lose("the connection broke")
+        for pod in pods[1:]:
+            await world.rank(pod, "no-such-node")
+        assert (await world.decision(pods[-1])).epoch == 2
+        assert (await world.pod("p0")).spec.node_name == node
+        assert not any([await has_fence(world, pod.metadata.name) for pod in pods[2:]])

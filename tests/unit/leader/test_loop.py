@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from berth.api.errors import TemporaryError
+from berth.bus.interface import BusLostError
 from berth.leader import loop
 from berth.leader.loop import lead_until_stopped
 from berth.leader.session import NotLeadingError
@@ -76,3 +77,9 @@ async def test_not_getting_to_lead_is_no_warning(bus, lines, monkeypatch):
 async def test_a_bug_ends_the_service(bus, lines, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         await run(bus, monkeypatch, ZeroDivisionError("a bug"))
+
+
+async def test_a_lost_connection_needs_no_pause(bus, lines, monkeypatch):
+    monkeypatch.setattr(loop, "PAUSE_SECONDS", float("inf"))
+    assert await run(bus, monkeypatch, ExceptionGroup("tasks", [BusLostError("the server closed it")]), None) == 2
+    assert lines == [("warning", "leading again on another connection", "the server closed it")]

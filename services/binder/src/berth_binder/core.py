@@ -152,9 +152,9 @@ class BinderCore:
         return len(self._in_flight)
 
     @property
-    def is_settled(self) -> bool:
-        """Whether every request was answered: none is under way, and none is left that may still be carried out."""
-        return not self._in_flight and not any(attempt.failures for attempt in self._attempts.values())
+    def has_open_requests(self) -> bool:
+        """Whether a request was left without an answer, so that it may still be carried out."""
+        return any(attempt.failures for attempt in self._attempts.values())
 
     @property
     def backlog(self) -> int:

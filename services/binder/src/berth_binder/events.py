@@ -117,16 +117,10 @@ class TimerFired:
     """The time that ``due`` returned has come."""
 
 
-Event = (
-    RankedDelivery
-    | BindingAnswer
-    | PodAnswer
-    | EvictionAnswer
-    | VolumesAnswer
-    | RequestFailed
-    | DecisionStored
-    | TimerFired
-)
+Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer
+"""The answers from which something follows."""
+
+Event = RankedDelivery | Answer | RequestFailed | DecisionStored | TimerFired
 
 
 # Effects.

@@ -32,12 +32,14 @@ from berth_binder.decisions import DecisionPublisher
 from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
+    Answer,
     ApiRequest,
     BindingAnswer,
     ClearNomination,
     DecisionStored,
     Effect,
     Event,
+    EvictionAnswer,
     EvictPods,
     GetPod,
     LogError,
@@ -47,10 +49,12 @@ from berth_binder.events import (
     RankedDelivery,
     RecordEvent,
     Reject,
+    RequestAnswer,
     RequestFailed,
     SetAside,
     TimerFired,
     VoidBindings,
+    VolumesAnswer,
     WriteVolumes,
 )
 from berth_binder.settings import BinderSettings
@@ -60,6 +64,8 @@ log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
+SETTLE_SECONDS: Final = 1.0
+"""How long the end of a leadership waits for answers of the API server: a fence of many pods takes longer."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether messages are examined."""
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
@@ -103,6 +109,12 @@ class BinderRunner:
         )
         self._publisher = DecisionPublisher(session, self._metrics)
         self._tasks = asyncio.TaskGroup()
+        self._requests: set[asyncio.Task[None]] = set()
+        """Not in the group, so that a lost connection to NATS does not cancel what the API server will answer."""
+        self._failed = asyncio.Event()
+        self._failure: BaseException | None = None
+        """The error of a request, which ends the leadership."""
+        self._is_over = self._left_open = False
         self._running = 0
         self._changed = asyncio.Event()
         self._due: float | None = None
@@ -120,7 +132,10 @@ class BinderRunner:
         consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
         if consumer is not None:
             consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.max_unacked)
-            await run_until(self._consume(consuming), *ends)
+            try:
+                await run_until(self._consume(consuming), *ends)
+            finally:
+                await self._settle()
 
     def _takeover(self) -> Takeover:
         parts = self._parts
@@ -143,21 +158,23 @@ class BinderRunner:
                 lambda *_: None,
                 UndecodableReporter(self._metrics),
             )
-            receiving = tasks.create_task(self._receive(deliveries), name="receive")
+            receiving = self._create(self._receive(deliveries), "receive")
             lasting = [
-                tasks.create_task(work, name=name)
+                self._create(work, name)
                 for name, work in (
                     ("keep alive", self._keep_alive()),
                     ("clock", self._follow_clock()),
                     ("gauges", self._set_gauges()),
                     ("progress", self._check_progress()),
+                    ("requests", self._fail_with_requests()),
                 )
             ]
-            await self._parts.process.stopping.wait()
-            receiving.cancel()
-            await self._finish()
-            if self._core.is_settled and not self._running:
-                self._leadership.settled()
+            try:
+                await self._parts.process.stopping.wait()
+                receiving.cancel()
+                await self._finish()
+            finally:
+                self._is_over = True
             for task in (*lasting, *live):
                 task.cancel()
 
@@ -176,6 +193,19 @@ class BinderRunner:
                     await self._changed.wait()
         except TimeoutError:
             log.warning("stopping with requests under way: the next binder reads their results")
+
+    async def _settle(self) -> None:
+        """Wait for the answers to requests on the wire. When none is left open, the next leader need not fence.
+
+        Nothing follows from the answers any more: the next leader finds what they have changed.
+        """
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=SETTLE_SECONDS)
+        if not (self._requests or self._left_open or self._core.has_open_requests):
+            self._leadership.settled()
+        for task in self._requests:
+            task.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
 
     # Events.
 
@@ -268,27 +298,36 @@ class BinderRunner:
             case PublishDecision():
                 self._start(self._publish(effect))
             case _:
-                self._start(self._send(effect))
+                self._start_request(effect)
 
     async def _send(self, effect: ApiRequest) -> None:
         """Send a request. Every one ends in an event of the core: else its place would never be free again."""
         try:
             await self._confirm_lead(effect.pod)
-            await self._request(effect)
+            answer = await self._request(effect)
         except BerthError:
             raise  # the leadership is over
         except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
             log.exception("a request failed", pod=effect.pod.key, uid=effect.pod.uid)
-            self._handle(RequestFailed(uid=effect.pod.uid, error=f"{type(exc).__name__}: {exc}"))
+            self._left_open = self._left_open or self._is_over
+            self._handle_answer(RequestFailed(uid=effect.pod.uid, error=f"{type(exc).__name__}: {exc}"))
+        else:
+            self._left_open = self._left_open or (self._is_over and answer.is_open)
+            if isinstance(answer, Answer):
+                self._handle_answer(answer)
 
-    def _request(self, effect: ApiRequest) -> Coroutine[Any, Any, None]:
+    def _handle_answer(self, answer: Answer | RequestFailed) -> None:
+        if not self._is_over:
+            self._handle(answer)
+
+    def _request(self, effect: ApiRequest) -> Coroutine[Any, Any, RequestAnswer]:
         match effect:
             case PostBinding():
                 return self._post_binding(effect)
             case GetPod():
-                return self._get_pod(effect)
+                return apicalls.get_pod(self._client, effect)
             case VoidBindings():
-                return self._void_bindings(effect)
+                return apicalls.void_bindings(self._client, effect, self._leadership.number)
             case EvictPods():
                 return self._evict_pods(effect)
             case ClearNomination():
@@ -296,27 +335,50 @@ class BinderRunner:
             case WriteVolumes():
                 return self._write_volumes(effect)
 
+    def _create(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
+        """Start a task of the group. When it fails, the group takes no further ones."""
+        task = self._tasks.create_task(work, name=name)
+        task.add_done_callback(self._created_ended)
+        return task
+
+    def _created_ended(self, task: asyncio.Task[None]) -> None:
+        self._is_over = self._is_over or not (task.cancelled() or task.exception() is None)
+
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._running += 1
-        self._tasks.create_task(work).add_done_callback(self._ended)
+        self._create(work).add_done_callback(self._ended)
+
+    def _start_request(self, effect: ApiRequest) -> None:
+        self._running += 1
+        task = asyncio.create_task(self._send(effect))
+        self._requests.add(task)
+        task.add_done_callback(self._request_ended)
+
+    def _request_ended(self, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failure = self._failure or error
+            self._failed.set()
+        self._ended(task)
+
+    async def _fail_with_requests(self) -> None:
+        """End the leadership with the error of a request."""
+        await self._failed.wait()
+        if self._failure is not None:
+            raise self._failure
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._running -= 1
         self._changed.set()
 
-    async def _post_binding(self, effect: PostBinding) -> None:
+    async def _post_binding(self, effect: PostBinding) -> BindingAnswer:
         began = self._now()
         answer = await apicalls.post_binding(self._client, effect, self._parts.settings.binding_timeout)
         count_binding(self._metrics, answer, self._now() - began, profile=effect.pod.spec.scheduler_name)
-        self._handle(answer)
+        return answer
 
-    async def _get_pod(self, effect: GetPod) -> None:
-        self._handle(await apicalls.get_pod(self._client, effect))
-
-    async def _void_bindings(self, effect: VoidBindings) -> None:
-        self._handle(await apicalls.void_bindings(self._client, effect, self._leadership.number))
-
-    async def _evict_pods(self, effect: EvictPods) -> None:
+    async def _evict_pods(self, effect: EvictPods) -> EvictionAnswer:
         answer = await apicalls.evict_pods(self._client, effect)
         victims = [victim.key for victim in effect.victims]
         about = {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": victims}
@@ -324,17 +386,18 @@ class BinderRunner:
             log.info("evicted pods", **about, status=answer.status)
         else:
             log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
-        self._handle(answer)
+        return answer
 
-    async def _clear_nomination(self, effect: ClearNomination) -> None:
+    async def _clear_nomination(self, effect: ClearNomination) -> RequestAnswer:
         answer = await apicalls.clear_nomination(self._client, effect)
         if answer.missing_right:
             self._log_once(answer.missing_right)
+        return answer
 
-    async def _write_volumes(self, effect: WriteVolumes) -> None:
+    async def _write_volumes(self, effect: WriteVolumes) -> VolumesAnswer:
         answer = await apicalls.write_volumes(self._client, effect)
         log.info("wrote what comes before a Binding", pod=effect.pod.key, uid=effect.pod.uid, status=answer.status)
-        self._handle(answer)
+        return answer
 
     async def _publish(self, effect: PublishDecision) -> None:
         await self._publisher.publish(effect)

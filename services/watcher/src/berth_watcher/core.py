@@ -22,7 +22,7 @@ from berth.api.podlimits import refusal
 from berth.api.subjects import PodSubject, Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
-from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Listed, Undecodable
 from berth_watcher.attempts import Attempts
 from berth_watcher.events import (
     AttemptLookedUp,
@@ -50,7 +50,7 @@ from berth_watcher.plugins import QueuePlugins, UnschedulablePods
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import ObjectChange, ObjectStore, ReflectorNews, cluster_events
+from berth_watcher.store import REFLECTOR_NEWS, ObjectChange, ObjectStore, ReflectorNews, cluster_events
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
     BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
@@ -187,7 +187,7 @@ class WatcherCore:
     def _routes(self) -> Mapping[type, Callable[[Any], None]]:
         mirror = self._mirror
         return {
-            **dict.fromkeys((Listed, Upserted, Deleted, Current, Undecodable), self._on_reflector),
+            **dict.fromkeys(REFLECTOR_NEWS, self._on_reflector),
             DecisionReceived: self._on_decision,
             BucketEntryRead: lambda event: mirror.on_read(event.entry),
             BucketComplete: self._on_bucket_complete,

@@ -79,7 +79,7 @@ from berth_watcher.metrics import (
 )
 from berth_watcher.queue import Timestamp
 from berth_watcher.settings import WatcherSettings
-from berth_watcher.store import ObjectStore
+from berth_watcher.store import REFLECTOR_NEWS, ObjectStore
 from berth_watcher.takeover import holds, last_decision, read_streams
 from berth_watcher.window import WorkQueue
 
@@ -146,6 +146,7 @@ class WatcherRunner:
         try:
             await run_until(self._lead(), self._leadership.lost, self._session.lost, self._parts.process.stopping)
         finally:
+            self._inbox.store_rest(self._parts.store)
             self._parts.informers.listen(self._parts.store.apply)
             self._condition.standby("not leading")
             self._gauges.clear()
@@ -153,7 +154,7 @@ class WatcherRunner:
 
     async def _lead(self) -> None:
         self._condition.waiting("taking over: listing the cluster")
-        await self._parts.informers.list_anew()
+        await self._parts.informers.refresh()
         core = WatcherCore(
             term=Term(self._leadership.number),
             store=self._parts.store,
@@ -278,6 +279,13 @@ class Inbox:
                 break
         if not self._events:
             self._filled.clear()
+
+    def store_rest(self, store: ObjectStore) -> None:
+        """What the reflectors have shown since the core's last call: they do not show it again."""
+        for event in self._events:
+            if isinstance(event, REFLECTOR_NEWS):
+                store.apply(event)
+        self._events.clear()
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until there is an event, or for so long."""

@@ -34,6 +34,8 @@ ReflectorNews = (
     Listed[KubernetesObject] | Upserted[KubernetesObject] | Deleted[KubernetesObject] | Current | Undecodable
 )
 
+REFLECTOR_NEWS: Final = (Listed, Upserted, Deleted, Current, Undecodable)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectChange:

@@ -194,6 +194,7 @@ class Reflector(Generic[T]):
         self._failures = 0
         self._positions = ReflectorPositions()
         self._status = ReflectorStatus()
+        self._current_at: float | None = None
         self._version: str | None = None
         """The resourceVersion of the next watch; ``None``: the kind must be listed first."""
 
@@ -205,6 +206,13 @@ class Reflector(Generic[T]):
     def status(self) -> ReflectorStatus:
         """What it is doing, and its last error."""
         return self._status
+
+    def age(self) -> float | None:
+        """For how many seconds nothing has shown that the state is current: no LIST began, and no watch said anything.
+
+        ``None``: nothing was listed yet.
+        """
+        return None if self._current_at is None else self._clock.now() - self._current_at
 
     @property
     def newest_object_version(self) -> int:
@@ -239,6 +247,7 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         self._status = replace(self._status, phase=ReflectorPhase.LISTING)
+        began = self._clock.now()
         page = await list_objects(
             self._client, self._kind, selection=self._selection, page_size=self._settings.page_size
         )
@@ -250,6 +259,7 @@ class Reflector(Generic[T]):
         self._version = page.resource_version
         self._positions.listed(page.resource_version, max(map(version_number, versions), default=0))
         self._status = replace(self._status, listed=True)
+        self._current_at = began
         self._contact()
 
     async def _watch(self) -> None:
@@ -289,6 +299,7 @@ class Reflector(Generic[T]):
                 self._hand_on(event)
             watch.gave_something = True
             self._contact()
+            self._current_at = self._clock.now()
 
     def _hand_on(self, event: ReflectorEvent[T]) -> None:
         self._sink(event)
@@ -356,6 +367,8 @@ def _version_of(event: ReflectorEvent[T]) -> str:
 
 CURRENT_SECONDS: Final = 2.0
 """How long a reflector of many objects may take to become current before its kind is listed again."""
+FRESH_SECONDS: Final = 5.0
+"""A watch may be late by as much at any time, and by 45 s before its silence is noticed."""
 QUICKLY_LISTED: Final = 5_000
 """So many objects are listed within some tenths of a second, which is sooner than the next bookmark."""
 
@@ -366,7 +379,7 @@ EventListener = Callable[[Any], object]
 class Informers:
     """Reads every kind and passes each event to the listener. Call ``run`` in a task of its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the client, what is read, who is told, the clock
         self,
         client: KubeClient,
         kinds: Sequence[Kind[Any]],
@@ -374,6 +387,7 @@ class Informers:
         *,
         on_complete: Callable[[], None],
         on_relist: Callable[[str], None],
+        clock: Clock | None = None,
     ) -> None:
         """Create the reflectors. No request is sent yet.
 
@@ -385,6 +399,7 @@ class Informers:
         self._listener = listener
         self._on_complete = on_complete
         self._on_relist = on_relist
+        self._clock = clock or SteadyClock()
         self._reflectors = {kind.name: self._reflector(kind) for kind in kinds}
         self._listed = {kind.name: asyncio.Event() for kind in kinds}
         self._tasks = asyncio.TaskGroup()
@@ -405,10 +420,16 @@ class Informers:
         for listed in self._listed.values():
             await listed.wait()
 
-    async def list_anew(self) -> None:
-        """List every kind again and wait for it: the state from a watch may be half a minute old."""
+    async def refresh(self) -> None:
+        """Wait until every kind is listed, and list those again of which nothing was heard for ``FRESH_SECONDS``.
+
+        A process that has just started has listed everything; a second LIST of a large cluster would cost it, and the
+        API server, as much again.
+        """
         for kind in self._kinds:
-            self._restart(kind)
+            age = self._reflectors[kind.name].age()
+            if age is not None and age > FRESH_SECONDS:
+                self._restart(kind)
         await self.listed()
 
     async def reached(self, kind: Kind[Any], resource_version: str) -> None:
@@ -447,7 +468,9 @@ class Informers:
         self._running[kind.name] = self._tasks.create_task(work, name=f"reflect {kind.name}")
 
     def _reflector(self, kind: Kind[Any]) -> Reflector[Any]:
-        reflector: Reflector[Any] = Reflector(self._client, kind, lambda event: self._take(reflector, event))
+        reflector: Reflector[Any] = Reflector(
+            self._client, kind, lambda event: self._take(reflector, event), clock=self._clock
+        )
         return reflector
 
     def _take(self, reflector: Reflector[Any], event: ReflectorEvent[Any]) -> None:

@@ -28,14 +28,13 @@ from berth.leader.lease import (
     LeadershipLostError,
     LeaseConflictError,
     LeaseObject,
-    LeaseObservation,
+    LeaseObservations,
     StoredLease,
     cancel,
     check_unchanged,
     cleared,
     held_record,
     next_step,
-    observe,
     released_record,
     settled_of,
 )
@@ -67,6 +66,7 @@ class Elector:
         identity: str,
         settings: LeaseSettings | None = None,
         clock: Clock | None = None,
+        observations: LeaseObservations | None = None,
     ) -> None:
         self._lease = LeaseObject(client, namespace, name)
         self._identity = identity
@@ -75,7 +75,7 @@ class Elector:
         if problems:
             raise ValueError("; ".join(problems))
         self._clock = clock or SteadyClock()
-        self._observation: LeaseObservation | None = None
+        self._observations = observations or LeaseObservations()
         self.status = ElectorStatus()
 
     @asynccontextmanager
@@ -134,9 +134,9 @@ class Elector:
     async def _try(self, annotations: Mapping[str, str]) -> ElectedLease | None:
         stored = await self._lease.read()
         now = self._clock.now()
-        self._observation = None if stored is None else observe(self._observation, stored.lease, now)
-        self.status = ElectorStatus(holder=self._observation.holder if self._observation else "")
-        if next_step(self._observation, self._identity, now) is ElectionStep.WAIT:
+        observation = self._observations.note(self._lease, stored, now)
+        self.status = ElectorStatus(holder=observation.holder if observation else "")
+        if next_step(observation, self._identity, now) is ElectionStep.WAIT:
             return None
         return await self._take(stored, annotations)
 

@@ -209,6 +209,24 @@ class LeaseObservation:
         return self.lease.spec.holder_identity or ""
 
 
+class LeaseObservations:
+    """What a process has seen of Leases, for all its sessions and elections.
+
+    So none of them waits again for a Lease that another has seen unchanged.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, LeaseObservation] = {}
+
+    def note(self, lease: LeaseObject, stored: StoredLease | None, now: float) -> LeaseObservation | None:
+        """Record a read of the Lease at ``now``; ``None`` when there is no such Lease."""
+        if stored is None:
+            self._seen.pop(str(lease), None)
+            return None
+        seen = self._seen[str(lease)] = observe(self._seen.get(str(lease)), stored.lease, now)
+        return seen
+
+
 class ElectionStep(Enum):
     """The next step of a candidate."""
 

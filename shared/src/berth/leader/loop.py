@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from berth.api.errors import BerthError
-from berth.bus.interface import Bus, Session
+from berth.bus.interface import Bus, BusLostError, Session
 from berth.kube.client import KubeClient
+from berth.leader.lease import LeaseObservations
 from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.leader.term import Role
 from berth.process.lifecycle import Process
@@ -40,6 +41,7 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
     and buckets.
     """
     current: LeaderSession | None = None
+    observations = LeaseObservations()
 
     def all_stats() -> dict[str, object]:
         if current is None or current.expired():
@@ -51,11 +53,13 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
         try:
             async with (
                 present(session, process, stats=all_stats),
-                lead(role=role, session=session, client=client, process=process) as current,
+                lead(role=role, session=session, client=client, process=process, observations=observations) as current,
             ):
                 await serve(session, current)
         except* NotLeadingError as errors:
             log.info("not leading", cause=_causes(errors))
+        except* BusLostError as errors:
+            log.warning("leading again on another connection", cause=_causes(errors))
         except* BerthError as errors:
             log.warning("leading again after an error", cause=_causes(errors))
             await process.sleep(PAUSE_SECONDS)

@@ -20,7 +20,7 @@ from berth.bus.interface import Session, WrongLastSequenceError
 from berth.kube.client import KubeClient
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import refusal
-from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObject, LeaseObservation, is_live, observe
+from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObject, LeaseObservations, is_live
 from berth.leader.term import CONTROL
 
 CLUSTER_ID_KEY: Final = "cluster.id"
@@ -73,7 +73,7 @@ class OtherBusWatch:
     process counts as live at first.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - which Leases, whose process, its clock and what it has seen
         self,
         client: KubeClient,
         namespace: str,
@@ -81,11 +81,12 @@ class OtherBusWatch:
         *,
         identity: str,
         clock: Clock | None = None,
+        observations: LeaseObservations | None = None,
     ) -> None:
         self._leases = [LeaseObject(client, namespace, name) for name in names]
         self._identity = identity
         self._clock = clock or SteadyClock()
-        self._observed: dict[str, LeaseObservation] = {}
+        self._observations = observations or LeaseObservations()
 
     async def find(self, bus_id: str) -> OtherBus | None:
         """Read every Lease; returns the first live one of another holder with another ``bus.id``.
@@ -94,23 +95,18 @@ class OtherBusWatch:
             ApiUnreachableError: no answer.
             ApiRefusedError: the API server does not allow it.
         """
-        for lease in self._leases:
-            await self._read(lease)
-        others = (self._other(name, observation, bus_id) for name, observation in self._observed.items())
+        others = [await self._other(lease, bus_id) for lease in self._leases]
         return next((other for other in others if other is not None), None)
 
-    async def _read(self, lease: LeaseObject) -> None:
+    async def _other(self, lease: LeaseObject, bus_id: str) -> OtherBus | None:
         stored = await lease.read()
-        if stored is None:
-            self._observed.pop(lease.name, None)
-        else:
-            self._observed[lease.name] = observe(self._observed.get(lease.name), stored.lease, self._clock.now())
-
-    def _other(self, name: str, observation: LeaseObservation, bus_id: str) -> OtherBus | None:
+        observation = self._observations.note(lease, stored, self._clock.now())
+        if observation is None:
+            return None
         theirs = (observation.lease.metadata.annotations or {}).get(ANNOTATION_BUS_ID, bus_id)
         if theirs == bus_id or observation.holder == self._identity or not is_live(observation, self._clock.now()):
             return None
-        return OtherBus(lease=name, holder=observation.holder, bus_id=theirs)
+        return OtherBus(lease=lease.name, holder=observation.holder, bus_id=theirs)
 
 
 async def claim_cluster(session: Session, cluster_id: str) -> None:
@@ -126,6 +122,18 @@ async def read_served_cluster(session: Session) -> str:
     """The uid of the cluster that this bus serves; empty until a watcher has written it."""
     entry = await session.get(CONTROL, CLUSTER_ID_KEY)
     return entry.data.decode(errors="replace") if entry is not None and entry.data is not None else ""
+
+
+async def cluster_is_named(session: Session) -> None:
+    """Wait until a watcher has written which cluster this bus serves.
+
+    Raises:
+        BusLostError: the session is lost.
+    """
+    async with session.read_bucket(CONTROL, filters=(CLUSTER_ID_KEY,)) as reader:
+        async for batch in reader.batches():
+            if any(entry.data is not None for entry in batch):
+                return
 
 
 class _Metadata(msgspec.Struct, frozen=True):

@@ -21,11 +21,12 @@ from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingErr
 from berth.bus.topology import BUS_ID_KEY
 from berth.kube.client import KubeClient
 from berth.leader.elector import Elector
-from berth.leader.lease import ANNOTATION_BUS_ID, HeldLease, Unelected
+from berth.leader.lease import ANNOTATION_BUS_ID, HeldLease, LeaseObservations, Unelected
 from berth.leader.onecluster import (
     OtherBusWatch,
     Pairing,
     claim_cluster,
+    cluster_is_named,
     mismatch,
     read_cluster_id,
     read_served_cluster,
@@ -56,8 +57,17 @@ class NoLongerLeadingError(TemporaryError):
 
 
 @asynccontextmanager
-async def lead(*, role: Role, session: Session, client: KubeClient, process: Process) -> AsyncIterator[LeaderSession]:
+async def lead(
+    *,
+    role: Role,
+    session: Session,
+    client: KubeClient,
+    process: Process,
+    observations: LeaseObservations | None = None,
+) -> AsyncIterator[LeaderSession]:
     """Wait until this process leads, lead inside the block, release the Lease at its end.
+
+    ``observations`` are those of the process, so that no session waits for a Lease that an earlier one has waited for.
 
     The wait has no limit: for another leader, for the API server, for the right bus. The log and /readyz show its
     cause. ``leadership.lost`` does not cancel the block: the block must watch it.
@@ -66,7 +76,8 @@ async def lead(*, role: Role, session: Session, client: KubeClient, process: Pro
         NotLeadingError: before leading began, the session was lost, the bus had changed since the session was verified,
             or the process was stopped.
     """
-    candidate = _Candidate(role=role, session=session, client=client, process=process)
+    seen = observations or LeaseObservations()
+    candidate = _Candidate(role=role, session=session, client=client, process=process, observations=seen)
     _show(process, role, candidate.lease_name, 0)
     try:
         lease, number = await candidate.acquire()
@@ -210,7 +221,9 @@ class LeaderSession:
 class _Candidate:
     """Waits to lead on one session: checks that bus and cluster belong together, takes the Lease, takes the number."""
 
-    def __init__(self, *, role: Role, session: Session, client: KubeClient, process: Process) -> None:
+    def __init__(
+        self, *, role: Role, session: Session, client: KubeClient, process: Process, observations: LeaseObservations
+    ) -> None:
         self._settings = process.settings.leader_election
         names = {each: _lease_name(self._settings, each) for each in ROLES}
         self.lease_name = names[role]
@@ -220,6 +233,7 @@ class _Candidate:
         self._session = session
         self._client = client
         self._process = process
+        self._observations = observations
         self._held = AsyncExitStack()
         self._other_buses = OtherBusWatch(
             client,
@@ -227,6 +241,7 @@ class _Candidate:
             list(names.values()),
             identity=process.identity,
             clock=process.clock,
+            observations=observations,
         )
 
     async def acquire(self) -> tuple[HeldLease, int]:
@@ -254,12 +269,30 @@ class _Candidate:
                 return await self._try()
             except _MismatchError as error:
                 self.reporter.waiting(str(error), every=ONCE)
+            except _UnnamedClusterError as error:
+                self.reporter.waiting(f"waiting to lead as {self._role}: {error}")
+                await self.release()
+                await self._wait_for_cluster_id()
+                continue
             except (BusLostError, MissingError, BusRefusedError):
                 raise
             except BerthError as error:
                 self.reporter.waiting(f"waiting to lead as {self._role}: {error}")
             await self.release()
             await self._process.clock.sleep(RETRY_SECONDS)
+
+    async def _wait_for_cluster_id(self) -> None:
+        """Wait until a watcher has written it, or for one pause: meanwhile the bus may turn out to be the wrong one."""
+        named = asyncio.create_task(cluster_is_named(self._session), name="waiting for cluster.id")
+        pause = asyncio.create_task(self._process.clock.sleep(RETRY_SECONDS), name="pausing")
+        try:
+            await asyncio.wait([named, pause], return_when=asyncio.FIRST_COMPLETED)
+            if named.done():
+                named.result()
+        finally:
+            for task in (named, pause):
+                task.cancel()
+            await asyncio.gather(named, pause, return_exceptions=True)
 
     async def _try(self) -> tuple[HeldLease, int]:
         cluster_id = await read_cluster_id(self._client)
@@ -284,7 +317,7 @@ class _Candidate:
         if reason := mismatch(pairing):
             raise _MismatchError(reason)
         if not pairing.served_cluster_id and self._role != "watcher":
-            raise TemporaryError("no watcher has written 'cluster.id' to control yet")
+            raise _UnnamedClusterError("no watcher has written 'cluster.id' to control yet")
 
     async def _wait_for_lease(self, cluster_id: str) -> HeldLease:
         """Wait for the Lease and check the bus meanwhile: a standby on a wrong bus must not stay ready."""
@@ -326,8 +359,19 @@ class _Candidate:
         namespace, clock = self._settings.resource_namespace, self._process.clock
         if not self._settings.leader_elect:
             return Unelected(self._client, namespace, self.lease_name, clock)
-        election = self._settings.election
-        return Elector(self._client, namespace, self.lease_name, self._process.identity, election, clock)
+        return Elector(
+            self._client,
+            namespace,
+            self.lease_name,
+            self._process.identity,
+            self._settings.election,
+            clock,
+            self._observations,
+        )
+
+
+class _UnnamedClusterError(TemporaryError):
+    """The bus does not say yet which cluster it serves."""
 
 
 class _MismatchError(Exception):

@@ -55,8 +55,9 @@ SHORT_LIFE_SECONDS: Final = 1.0
 class _NotReadyError(Exception):
     """This try failed; ``again_in`` overrides the back-off."""
 
-    def __init__(self, again_in: float | None) -> None:
+    def __init__(self, cause: str, again_in: float | None) -> None:
         super().__init__()
+        self.cause = cause
         self.again_in = again_in
 
 
@@ -180,12 +181,13 @@ class _Connector:
         self._applies = applies
 
     async def connect(self) -> Session:
-        failures = 0
+        cause, failures = "", 0
         while True:
             try:
                 return await self._try()
             except _NotReadyError as error:
-                failures += 1
+                failures = failures + 1 if error.cause == cause else 1  # NATS is back, and others must make its streams
+                cause = error.cause
                 pause = BACKOFF.after(failures) if error.again_in is None else error.again_in
             await self._process.clock.sleep(pause)
 
@@ -219,7 +221,7 @@ class _Connector:
     async def _missing(self, session: Session, error: MissingError) -> None:
         if not self._applies:
             sentence = f"waiting for a watcher or `berth bus apply`: {error}"
-            raise self._wait("missing", sentence, RETRY_SECONDS) from error
+            raise self._wait("missing", sentence) from error
         log.info("creating what is missing on NATS", missing=str(error))
         try:
             await session.apply()
@@ -232,7 +234,7 @@ class _Connector:
     def _wait(self, cause: str, sentence: str, again_in: float | None = None, *, every: float = 10.0) -> _NotReadyError:
         self._process.metrics.count("berth_bus_waits_total", cause=cause)
         self._reporter.waiting(sentence, every=every)
-        return _NotReadyError(again_in)
+        return _NotReadyError(cause, again_in)
 
 
 Reached = Callable[[str, int], None]
