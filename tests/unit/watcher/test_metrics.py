@@ -55,8 +55,10 @@ def test_rejected_pod_passes_unschedulable_backoff_and_active():
 
     watcher.show(a_node("n1"))
     assert incoming(watcher)["backoff", "NodeAdd"] == 1
+    assert incoming(watcher)["active", "PopFromBackoffQ"] == 1  # nothing else is to be done
 
-    watcher.advance(1)
+    watcher.decide("web", Outcome.ERROR)
+    watcher.advance(2)
     assert incoming(watcher)["active", "BackoffComplete"] == 1
 
 
@@ -187,10 +189,11 @@ def test_rejected_pod_counts_for_its_plugins_until_tried_again():
     assert by_plugin() == gated
     rejected(watcher)
     assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
+    watcher.hold_writes = True
     watcher.show(a_node("n1"))
     assert watcher.stage("web") == "backoff"
     assert by_plugin() == {**gated, ("NodeResourcesFit", "berth"): 1}
-    watcher.advance(1)
+    watcher.answer_writes()
     assert watcher.stage("web") == "in flight"
     assert by_plugin() == gated
     watcher.show(a_pod("gated", version=2))

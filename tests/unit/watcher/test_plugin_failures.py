@@ -167,7 +167,7 @@ def test_hint_that_hangs_wakes_the_pods_and_is_left_alone_for_a_minute():
 
     watcher.show(a_node("n1"))
 
-    assert {watcher.stage(f"p{n}") for n in range(20)} == {"backoff"}
+    assert "unschedulable" not in {watcher.stage(f"p{n}") for n in range(20)}
     assert plugin.calls == 3
     (warning,) = watcher.of(Warn)
     assert 'plugin "HintHangs": took longer than 0.02 s' in warning.message

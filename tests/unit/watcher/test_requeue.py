@@ -28,15 +28,85 @@ def test_unschedulable_pod_is_tried_again_after_five_minutes():
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
-def test_new_node_requeues_a_pod_after_its_back_off():
+def test_new_node_requeues_a_pod_at_once_when_nothing_else_is_to_be_done():
     watcher = WatcherUnderTest().lead(a_pod("web"))
     rejected(watcher)
+
+    watcher.show(a_node("n1"))
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_new_node_requeues_a_pod_after_its_back_off_while_the_window_is_in_use():
+    settings = AttemptSettings(window_floor=4)
+    watcher = WatcherUnderTest(settings=settings).lead(a_pod("web"))
+    rejected(watcher)
+    watcher.show(a_pod("other"))
 
     watcher.show(a_node("n1"))
     assert watcher.stage("web") == "backoff"
     watcher.advance(1)
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_back_off_ends_early_only_when_no_pod_of_the_profile_is_active():
+    settings = AttemptSettings(window_floor=4)
+    watcher = WatcherUnderTest(settings=settings).lead(a_pod("web"), *(a_pod(f"p{n}") for n in range(5)))
+    rejected(watcher)
+    watcher.show(a_node("n1"))
+    assert watcher.stage("p4") == "active"
+
+    for n in range(4):
+        watcher.decide(f"p{n}", Outcome.BOUND)
+        assert watcher.stage("web") == "backoff"
+    watcher.decide("p4", Outcome.BOUND)
+
+    assert watcher.attempt_of("web") == "uid-web.7.2"
+
+
+def test_back_offs_that_end_early_leave_most_of_the_window_free():
+    settings = AttemptSettings(window_floor=8)
+    watcher = WatcherUnderTest(settings=settings).lead(*(a_pod(f"p{n}", priority=n) for n in range(6)))
+    for n in range(6):
+        rejected(watcher, f"p{n}")
+
+    watcher.show(a_node("n1"))
+    assert watcher.pods_published[6:] == ["p5", "p4"]  # a quarter of eight, the most important first
+    rejected(watcher, "p5")
+
+    assert watcher.pods_published[6:] == ["p5", "p4", "p3"]
+
+
+def test_pod_that_fails_again_and_again_is_tried_early_once_a_second():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    tried = []
+    for n in range(400):
+        watcher.show(a_node(f"n{n}"))
+        if watcher.stage("web") == "in flight":
+            tried.append(watcher.now)
+            rejected(watcher)
+        watcher.advance(0.01)
+
+    assert len(tried) == 5, tried  # one at the first rejection; kube-scheduler would try 400 times, and never fit
+
+
+def test_back_off_after_an_error_does_not_end_early():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.ERROR)
+
+    watcher.show(a_node("n1"))
+    watcher.advance(0.9)
+
+    assert watcher.stage("web") == "backoff"
+
+
+def test_back_off_without_an_event_that_helps_does_not_end_early():
+    watcher = WatcherUnderTest().lead(a_pod("web"))
+    watcher.decide("web", Outcome.UNSCHEDULABLE, positions=Positions(cluster=watcher.sequence))  # by no plugin
+    watcher.advance(0.9)
+
+    assert watcher.stage("web") == "backoff"
 
 
 def test_ranking_must_see_the_event_that_requeued_the_pod():
@@ -89,8 +159,6 @@ def test_event_during_the_flight_is_not_lost():
     watcher.show(a_node("n1"))
 
     watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, **FIT)
-    assert watcher.stage("web") == "backoff"
-    watcher.advance(1)
 
     assert watcher.attempt_of("web") == "uid-web.7.2"
     assert watcher.published[-1].message.after.cluster >= watcher.bucket["node.n1"].sequence
@@ -104,7 +172,7 @@ def test_event_before_publishing_is_not_lost():
 
     watcher.decide("web", Outcome.UNSCHEDULABLE, positions=seen, **FIT)
 
-    assert watcher.stage("web") == "backoff"
+    assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
 def test_event_that_the_ranking_had_seen_does_not_requeue():

@@ -98,7 +98,7 @@ def test_undecodable_fact_counts_as_one_that_helps():
     assert watcher.attempt_of("web") == "uid-web.7.2"
 
 
-@pytest.mark.parametrize(("seen", "stage"), [(4, "backoff"), (5, "unschedulable")])
+@pytest.mark.parametrize(("seen", "stage"), [(4, "in flight"), (5, "unschedulable")])
 def test_live_data_during_the_flight_requeues_unless_the_ranking_had_seen_it(seen, stage):
     watcher = WatcherUnderTest(profiles={"berth": profile_of(FACTORY.build(ARGS), PowerBudget())}).lead(a_pod("web"))
     watcher.put_live_data("facts", "power.n1", b'{"watts": 100}', sequence=5)

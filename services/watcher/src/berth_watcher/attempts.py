@@ -211,10 +211,18 @@ class Attempts:
                 return
 
     def publish_active(self) -> None:
-        """Publish active pods in order while their profile's window has a free slot."""
+        """Publish active pods in order while their profile's window has a free slot.
+
+        Where no pod is active and most of the window is free, back-offs end early (docs/protocol.md, 3).
+        """
         if not self.running:
             return
         free = self.window.free(self._clock.now)
+        self._publish_in_order(free)
+        while self._requeue.end_back_off(self.window.free_for_early(self._clock.now)):
+            self._publish_in_order(free)
+
+    def _publish_in_order(self, free: dict[str, int]) -> None:
         while (queued := self._queue.pop(free)) is not None:
             free[queued.profile] -= slots_of(queued.pod)
             self._acquire(queued)

@@ -1,7 +1,8 @@
 """The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
-The order of active pods is in ``activepods``. Which unschedulable and gated pods an event may help is in
-``unschedulable``.
+The order of active pods is in ``activepods``. Pods that an event woke, and that only wait for the end of their back-off,
+may go on before it when nothing else is to be done. Which unschedulable and gated pods an event may help is in
+``plugins``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Stage(StrEnum):
     AWAITING_MIRROR = "awaiting mirror"
     """Until the mirror's writes are stored, so that the next ranking sees them. No timer: every write is answered."""
     BACKOFF = "backoff"
-    """Timer: the end of its back-off."""
+    """Timer: the end of its back-off, or of the pause before it may end early."""
     UNSCHEDULABLE = "unschedulable"
     """For an event that may help. Timer: tried again without one."""
     IN_FLIGHT = "in flight"
@@ -78,6 +79,10 @@ of something is not tried again: as long as an unschedulable pod waits."""
 
 ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
 """Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
+
+
+NEVER: Final = float("-inf")
+"""As a time in the past."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -123,6 +128,8 @@ class QueuedPod:
 
     backoff_until: float = 0.0
     """Monotonic seconds. Also set while the pod is unschedulable."""
+    ended_early_at: float = NEVER
+    """Monotonic seconds. When its back-off was last ended early."""
     at_front: bool = False
     """After a conflict it goes first within its priority."""
     failure: str = ""
@@ -237,6 +244,8 @@ class SchedulingQueue:
         self._waiting = waiting
         self._pods: dict[str, QueuedPod] = {}
         self._active = {profile: ActivePods(self._is_current_entry) for profile in profiles}
+        self._early = {profile: ActivePods(self._is_current_entry) for profile in self._active}
+        """Pods in back-off that may go on before its end."""
         self._timers: list[tuple[float, int, str]] = []
         self.generation = 0
         """Of the last move."""
@@ -249,7 +258,7 @@ class SchedulingQueue:
     @property
     def entries(self) -> int:
         """How much the heaps hold, stale entries included."""
-        return len(self._timers) + sum(map(len, self._active.values()))
+        return len(self._timers) + sum(map(len, (*self._active.values(), *self._early.values())))
 
     def get(self, uid: str) -> QueuedPod | None:
         return self._pods.get(uid)
@@ -284,8 +293,8 @@ class SchedulingQueue:
         self._clear_rejection(pod)
         pod.generation = self._next_generation()
 
-    def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None) -> None:
-        """Put a pod into a stage, with a timer if ``due`` is given."""
+    def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False) -> None:
+        """Put a pod into a stage, with a timer if ``due`` is given. ``early``: its back-off may end before."""
         self._leave_stage(pod)
         self._update_metrics(pod, stage)
         pod.stage, pod.generation = stage, self._next_generation()
@@ -294,13 +303,14 @@ class SchedulingQueue:
             self._waiting.add(pod)
             self.last_wait = pod.generation
         if stage is Stage.ACTIVE:
-            self._push_active(pod)
+            self._push(pod, self._active[pod.profile])
+        elif early:
+            self._push(pod, self._early[pod.profile])
         if due is not None:
             self.set_timer(pod, due)
 
-    def _push_active(self, pod: QueuedPod) -> None:
+    def _push(self, pod: QueuedPod, active: ActivePods) -> None:
         rank, key = self._keys(pod)
-        active = self._active[pod.profile]
         namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
         active.add(rank, namespace, ActiveEntry(key, pod.timestamp, pod.generation, pod.uid))
         if self._is_mostly_stale(active):  # pods that come and go while the window is full
@@ -333,6 +343,19 @@ class SchedulingQueue:
             return None
         *_, active = min(heads, key=itemgetter(0, 1))
         return self._pods[active.pop().uid]
+
+    def pop_early(self, room: Mapping[str, int], settled: int) -> QueuedPod | None:
+        """A pod whose back-off may end early, of a profile that has room and no active pod. The caller must move it.
+
+        Its next ranking must see no change of the mirror above ``settled``.
+        """
+        for profile, early in self._early.items():
+            if room[profile] > 0 and self._active[profile].first() is None and (found := early.first()) is not None:
+                pod = self._pods[found[1].uid]
+                if pod.mirror_change <= settled:
+                    early.pop()
+                    return pod
+        return None
 
     def pop_due(self) -> Iterator[QueuedPod]:
         """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""

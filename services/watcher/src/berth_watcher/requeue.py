@@ -27,6 +27,7 @@ from berth_watcher.store import label_of
 
 ATTEMPT_FAILED: Final = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE: Final = "BackoffComplete"
+POP_FROM_BACKOFF: Final = "PopFromBackoffQ"
 UNSCHEDULABLE_TIMEOUT: Final = "UnschedulableTimeout"
 """kube-scheduler's names for what brings a pod to a queue, beside cluster events."""
 
@@ -84,8 +85,11 @@ class Requeue:
         self._fail(pod, decided_at)
         missed = self._missed_change(pod, decision.positions)
         if missed is not None:
-            pod.mirror_change = missed
-            self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
+            pod.mirror_change = missed.change
+            if missed.is_known:
+                self._back_off_after_event(pod)
+            else:
+                self.back_off(pod)
             return
         preempting = decision.outcome is Outcome.PREEMPTING
         wait = self._settings.preemption_seconds if preempting else self._settings.max_unschedulable_seconds
@@ -163,6 +167,8 @@ class Requeue:
         if pod.stage is Stage.AWAITING_VERSIONS:
             self._versions.end(pod.uid)
             self._activate_after_mirror(pod)
+        elif pod.stage is Stage.BACKOFF and self._clock.now < pod.backoff_until:
+            self._back_off_after_event(pod)
         else:
             pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
             self._activate(pod)
@@ -173,11 +179,23 @@ class Requeue:
         return bool(self._unchecked) or self._is_mirror_settled_for_some()
 
     def requeue(self, pod: QueuedPod) -> None:
-        """An event may help the pod: it is tried again, after its back-off."""
+        """An event may help the pod: it is tried again, after its back-off or when nothing else is to be done."""
         if self._clock.now < pod.backoff_until:
-            self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until)
+            self._back_off_after_event(pod)
         else:
             self._activate(pod)
+
+    def end_back_off(self, room: Mapping[str, int]) -> bool:
+        """Activate one pod before the end of its back-off, of a profile that has room and no active pod.
+
+        Only one that an event woke, and only once the mirror has stored that event.
+        """
+        pod = self._queue.pop_early(room, self._mirror.settled)
+        if pod is None:
+            return False
+        pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
+        self._activate(pod)
+        return True
 
     def on_removed(self, pod: QueuedPod) -> None:
         """The pod is bound or gone."""
@@ -250,6 +268,14 @@ class Requeue:
         pod.timestamp = failed_at.wall
         pod.backoff_until = failed_at.monotonic + self._settings.backoff.after(pod.failures)
 
+    def _back_off_after_event(self, pod: QueuedPod) -> None:
+        """The back-off of a pod that an event may help: it may end early, at most once in each initial back-off."""
+        early_from = pod.ended_early_at + self._settings.backoff.initial.total_seconds()
+        if self._clock.now >= early_from:
+            self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until, early=True)
+        else:
+            self._queue.move(pod, Stage.BACKOFF, due=min(early_from, pod.backoff_until))
+
     def _activate_after_mirror(self, pod: QueuedPod) -> None:
         """The reflectors have shown what the conflict was about. The scorer must read it from the mirror."""
         pod.mirror_change = self._mirror.changes
@@ -266,13 +292,14 @@ class Requeue:
         pod.mirror_change = 0
         self._queue.move(pod, Stage.ACTIVE)
 
-    def _missed_change(self, pod: QueuedPod, positions: Positions) -> int | None:
+    def _missed_change(self, pod: QueuedPod, positions: Positions) -> _MissedChange | None:
         """The mirror's change of an event that may help and that the ranking had not seen; ``None`` for no event.
 
         A pod that no plugin rejected always counts as having missed something, since any event may help it.
         """
+        unknown = _MissedChange(change=self._mirror.changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
-            return self._mirror.changes
+            return unknown
         logs = (
             (self._cluster_log, positions.cluster),
             (self._live_logs[BANDWIDTH], positions.bandwidth),
@@ -283,10 +310,18 @@ class Requeue:
             for event, old, new, change in log.since(position):
                 checked += 1
                 if checked > EVENTS_AT_ONCE and not self._clock.may_continue():
-                    return self._mirror.changes
+                    return unknown
                 if self._plugins.may_help(pod, event, old, new):
-                    return change
+                    return _MissedChange(change=change, is_known=True)
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MissedChange:
+    """The mirror's change that the next ranking must see. Not known: perhaps there was no event that may help."""
+
+    change: int
+    is_known: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

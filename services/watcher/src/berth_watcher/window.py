@@ -29,6 +29,10 @@ def slots_of(pod: Pod) -> int:
     return 1 if refusal(pod) else 1 + cycle_milliseconds(pod)
 
 
+EARLY_SHARE: Final = 4
+"""Back-offs end early while less than a quarter of the window is in use."""
+
+
 class InFlightWindow:
     """Slots for pods in flight, of each profile: as many as the floor, or a quarter second of work if that is more.
 
@@ -60,6 +64,11 @@ class InFlightWindow:
         A pod goes when one slot is free, however many it takes, so that none waits for ever.
         """
         return {profile: max(0, size - self._used[profile]) for profile, size in self.sizes(now).items()}
+
+    def free_for_early(self, now: float) -> dict[str, int]:
+        """The same for pods whose back-off ends early: they leave most slots to pods that become active meanwhile."""
+        sizes = self.sizes(now)
+        return {profile: max(0, size // EARLY_SHARE - self._used[profile]) for profile, size in sizes.items()}
 
     def acquire(self, uid: str, profile: str, slots: int = 1) -> None:
         """Take slots for a pod, unless it has some."""
