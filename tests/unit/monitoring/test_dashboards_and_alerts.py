@@ -34,6 +34,7 @@ ALERTS = {
     "BerthConfigurationMismatch",
     "BerthPodsStalled",
     "BerthBinderStuck",
+    "BerthWatcherStuck",
     "BerthMirrorStale",
     "BerthStoreFull",
 }

@@ -160,31 +160,57 @@ def progress(health):
     return made, clock
 
 
+def three_wait() -> str:
+    return "3 messages wait"
+
+
 def test_leader_that_begins_nothing_for_too_long_is_not_ready_and_gives_up(health, progress):
     made, clock = progress
     health.condition("leadership").ready("leading as binder 7")
-    since = clock.now()
-    assert made.check(since, lambda: "3 messages wait", begun=True) is None
+    assert made.check(three_wait, waiting=3, begun=7) is None
     assert health.is_ready
     clock.jump(30)
-    assert made.check(since, lambda: "3 messages wait", begun=True) == "3 messages wait: none was begun for 30 s"
+    assert made.check(three_wait, waiting=3, begun=7) == "3 messages wait: none was begun for 30 s"
     assert health.summary() == "not ready: 3 messages wait: none was begun for 30 s"
+
+
+def test_leader_that_begins_some_of_the_work_or_has_none_goes_on(health, progress):
+    made, clock = progress
+    for begun, waiting in ((1, 3), (2, 3), (2, 0), (2, 3), (3, 3)):
+        assert made.check(three_wait, waiting=waiting, begun=begun) is None
+        clock.jump(20)
+    assert health.condition("progress").is_ready
+
+
+def test_next_leadership_is_not_blamed_for_the_last(health, progress):
+    made, clock = progress
+    made.check(three_wait, waiting=3, begun=0)
+    clock.jump(60)
+    made.begin()
+    assert made.check(three_wait, waiting=3, begun=0) is None
+
+
+def stalled(made, clock) -> None:
+    made.check(three_wait, waiting=3, begun=0)
+    clock.jump(30)
+    made.check(three_wait, waiting=3, begun=0)
 
 
 def test_leader_is_ready_again_once_it_has_begun_something(health, progress):
     made, clock = progress
     health.condition("leadership").ready("leading as binder 8")
-    made.check(clock.now() - 30, lambda: "3 messages wait", begun=False)
-    made.check(clock.now(), lambda: "3 messages wait", begun=False)
+    stalled(made, clock)
+    made.begin()
+    made.check(three_wait, waiting=3, begun=0)
     assert not health.is_ready
-    made.check(clock.now(), lambda: "3 messages wait", begun=True)
+    made.check(three_wait, waiting=3, begun=1)
     assert health.is_ready
 
 
 def test_standby_is_ready_whatever_its_last_leadership_was(health, progress):
     made, clock = progress
     health.condition("leadership").ready("leading as binder 7")
-    made.check(clock.now() - 30, lambda: "3 messages wait", begun=False)
+    stalled(made, clock)
     health.condition("leadership").waiting("leads no longer")
     assert not health.is_ready
     health.condition("leadership").standby("standing by")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 
@@ -21,7 +23,7 @@ from berth_watcher.events import (
     Warn,
     WriteKey,
 )
-from berth_watcher.mirror import NO_CHANGE, trimmed
+from berth_watcher.mirror import NO_CHANGE, Watermarks, trimmed
 from harness.worlds.watcher_world import WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
 
@@ -247,6 +249,19 @@ def test_watermark_is_written_at_most_once_a_second():
     data = watcher.bucket["watermark.node"].data
     assert data is not None
     assert decode_watermark(data).resource_version == "29"
+
+
+def test_watermark_is_due_when_it_says_it_is():
+    """Where ``t + 1`` is rounded, ``(t + 1) - t`` may be less than 1: the core would wake in vain, again and again."""
+    chance = random.Random(1)
+    for _ in range(1000):
+        watermarks = Watermarks(["node"])
+        watermarks.on_version("node", "1", 0)
+        watermarks.pop_due(chance.uniform(0, 64), 0)
+        watermarks.on_version("node", "2", 0)
+        due = watermarks.next_due(0)
+        assert due is not None
+        assert watermarks.pop_due(due, 0) == [("node", "2")]
 
 
 def test_watermark_of_a_quiet_kind_is_written_again():

@@ -396,22 +396,3 @@ class ApiSilence:
     def may_examine_from(self) -> float:
         """The time from which on a message may be examined; in the past while the API server answers."""
         return self._next_probe if self.is_silent else 0.0
-
-
-class Examinations:
-    """Since when messages wait and none was examined."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Messages examined so far."""
-        self.missing_since: float | None = None
-        """``None``: none waits, or the last was examined just now."""
-        self._counted = 0
-
-    def note(self, now: float, *, waiting: int) -> None:
-        """After each event: so many messages wait."""
-        if not waiting:
-            self.missing_since = None
-        elif self.missing_since is None or self.count > self._counted:
-            self.missing_since = now
-        self._counted = self.count

@@ -31,7 +31,6 @@ from berth_binder.attempt import (
     Deadlines,
     DecidedAttempts,
     EvictionPlan,
-    Examinations,
     PausedAttempts,
     Placement,
     RankedQueue,
@@ -115,7 +114,8 @@ class BinderCore:
         self._silence = ApiSilence(self._settings.max_in_flight, self._settings.backoff)
         self._has_resumed_last = False
         """Whether the last turn was that of a pause; then a message has the next one."""
-        self.examinations = Examinations()
+        self.examined = 0
+        """Messages examined so far."""
         self._is_closed = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -123,7 +123,6 @@ class BinderCore:
         effects = self._apply(event, now)
         if not self._is_closed:
             effects += self._start(now)
-        self.examinations.note(now, waiting=len(self._queue))
         return effects
 
     def close(self) -> None:
@@ -216,7 +215,7 @@ class BinderCore:
     def _examine_next(self, now: float) -> list[Effect]:
         before = len(self._in_flight)
         self._has_resumed_last = False
-        self.examinations.count += 1
+        self.examined += 1
         effects = self._begin(self._queue.pop(), now)
         if self._silence.is_silent and len(self._in_flight) > before:
             self._silence.probed(now)

@@ -266,11 +266,11 @@ class BinderRunner:
     async def _check_progress(self) -> None:
         """Give up the Lease when messages wait and none is examined: whatever keeps this binder, another may go on."""
         progress = self._parts.progress
+        progress.begin()
         while True:
             await self._parts.process.clock.sleep(PROGRESS_SECONDS)
             await self._ask_about_fences()
-            examinations = self._core.examinations
-            reason = progress.check(examinations.missing_since, self._describe_stall, begun=examinations.count > 0)
+            reason = progress.check(self._describe_stall, waiting=self._core.backlog, begun=self._core.examined)
             if reason is not None:
                 self._metrics.count("berth_stalls_total", role="binder")
                 self._leadership.end(reason)

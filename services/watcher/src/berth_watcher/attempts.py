@@ -88,6 +88,8 @@ class Attempts:
         self.running = False
         """Whether the takeover is complete. Nothing is published before."""
         self._takeover_position = 0
+        self.looked_at = 0
+        """How often a pod was published or its attempt looked up."""
 
     def start(self, streams: StreamsRead, *, position: int, since_read: float) -> None:
         """The takeover is complete: continue every pod from the state that the former leader left.
@@ -318,6 +320,7 @@ class Attempts:
             failures=queued.failures,
             after=queued.positions_after(self._takeover_position),
         )
+        self.looked_at += 1
         queued.attempt, queued.published, queued.epoch = attempt, queued.pod, 0
         self._not_stored.discard(queued.uid)
         self._report(self.stalled.ended(queued.uid))
@@ -349,6 +352,7 @@ class Attempts:
 
     def _look_up(self, queued: QueuedPod, attempt: Attempt) -> None:
         meta = queued.pod.metadata
+        self.looked_at += 1
         self._emit(LookUpAttempt(attempt=attempt, profile=queued.profile, namespace=meta.namespace, pod=meta.name))
         self._queue.set_timer(queued, self._clock.now + self._settings.look_up_seconds)
 

@@ -58,6 +58,10 @@ LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
 }
 
 
+TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
+"""The events by which a takeover goes on."""
+
+
 class WatcherCore:
     """One term of a watcher: call ``begin`` once, then ``handle`` for ever.
 
@@ -103,6 +107,7 @@ class WatcherCore:
             emit=self._effects.append,
         )
         self._takeover = Takeover()
+        self._steps = 0
         self._handlers = self._routes()
 
     def begin(self, now: float) -> list[Effect]:
@@ -128,6 +133,7 @@ class WatcherCore:
         self._clock.now, self._clock.may_continue = now, may_continue
         for event in events:
             self._handlers[type(event)](event)
+            self._count_step(event)
         self._attempts.requeue(self._requeue.pods_to_requeue())
         self._effects += self._mirror.take_writes()
         self._requeue.on_mirror_settled()
@@ -143,6 +149,16 @@ class WatcherCore:
     def is_queue_running(self) -> bool:
         """Whether the takeover is complete."""
         return self._attempts.running
+
+    @property
+    def waiting(self) -> int:
+        """Pods that wait for nothing but this watcher: for their turn, for a takeover, or for the mirror."""
+        return self._queue.pending()["active"]
+
+    @property
+    def looked_at(self) -> int:
+        """Rises with whatever is done about pods: with 0 more in half a minute, pods that wait are stuck."""
+        return self._attempts.looked_at + self._steps
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
@@ -203,6 +219,11 @@ class WatcherCore:
             StreamsRead: self._on_streams_read,
             Tick: lambda _event: None,
         }
+
+    def _count_step(self, event: Event) -> None:
+        """A bus that stores nothing keeps pods waiting and is no failure of this watcher; a takeover goes in steps."""
+        if isinstance(event, KeyWriteFailed) or (not self._attempts.running and isinstance(event, TAKEOVER_STEPS)):
+            self._steps += 1
 
     def _on_reflector(self, event: ReflectorNews) -> None:
         for change in self._store.apply(event):

@@ -366,6 +366,11 @@ class _Mark:
     """The version to write next, and its change. New events do not move it, so that a busy kind gets a watermark."""
     written_at: float = float("-inf")
 
+    @property
+    def due_at(self) -> float:
+        """When the next one may be written."""
+        return self.written_at + WATERMARK_INTERVAL_SECONDS
+
 
 class Watermarks:
     """Up to which resourceVersion each kind is complete in the bucket.
@@ -387,7 +392,7 @@ class Watermarks:
         """The kinds and versions to write now."""
         due = []
         for kind, mark in self._marks.items():
-            if self._may_write(mark, settled) and now - mark.written_at >= WATERMARK_INTERVAL_SECONDS:
+            if self._may_write(mark, settled) and now >= mark.due_at:
                 is_newest_stored = mark.newest_change <= settled
                 due.append((kind, mark.newest_version if is_newest_stored else mark.next_version))
                 mark.next_version = "" if is_newest_stored else mark.newest_version
@@ -396,11 +401,7 @@ class Watermarks:
 
     def next_due(self, settled: int) -> float | None:
         """When the next one may be written; ``None`` if there is none or its changes must be stored first."""
-        times = (
-            mark.written_at + WATERMARK_INTERVAL_SECONDS
-            for mark in self._marks.values()
-            if self._may_write(mark, settled)
-        )
+        times = (mark.due_at for mark in self._marks.values() if self._may_write(mark, settled))
         return min(times, default=None)
 
     @staticmethod

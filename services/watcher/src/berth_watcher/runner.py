@@ -37,6 +37,7 @@ from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.kube.writes import get_pod
 from berth.leader.session import LeaderSession
+from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
 from berth.process.tracing import TRACEPARENT
@@ -92,6 +93,8 @@ Earlier Decisions are found by the subjects of the pods."""
 TAKEOVER: Final = "takeover"
 """The health condition of a leader that has taken over. It is there from the start, so that a process which does not
 wait for its Lease yet is not ready."""
+PROGRESS_SECONDS: Final = 1.0
+"""Between two checks whether anything is done about the pods that wait."""
 FULL_SECONDS: Final = 1.0
 """Before a key is written again for which NATS had no room."""
 RETRY_SECONDS: Final = 0.2
@@ -118,6 +121,7 @@ class WatcherParts:
     informers: Informers
     store: ObjectStore
     """Written by the informers in standby, and by the core during a term."""
+    progress: Progress
     profiles: Mapping[str, Profile]
     settings: WatcherSettings
     stats: dict[str, object] = field(default_factory=dict)
@@ -182,6 +186,7 @@ class WatcherRunner:
                 reader = await stack.enter_async_context(self._session.read_bucket(bucket))
                 tasks.create_task(self._read_live_data(bucket, reader), name=bucket)
             tasks.create_task(self._take_over(core, cluster), name="take over")
+            tasks.create_task(self._check_progress(core), name="progress")
             await self._run_core(core, runner)
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
@@ -210,6 +215,17 @@ class WatcherRunner:
             if now >= self._gauges_due:
                 self._gauges_due = now + self._parts.settings.gauge_interval.total_seconds()
                 self._show(core.figures(now))
+
+    async def _check_progress(self, core: WatcherCore) -> None:
+        """Give up the Lease when pods wait and nothing is done about any: another watcher may go on."""
+        progress = self._parts.progress
+        progress.begin()
+        while True:
+            await self._parts.process.clock.sleep(PROGRESS_SECONDS)
+            reason = progress.check(lambda: f"{core.waiting} pods wait", waiting=core.waiting, begun=core.looked_at)
+            if reason is not None:
+                self._parts.process.metrics.count("berth_stalls_total", role="watcher")
+                self._leadership.end(reason)
 
     def _show(self, figures: Figures) -> None:
         self._gauges.update(figures)

@@ -12,6 +12,7 @@ from berth.kube.client import KubeClient
 from berth.leader.loop import lead_until_stopped
 from berth.process.clients import cluster_informers, kube_client, nats_bus
 from berth.process.configuration import profiles_of
+from berth.process.health import Progress
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth.process.sessions import STORE
@@ -42,6 +43,7 @@ async def serve_on(
         client=client,
         informers=cluster_informers(client, store.apply, process),
         store=store,
+        progress=Progress(process.health, process.clock, limit=settings.stalled),
         profiles=profiles_of(configuration, process.settings.numbers.plugin_deadline),
         settings=settings,
     )

@@ -60,6 +60,9 @@ class WatcherSettings:
     turn of the event loop costs."""
     gauge_interval: timedelta = timedelta(seconds=1)
     """Between two updates of the gauges."""
+    stalled: timedelta = timedelta(seconds=30)
+    """After which a leader gives up that does nothing about pods that wait for it. Longer than a look-up of an
+    attempt takes to come round, so that pods which wait for other services are looked at meanwhile."""
 
 
 def watcher_settings(settings: Settings, configuration: KubeSchedulerConfiguration) -> WatcherSettings:

@@ -172,20 +172,32 @@ class Progress:
         self._limit = limit.total_seconds()
         self._condition = health.condition("progress")
         self._condition.ready()
+        self._begun = 0
+        self._missing_since: float | None = None
         health.on_change(self._look)
 
-    def check(self, missing_since: float | None, describe: Callable[[], str], *, begun: bool) -> str | None:
+    def begin(self) -> None:
+        """A leadership begins."""
+        self._begun, self._missing_since = 0, None
+
+    def check(self, describe: Callable[[], str], *, waiting: int, begun: int) -> str | None:
         """Call it every second or so; returns why the leader must give up, ``None`` while it may go on.
 
-        ``missing_since``: the time since which work waits and none was begun. ``describe``: what waits, as text.
-        ``begun``: whether this leader has begun any work.
+        ``waiting``: how much work waits. ``begun``: how much this leader has begun so far. ``describe``: what waits, as
+        text.
         """
-        if missing_since is not None and self._clock.now() - missing_since >= self._limit:
+        now = self._clock.now()
+        if not waiting:
+            self._missing_since = None
+        elif self._missing_since is None or begun > self._begun:
+            self._missing_since = now
+        self._begun = begun
+        if self._missing_since is not None and now - self._missing_since >= self._limit:
             reason = f"{describe()}: none was begun for {self._limit:g} s"
             log.error("stalled, giving up the lead", reason=reason)
             self._condition.waiting(reason)
             return reason
-        if not self._condition.is_ready and (begun or missing_since is None):
+        if not self._condition.is_ready and (begun or not waiting):
             self._condition.ready()
         return None
 

@@ -200,7 +200,7 @@ METRICS: Final[dict[str, Metric]] = {
         kind="counter",
         labels=("role",),
         meaning="Leaderships given up because work waited and none was begun.",
-        values=("binder",),
+        values=("watcher", "binder"),
     ),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(
