@@ -1,8 +1,8 @@
 """The scheduling queue: every pod that waits for a node, the stage in which it waits, and when its timer goes off.
 
 The order of active pods is in ``activepods``. Pods that an event woke, and that only wait for the end of their
-back-off, may go on before it when nothing else is to be done. Which unschedulable and gated pods an event may help is in
-``plugins``.
+back-off, may go on before it when nothing else is to be done. Which unschedulable and gated pods an event may help is
+in ``plugins``.
 """
 
 from __future__ import annotations
