@@ -13,11 +13,13 @@ from berth.api.messages import (
     Candidate,
     DeadLetter,
     Decision,
+    DecisionSummary,
     MirrorEntry,
     Outcome,
     Pending,
     Positions,
     Ranked,
+    RankedSummary,
     Rejection,
     UnknownSchemaError,
     Watermark,
@@ -71,6 +73,26 @@ messages = st.one_of(
 @given(messages)
 def test_what_is_written_is_read_back(message):
     assert decode(encode(message), type(message)) == message
+
+
+@given(messages)
+def test_a_summary_has_what_the_whole_message_says(message):
+    """Services read the summary of what people read in full: what it has must be the same."""
+    summary = {Ranked: RankedSummary, Decision: DecisionSummary}.get(type(message))
+    if summary is None:
+        return
+    found = decode(encode(message), summary)
+    for name in set(summary.__struct_fields__) - {"candidates"}:
+        assert getattr(found, name) == getattr(message, name), name
+    if summary is RankedSummary:
+        assert [each.node for each in found.candidates] == [each.node for each in message.candidates]
+
+
+@pytest.mark.parametrize(("summary", "whole"), [(RankedSummary, Ranked), (DecisionSummary, Decision)])
+def test_a_summary_bounds_what_the_whole_message_bounds(summary, whole):
+    of_whole = {field.name: field.type for field in msgspec.structs.fields(whole)}
+    for field in msgspec.structs.fields(summary):
+        assert field.name == "candidates" or field.type == of_whole[field.name], field.name
 
 
 @given(messages)

@@ -1,5 +1,6 @@
 """The result of the conflict check for a RANKED message, rule by rule (docs/protocol.md, 5)."""
 
+import msgspec
 import pytest
 
 from berth.api.messages import Candidate, Outcome, Ranked, Reason
@@ -267,6 +268,19 @@ def test_decision_has_the_newcomers_of_each_candidate(bench):
     bench.answer(pod, 201)
     (decision,) = bench.decisions
     assert [(each.node, each.newcomers) for each in decision.candidates] == [("n1", 1), ("n2", 0)]
+
+
+def test_decision_repeats_the_candidates_that_explain_the_choice(bench):
+    """Those with scores, the chosen one and whatever came before it, and the runner-up; each keeps its place."""
+    bench.show(make_pod("theirs", cpu="4", node="n1"))
+    pod = bench.show(make_pod("web"))
+    explained = [msgspec.structs.replace(saw(node, 50), scores={"A": 50}) for node in ("n1", "gone-0")]
+    others = [saw(f"gone-{number}", 40) for number in range(1, 30)]
+    listed = [*explained, *others, saw("n3", 60, pods=1), saw("n2", 45), saw("gone-30", 39)]
+    assert posts(bench.take(ranked(pod, candidates=listed))) == [("web", "n3", "10")]
+    bench.answer(pod, 201)
+    (decision,) = bench.decisions
+    assert [(each.node, each.place) for each in decision.candidates] == [("n1", 0), ("gone-0", 0), ("n3", 32)]
 
 
 def test_pods_of_other_tenants_are_no_newcomers():

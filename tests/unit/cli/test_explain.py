@@ -119,6 +119,12 @@ def test_pods_that_went_count_for_the_node():
     assert "node-b was taken with 396 (390 + 3 x 2 pods gone)" in result
 
 
+def test_a_candidate_before_which_others_were_left_out_is_shown_at_its_place():
+    late = Candidate(node="n31", total=380, place=31)
+    rows = words(lines(decided(node="n31", candidates=[*CANDIDATES, late])))
+    assert ["31", "n31"] in [row[:2] for row in rows]
+
+
 def test_only_explained_candidates_the_chosen_one_and_the_runner_up_are_shown():
     plain = [Candidate(node=f"n{number}", total=380 - number) for number in range(20)]
     rows = words(lines(decided(node="n7", candidates=[*CANDIDATES, *plain])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from random import Random
 
 import msgspec
 import pytest
@@ -17,8 +18,8 @@ from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.equivalencecache import EquivalenceCache
-from berth.framework.interface import FilterPlugin, Reads
-from berth.framework.profile import Profile
+from berth.framework.interface import FilterPlugin, NormalizePlugin, Reads
+from berth.framework.profile import Profile, WeightedScore
 from berth.framework.status import SUCCESS
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.presets import EVERY_GATE
@@ -50,6 +51,13 @@ def of_1_18() -> Profile:
     return profiles_of(OF_1_18)["berth"]
 
 
+def twice_as_heavy() -> Profile:
+    """The default plugins with twice their weights."""
+    profile = default_profile()
+    profile.scores = tuple(WeightedScore(each.plugin, 2 * each.weight) for each in profile.scores)
+    return profile
+
+
 PROFILES = [pytest.param(make, id=make.__name__) for make in (default_profile, every_plugin, of_1_18)]
 
 
@@ -79,6 +87,33 @@ def test_cached_results_equal_new_ones(profile, begun, waiting, data):
             attempt = first_attempt(pod)
             with_cache = rank(pod, followed, cached, attempt=attempt)
             assert with_cache == rank(pod, fresh, profile(), attempt=attempt)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("profile", [default_profile, of_1_18, twice_as_heavy])
+def test_scores_follow_the_pods_of_single_nodes(profile, seed):
+    """Pods of three classes come to roomy nodes one by one and leave them, so that nearly all scores are old ones."""
+    random, cached, followed, placed = Random(seed), profile(), Snapshot(), []
+    names = [f"n{number}" for number in range(20)]
+    for number, name in enumerate(names):
+        followed.set_node(a_node(name, cpu=str(2 + number % 3 * 2), labels={"zone": f"z{number % 3}"}))
+    for number in range(60):
+        pod = pod_requesting(f"p{number}", cpu=random.choice(["300m", "500m", "1"]), memory="1Gi")
+        attempt = first_attempt(pod)
+        found = rank(pod, followed, cached, attempt=attempt, best=8)
+        again = Snapshot()
+        for name in names:
+            again.set_node(followed.node_at(followed.rows.of(name)))
+        for each, node in placed:
+            again.place(each, node)
+        assert found == rank(pod, again, profile(), attempt=attempt, best=8), number
+        placed.append((pod, found.candidates[0].node))
+        followed.place(*placed[-1])
+        if number % 7 == 6:
+            followed.remove_pod(placed.pop(random.randrange(len(placed)))[0].uid)
+        if number % 20 == 19:
+            name = random.choice(names)
+            followed.set_node(a_node(name, cpu="8", labels={"zone": "z0", "disk": "ssd"}))
 
 
 @given(snapshot=snapshots(), pod=pods)
@@ -113,6 +148,36 @@ def test_only_changed_nodes_are_evaluated_again():
     snapshot.place(pod_requesting("placed"), "n3")
     rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
     assert plugin.evaluated == ["n0", "n1", "n2", "n3", "n2"]
+
+
+class NormalizedCounting(NormalizePlugin):
+    name = "NormalizedCounting"
+    reads = Reads.NODE
+
+    def __init__(self) -> None:
+        self.normalized = 0
+
+    def score(self, state, pod, node):
+        return node.row
+
+    def normalize(self, state, pod, scores, nodes):
+        self.normalized += 1
+        return scores
+
+
+def test_scores_are_normalized_again_when_nodes_have_changed_and_not_for_a_placed_pod():
+    plugin, snapshot = NormalizedCounting(), Snapshot()
+    profile = profile_of(plugin)
+    for number in range(4):
+        snapshot.set_node(a_node(f"n{number}"))
+    for number in range(3):
+        pod = pod_requesting(f"p{number}")
+        best = rank(pod, snapshot, profile, attempt=first_attempt(pod)).candidates[0]
+        snapshot.place(pod, best.node)
+    assert plugin.normalized == 1
+    snapshot.set_node(a_node("n4"))
+    rank(pod_requesting("last"), snapshot, profile, attempt=first_attempt(pod_requesting()))
+    assert plugin.normalized == 2
 
 
 def test_a_plugin_that_reads_more_than_its_row_is_never_cached():

@@ -8,7 +8,7 @@ from berth.api.messages import Candidate
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.interface import NormalizePlugin, Reads, ScorePlugin
-from berth.framework.scoring import counted_pods_by_node, default_normalize
+from berth.framework.scoring import counted_pods_of, default_normalize
 from berth.plugins.additional.tenantspread import TenantSpread, TenantSpreadArgs
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
@@ -129,4 +129,4 @@ def test_neither_the_pod_itself_nor_nominated_pods_count():
     snapshot, pod = cluster(a=2), red()
     snapshot.place(pod, "a")
     snapshot.nominate(red("vip"), "a")
-    assert {"gone": 0, **counted_pods_by_node(pod, ["a", "gone"], snapshot, default_profile())} == {"a": 2, "gone": 0}
+    assert counted_pods_of(pod, ["gone", "a", "gone"], snapshot, default_profile()) == [0, 2, 0]

@@ -9,7 +9,7 @@ from berth.api.messages import Pending, Ranked
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod
 from berth.bus.interface import PubAck, UnansweredError
-from berth_scorer.backlog import Outbox, PendingDelivery
+from berth_scorer.backlog import Outbox, PendingDelivery, SentRankings
 from harness.fakes.recording_meter import RecordingMeter
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u"))
@@ -43,6 +43,7 @@ class FakeSession:
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error
 
     async def publish(self, subject, data, *, message_id=None, headers=None):
+        self.published = (subject, data)
         self.asked.set()
         if self.error is not None:
             raise self.error
@@ -85,3 +86,25 @@ async def test_a_message_is_redelivered_when_its_answer_cannot_be_stored(deliver
     await outbox.wait_empty()
     assert delivery.calls == ["nak"]
     assert len(outbox) == 0
+
+
+async def test_what_was_sent_is_known_by_its_bytes_and_once(delivery):
+    session = FakeSession()
+    outbox = Outbox(session, RecordingMeter())
+    sending = asyncio.create_task(outbox.publish(item(delivery), answer(), {}))
+    await session.asked.wait()
+    subject, data = session.published
+    assert not outbox.sent.has(subject, data + b" ")
+    assert not outbox.sent.has("berth.ranked.berth.default.other", data)
+    assert outbox.sent.has(subject, data)
+    assert not outbox.sent.has(subject, data)
+    session.stored.set()
+    await sending
+
+
+def test_only_so_many_rankings_are_remembered():
+    sent = SentRankings()
+    for number in range(SentRankings.MOST + 1):
+        sent.add(f"berth.ranked.berth.default.{number}", b"{}")
+    assert not sent.has("berth.ranked.berth.default.0", b"{}")
+    assert sent.has("berth.ranked.berth.default.1", b"{}")

@@ -46,7 +46,7 @@ class Verdict:
 class Placement:
     """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
 
-    ``candidates`` are those of RANKED, with the newcomers that the binder counted when it chose.
+    ``candidates`` are those of RANKED that explain the choice, with the newcomers that the binder counted.
     """
 
     pod: Pod

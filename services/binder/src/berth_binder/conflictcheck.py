@@ -20,6 +20,7 @@ from berth.api.messages import (
     Reason,
     Rejection,
     by_best_estimate,
+    explaining_candidates,
 )
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
 from berth.api.podlimits import refusal
@@ -27,7 +28,7 @@ from berth.api.subjects import Attempt
 from berth.framework.cycle import check
 from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
-from berth.framework.scoring import counted_pods_by_node
+from berth.framework.scoring import counted_pods_of
 from berth.framework.status import Code, Status
 from berth_binder.attempt import (
     CHANGED,
@@ -167,11 +168,13 @@ class NodeChoice:
             RecheckError: a plugin could not answer.
         """
         candidates = self._with_newcomers(ranked.candidates, pod, profile)
+        order = by_best_estimate(candidates)
         rejections: list[Rejection] = []
-        for candidate in by_best_estimate(candidates):
+        for place, candidate in enumerate(order):
             status = self.status(pod, candidate.node, profile)
             if status.is_success:
-                return Placement(pod=pod, node=candidate.node, candidates=candidates)
+                kept = explaining_candidates(candidates, order[: place + 2])
+                return Placement(pod=pod, node=candidate.node, candidates=kept)
             reasons = ", ".join(status.reasons)
             rejections.append(Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[candidate.node]))
         return Verdict(outcome=Outcome.CONFLICT, reason=Reason.NO_CANDIDATE, rejections=tuple(rejections))
@@ -180,14 +183,12 @@ class NodeChoice:
         """The candidates in the scorer's order, each with the pods that came or went since it was ranked."""
         names = [candidate.node for candidate in candidates]
         try:
-            present = counted_pods_by_node(pod, names, self.cache.snapshot, profile)
+            present = counted_pods_of(pod, names, self.cache.snapshot, profile)
         except PluginFailure as failure:
             raise RecheckError(f"checking {pod.key!r}: {failure}") from failure
-        return [_with_newcomers(candidate, present[candidate.node]) for candidate in candidates]
-
-
-def _with_newcomers(candidate: Candidate, present: int) -> Candidate:
-    newcomers = present - candidate.pods
-    if newcomers == candidate.newcomers:
-        return candidate
-    return msgspec.structs.replace(candidate, newcomers=newcomers)
+        return [
+            candidate
+            if count == candidate.pods + candidate.newcomers
+            else msgspec.structs.replace(candidate, newcomers=count - candidate.pods)
+            for candidate, count in zip(candidates, present, strict=True)
+        ]

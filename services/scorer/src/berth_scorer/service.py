@@ -147,7 +147,8 @@ class Scorer:
 
     def _on_ranked(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
         del headers
-        self._warn(self._view.apply_ranked(data, time.monotonic()), subject)
+        if not self._outbox.sent.has(subject, data):
+            self._warn(self._view.apply_ranked(data, time.monotonic()), subject)
 
     def _warn(self, problem: str, subject: str) -> None:
         if problem:

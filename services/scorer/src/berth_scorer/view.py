@@ -23,7 +23,7 @@ import msgspec
 
 from berth.api.decoding import decoding
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Outcome, Positions, Ranked, decode
+from berth.api.messages import DecisionSummary, Outcome, Positions, Ranked, RankedSummary, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt
 from berth.bus.interface import Entry, StoredMessage
@@ -61,13 +61,13 @@ class Proposals:
         self._lifetime = lifetime.total_seconds()
         self.nominations = NominationProposals(snapshot, self._lifetime)
         self._by_uid: dict[str, Proposal] = {}
-        self._decided: OrderedDict[str, tuple[Attempt, Decision, datetime]] = OrderedDict()
+        self._decided: OrderedDict[str, tuple[Attempt, DecisionSummary, datetime]] = OrderedDict()
         self._mirrored: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_uid)
 
-    def ranked(self, message: Ranked, now: float) -> None:
+    def ranked(self, message: Ranked | RankedSummary, now: float) -> None:
         """This scorer or a peer has published RANKED."""
         attempt = Attempt.parse(message.attempt)
         self._rank_nomination(message, attempt, now)
@@ -80,7 +80,7 @@ class Proposals:
         self._add(message.pod, attempt, message.candidates[0].node, now)
         self._apply_earlier_decision(attempt, now)
 
-    def decided(self, decision: Decision, stored_at: datetime, now: float) -> None:
+    def decided(self, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
         """The binder has published a Decision."""
         attempt = Attempt.parse(decision.attempt)
         self._remember(attempt, decision, stored_at)
@@ -129,7 +129,7 @@ class Proposals:
         """The proposals without a ``bound`` Decision."""
         return (proposal for proposal in self._by_uid.values() if proposal.bound_at is None)
 
-    def _rank_nomination(self, message: Ranked, attempt: Attempt, now: float) -> None:
+    def _rank_nomination(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         self.nominations.ranked(message, attempt, now)
         earlier = self._decided.get(attempt.uid)
         if earlier is not None and earlier[0].order >= attempt.order:
@@ -145,7 +145,7 @@ class Proposals:
         if earlier is not None and earlier[0].order >= attempt.order:
             self._apply(earlier[0], earlier[1], earlier[2], now)
 
-    def _remember(self, attempt: Attempt, decision: Decision, stored_at: datetime) -> None:
+    def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
         if before is not None and before[0].order > attempt.order:
             self._decided[attempt.uid] = before
@@ -154,7 +154,7 @@ class Proposals:
         if len(self._decided) > _REMEMBERED:
             self._decided.popitem(last=False)
 
-    def _apply(self, attempt: Attempt, decision: Decision, stored_at: datetime, now: float) -> None:
+    def _apply(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime, now: float) -> None:
         proposal = self._by_uid.get(attempt.uid)
         if proposal is None or attempt.order < proposal.attempt.order:
             return
@@ -200,7 +200,7 @@ class NominationProposals:
     def __len__(self) -> int:
         return len(self._by_uid)
 
-    def ranked(self, message: Ranked, attempt: Attempt, now: float) -> None:
+    def ranked(self, message: Ranked | RankedSummary, attempt: Attempt, now: float) -> None:
         """A RANKED was published: it proposes a preemption, or the pod does not need one any more."""
         known = self._by_uid.get(attempt.uid)
         if known is not None and attempt.order < known.attempt.order:
@@ -212,7 +212,7 @@ class NominationProposals:
             self._by_uid[attempt.uid] = proposal
             self._snapshot.nominate(proposal.pod, node)
 
-    def decided(self, decision: Decision, attempt: Attempt, now: float) -> None:
+    def decided(self, decision: DecisionSummary, attempt: Attempt, now: float) -> None:
         """A Decision was published."""
         proposal = self._by_uid.get(attempt.uid)
         if proposal is None or attempt.order < proposal.attempt.order:
@@ -297,7 +297,7 @@ class View:
         """Apply a RANKED message of any scorer; returns why it could not be decoded, or nothing."""
         try:
             with decoding("a ranking"):
-                self.proposals.ranked(decode(data, Ranked), now)
+                self.proposals.ranked(decode(data, RankedSummary), now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)
@@ -365,7 +365,7 @@ class View:
         self.advance_clock(message.time)
         try:
             with decoding("a Decision"):
-                self.proposals.decided(decode(message.data, Decision), message.time, now)
+                self.proposals.decided(decode(message.data, DecisionSummary), message.time, now)
         except DecodeError as exc:
             self.undecodable += 1
             return str(exc)

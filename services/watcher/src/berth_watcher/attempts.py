@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from berth.api.messages import DeadLetter, Decision, Outcome, Pending
+from berth.api.messages import DeadLetter, DecisionSummary, Outcome, Pending
 from berth.api.pod import Pod, changed, is_bound, is_gone_while_unbound, name_of
 from berth.api.podlimits import refusal
 from berth.api.subjects import Attempt, Term
@@ -331,7 +331,7 @@ class Attempts:
     def _await_decision(self, queued: QueuedPod) -> None:
         self._queue.move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
 
-    def _conclude(self, queued: QueuedPod, decision: Decision, time: datetime, age_seconds: float = 0.0) -> None:
+    def _conclude(self, queued: QueuedPod, decision: DecisionSummary, time: datetime, age_seconds: float = 0.0) -> None:
         """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
         self._not_stored.discard(queued.uid)
         decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)

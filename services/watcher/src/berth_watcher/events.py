@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from berth.api.livedata import LiveBucket
-from berth.api.messages import DeadLetter, Decision, Pending
+from berth.api.messages import DeadLetter, DecisionSummary, Pending
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
@@ -24,7 +24,7 @@ from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
 class DecisionReceived:
     """A Decision was read from DECISIONS. ``time`` is when the stream stored it."""
 
-    decision: Decision
+    decision: DecisionSummary
     sequence: int
     time: datetime
 
@@ -89,7 +89,7 @@ class AttemptLookedUp:
     attempt: Attempt
     held_by: Literal["pending", "ranked"] | None = None
     """The work queue that holds it."""
-    decision: Decision | None = None
+    decision: DecisionSummary | None = None
     """The last one of the pod's subject, which may be about another attempt."""
     time: datetime | None = None
     """When the stream stored that Decision."""
@@ -119,7 +119,7 @@ class FoundInFlight:
 class FoundDecision:
     """The last Decision that a takeover found for a subject. ``age_seconds`` is the time since the stream stored it."""
 
-    decision: Decision
+    decision: DecisionSummary
     time: datetime
     age_seconds: float
 

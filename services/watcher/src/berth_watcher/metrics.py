@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth.api.messages import Decision
+from berth.api.messages import DecisionSummary
 from berth.bus.interface import StoredMessage
 from berth.bus.topology import DECISIONS, PENDING
 from berth.process.metrics import GaugeName, Meter, result_of
@@ -130,7 +130,7 @@ def count_scheduled(metrics: Meter, scheduled: CountScheduled) -> None:
     metrics.observe("scheduler_pod_scheduling_attempts", scheduled.attempts)
 
 
-def count_decision(metrics: Meter, decision: Decision, stored: StoredMessage) -> None:
+def count_decision(metrics: Meter, decision: DecisionSummary, stored: StoredMessage) -> None:
     """Observe how long an attempt took. All times are those at which NATS stored a message, so one clock is used."""
     if not decision.outcome.final or decision.asked_at is None:
         return

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from berth.api.messages import Decision, Outcome, Positions
+from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey, default_sort_key
@@ -153,7 +153,7 @@ class QueuedPod:
     def profile(self) -> str:
         return self.pod.spec.scheduler_name
 
-    def record_decision(self, decision: Decision) -> None:
+    def record_decision(self, decision: DecisionSummary) -> None:
         """Keep what a final Decision says about why the pod waits."""
         self.epoch = decision.epoch
         self.outcome = decision.outcome

@@ -16,7 +16,7 @@ from typing import Final
 
 from berth.api.decoding import version_number
 from berth.api.livedata import BANDWIDTH, FACTS
-from berth.api.messages import Decision, Outcome, Positions
+from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.node import Node
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.mirror import Mirror
@@ -80,7 +80,7 @@ class Requeue:
         """Events up to now are not in the log: those below a position of the bucket, and those not yet stored."""
         self._cluster_log.begin(self._mirror.changes, position)
 
-    def on_unschedulable(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
+    def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp) -> None:
         """No node fits, or the victims are leaving: the pod waits for an event, unless its ranking missed one."""
         self._fail(pod, decided_at)
         missed = self._missed_change(pod, decision.positions)
@@ -104,7 +104,7 @@ class Requeue:
         """Wait for the end of the back-off, or until a plugin may be asked about the pod again."""
         self._queue.move(pod, Stage.BACKOFF, due=max(pod.backoff_until, pod.do_not_ask_until))
 
-    def on_conflict(self, pod: QueuedPod, decision: Decision, decided_at: Timestamp) -> None:
+    def on_conflict(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp) -> None:
         """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
         pod.awaited_versions = _versions(decision)
         self._retry_soon(pod, decided_at)
@@ -351,7 +351,7 @@ class _UncheckedEvent:
         return True
 
 
-def _versions(decision: Decision) -> dict[str, int]:
+def _versions(decision: DecisionSummary) -> dict[str, int]:
     """The resourceVersions that a conflict names. One that is not a number is not waited for."""
     versions = {kind: version_number(text) for kind, text in decision.resource_versions.items()}
     return {kind: version for kind, version in versions.items() if version}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from berth.api.errors import BerthError, DecodeError, PermanentError, TemporaryError
 from berth.api.livedata import LiveBucket
-from berth.api.messages import Decision, decode
+from berth.api.messages import DecisionSummary, decode
 from berth.api.subjects import Attempt, Term
 from berth.bus.interface import (
     BucketReader,
@@ -457,9 +457,9 @@ def trace_of(uid: str) -> str:
     return f"00-{digest[:32]}-{digest[32:]}-00"
 
 
-def _decoded(stored: StoredMessage) -> Decision | None:
+def _decoded(stored: StoredMessage) -> DecisionSummary | None:
     try:
-        return decode(stored.data, Decision)
+        return decode(stored.data, DecisionSummary)
     except DecodeError as error:
         log.warning("leaving out a decision", subject=stored.subject, error=str(error))
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from berth.api.errors import DecodeError
-from berth.api.messages import Decision, Pending, Ranked, decode
+from berth.api.messages import DecisionSummary, Pending, Ranked, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, all_of
 from berth.bus.interface import Session, StoredMessage
@@ -34,7 +34,7 @@ async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> 
     return StreamsRead(in_flight={uid: each for uid, each in in_flight.items() if uid in subjects}, decisions=decisions)
 
 
-async def last_decision(session: Session, subject: PodSubject) -> tuple[Decision, StoredMessage] | None:
+async def last_decision(session: Session, subject: PodSubject) -> tuple[DecisionSummary, StoredMessage] | None:
     """The last Decision of a subject, decoded and as stored; ``None`` if there is none or it cannot be decoded."""
     stored = await session.last(DECISIONS, str(subject))
     decision = _decision(stored) if stored is not None else None
@@ -119,8 +119,8 @@ async def _last_decisions(session: Session, subjects: Mapping[str, PodSubject]) 
     return decisions
 
 
-def _decision(stored: StoredMessage) -> Decision | None:
+def _decision(stored: StoredMessage) -> DecisionSummary | None:
     try:
-        return decode(stored.data, Decision)
+        return decode(stored.data, DecisionSummary)
     except DecodeError:
         return None

@@ -58,11 +58,23 @@ async def publish_pending(session: Session, message: Pending, *, headers: Header
     return await _publish(session, _pod_subject("pending", message), data, all_headers)
 
 
-async def publish_ranked(session: Session, message: Ranked, *, headers: Headers | None = None) -> PubAck:
-    """Publish to RANKED. A second ranking of the attempt is a duplicate. Raises as :meth:`Session.publish`."""
+async def publish_ranked(
+    session: Session,
+    message: Ranked,
+    *,
+    headers: Headers | None = None,
+    sending: Callable[[str, bytes], None] | None = None,
+) -> PubAck:
+    """Publish to RANKED. A second ranking of the attempt is a duplicate. Raises as :meth:`Session.publish`.
+
+    ``sending`` is called first, with the subject and the bytes.
+    """
     all_headers = _named(headers, message.attempt)
     data = _fitting(session, message, _smaller_rankings, all_headers)
-    return await _publish(session, _pod_subject("ranked", message), data, all_headers)
+    subject = _pod_subject("ranked", message)
+    if sending is not None:
+        sending(subject, data)
+    return await _publish(session, subject, data, all_headers)
 
 
 async def publish_decision(session: Session, message: Decision, *, headers: Headers | None = None) -> PubAck:

@@ -336,7 +336,7 @@ def candidates_table(
     table = new_table("", "NODE", "TOTAL", *map(_heading, plugins), *last)
     for column in table.columns[2:]:
         column.justify = "right"
-    places = {each.node: place for place, each in enumerate(among or candidates, start=1)}
+    places = {each.node: each.place or place for place, each in enumerate(among or candidates, start=1)}
     for candidate in candidates:
         points = (_points(candidate.scores.get(plugin), (weights or {}).get(plugin)) for plugin in plugins)
         counts = (str(candidate.pods), f"{candidate.loss:g}", str(candidate.newcomers))[: len(last)]
@@ -374,6 +374,7 @@ def candidate_json(candidate: Candidate, weights: Weights) -> dict[str, object]:
     """A node with its scores, as JSON."""
     return {
         "node": candidate.node,
+        **({"place": candidate.place} if candidate.place else {}),
         "total": candidate.total,
         "pods": candidate.pods,
         "loss": candidate.loss,

@@ -132,6 +132,20 @@ class Nodes:
         """The rows of some positions in the view."""
         return positions if isinstance(self._index, slice) else self._index[positions]
 
+    def position_of(self, row: int) -> int | None:
+        """The position of a row in the view, whose rows ascend; None when it is not there."""
+        if isinstance(self._index, slice):
+            return row if row < self._length else None
+        position = int(np.searchsorted(self._index, row))
+        return position if position < self._length and self._index[position] == row else None
+
+    def are_same_rows(self, other: Nodes) -> bool:
+        """Whether both views have the same rows in the same order."""
+        if isinstance(self._index, slice) or isinstance(other._index, slice):
+            both = isinstance(self._index, slice) and isinstance(other._index, slice)
+            return both and self._length == other._length
+        return np.array_equal(self._index, other._index)
+
     @property
     def names(self) -> list[str]:
         """Node names; empty text for a row without a node."""

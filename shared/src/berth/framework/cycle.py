@@ -238,32 +238,37 @@ def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tup
         lost = [0.0]
     else:
         scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
-        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=profile.fewer_pods_first)
+        fewer_pods_first = profile.fewer_pods_first
+        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
         best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, positions=positions)
         lost = losses(best_nodes, profile, state, cycle.results)
     if cycle.detail is not None:
         cycle.detail.add_scores(scored, nodes.names)
-    names, rows = cycle.snapshot.rows.names, nodes.rows_at(positions)
+    rows = nodes.rows_at(positions)
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
-    found = list(zip(rows.tolist(), scored.totals[positions].tolist(), counted, lost, strict=True))
-    explained = zip(found, scored.of(positions[: cycle.explained]), strict=False)
-    return (
-        *(
-            Candidate(
-                node=names[row], total=total, scores=scores, pods=pods, loss=loss, details=_details(cycle, row, scores)
-            )
-            for (row, total, pods, loss), scores in explained
-        ),
-        *(
-            Candidate(node=names[row], total=total, pods=pods, loss=loss)
-            for row, total, pods, loss in found[cycle.explained :]
-        ),
+    found = zip(rows.tolist(), scored.totals[positions].tolist(), counted, lost, strict=True)
+    explained = scored.of(positions[: cycle.explained])
+    return tuple(
+        [
+            _candidate(cycle, row, total, pods, loss, explained[place] if place < len(explained) else None)
+            for place, (row, total, pods, loss) in enumerate(found)
+        ]
     )
+
+
+def _candidate(  # noqa: PLR0913, PLR0917 - what is known of it, once for each of 32
+    cycle: _Cycle, row: int, total: int, pods: int, loss: float, scores: dict[str, int] | None
+) -> Candidate:
+    name = cycle.snapshot.rows.names[row]
+    if scores is None:
+        return Candidate(node=name, total=total, pods=pods, loss=loss)
+    details = _details(cycle, row, scores) if cycle.profile.explaining else {}
+    return Candidate(node=name, total=total, scores=scores, pods=pods, loss=loss, details=details)
 
 
 def _details(cycle: _Cycle, row: int, scores: dict[str, int]) -> dict[str, str]:
     """The lines that plugins add to their scores of the node."""
-    info = info_of_row(cycle.snapshot, row) if cycle.profile.explaining else None
+    info = info_of_row(cycle.snapshot, row)
     if info is None:
         return {}
     return {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from berth.framework.interface import (
     FilterPlugin,
     NormalizePlugin,
     Plugin,
-    Reads,
+    Scores,
 )
 from berth.framework.plugincalls import (
     run_filter,
@@ -45,6 +46,9 @@ _MIN_CLASSES: Final = 4
 _FEW: Final = 2
 """Up to this many rows scalar forms are quicker than vector forms: placing a pod changes one row."""
 
+_FEW_TO_FOLLOW: Final = 8
+"""Up to this many rows, adding up each one again is quicker than adding up all of 1,000."""
+
 _MAX_STATUSES: Final = 1024
 """How many statuses of a filter are kept in addition to one a row. Reasons that contain numbers would accumulate."""
 
@@ -58,7 +62,8 @@ class EquivalenceCache:
         self.local_filters = [f for f in profile.filters if f.is_row_local]
         self.local_pre_scores = [p for p in profile.pre_scores if p.is_row_local]
         self.local_scores = [s for s in profile.scores if s.plugin.is_row_local]
-        self._reading_pods = sum(Reads.PODS in s.plugin.reads for s in self.local_scores)
+        self.fewer_pods_first = profile.fewer_pods_first
+        self._reading_pods = sum(s.plugin.reads_pods for s in self.local_scores)
         self._classes: OrderedDict[EquivalenceClass, ClassResults] = OrderedDict()
 
     @classmethod
@@ -103,8 +108,12 @@ class ClassResults:
             p.name: run_pre_filter(p, self.state, pod, cache.snapshot) for p in cache.local_pre_filters
         }
         self._filters = [f for f in cache.local_filters if not self._skips(f)]
+        self._filters_of_pods = [f for f in self._filters if f.reads_pods]
+        self._filters_of_nodes = [f for f in self._filters if not f.reads_pods]
         self._scores: list[WeightedScore] | None = None
         self._filtered = self._scored = -1
+        self.local_scores: LocalScores | None = None
+        """Of the last cycle."""
         self._another = AnotherPod(pod, cache.snapshot)
         self._another_version = -1
         self._has_another: Mask
@@ -129,6 +138,16 @@ class ClassResults:
         return self._score_columns
 
     @property
+    def fewer_pods_first(self) -> bool:
+        """As in the profile."""
+        return self._cache.fewer_pods_first
+
+    @property
+    def scored_version(self) -> int:
+        """The Snapshot's version when the scores were last brought up to date; negative before."""
+        return self._scored
+
+    @property
     def fits(self) -> Mask:
         """bool[capacity]: the row has a node, and no row-local filter rejects it."""
         return self._fits
@@ -136,30 +155,30 @@ class ClassResults:
     def refresh_filters(self) -> None:
         """Run the filters again on rows that changed since the last time."""
         snapshot = self._cache.snapshot
-        too_many = any(len(column.statuses) > _MAX_STATUSES + snapshot.size for column in self._columns.values())
-        if too_many or self._capacity != snapshot.columns.capacity:
+        most = _MAX_STATUSES + snapshot.size
+        if self._capacity != snapshot.columns.capacity or any(len(c.statuses) > most for c in self._columns.values()):
             self._clear()
         changed = snapshot.changed_since(self._filtered) if self._filtered >= 0 else None
         if changed is None:
             self._evaluate_filters(None, self._filters)
         else:
-            for rows, filters in _to_evaluate(changed, self._filters):
-                self._evaluate_filters(rows, filters)
+            self._evaluate_filters(changed.nodes | changed.pods, self._filters_of_pods)
+            self._evaluate_filters(changed.nodes, self._filters_of_nodes)
         self._filtered = snapshot.version
 
-    def refresh_scores(self) -> None:
-        """Run the scores again on rows that changed since the last time."""
+    def refresh_scores(self) -> ChangedRows | None:
+        """Run the scores again on rows that changed since the last time, which are returned; None: on all rows."""
         snapshot = self._cache.snapshot
         changed = snapshot.changed_since(self._scored) if self._scored >= 0 else None
         if self._scores is None:
             self._pre_score()
-        columns = list(self._score_columns.values())
         if changed is None:
-            self._evaluate_scores(None, columns)
+            self._evaluate_scores(None, list(self._score_columns.values()))
         else:
-            for rows, plugins in _to_evaluate(changed, [column.plugin for column in columns]):
-                self._evaluate_scores(rows, [self._score_columns[plugin.name] for plugin in plugins])
+            self._evaluate_scores(changed.nodes | changed.pods, self._columns_of_pods)
+            self._evaluate_scores(changed.nodes, self._columns_of_nodes)
         self._scored = snapshot.version
+        return changed
 
     def scores_with_another(self, rows: RowIndex) -> dict[str, npt.NDArray[np.int64]]:
         """The raw scores of these rows if one more pod of the class were on each, of the plugins that read pods.
@@ -167,7 +186,7 @@ class ClassResults:
         Kept like the scores, but evaluated only for rows that are asked for: the best nodes of one cycle are mostly
         those of the one before.
         """
-        columns = [column for column in self._score_columns.values() if column.reads_pods]
+        columns = self._columns_of_pods
         if not columns:
             return {}
         self._forget_changed()
@@ -204,7 +223,13 @@ class ClassResults:
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
         self._columns = {f.name: FilterColumn(f, self._codes[i]) for i, f in enumerate(self._filters)}
+        self._make_score_columns()
+
+    def _make_score_columns(self) -> None:
         self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores or ()}
+        self._columns_of_pods = [column for column in self._score_columns.values() if column.reads_pods]
+        self._columns_of_nodes = [column for column in self._score_columns.values() if not column.reads_pods]
+        self.local_scores = None
 
     def _skips(self, plugin: Plugin) -> bool:
         answer = self.pre_filtered.get(plugin.name)
@@ -214,7 +239,7 @@ class ClassResults:
         nodes = Nodes(self._cache.snapshot)
         skipped = {p.name for p in self._cache.local_pre_scores if run_pre_score(p, self.state, self._pod, nodes)}
         self._scores = [entry for entry in self._cache.local_scores if entry.plugin.name not in skipped]
-        self._score_columns = {e.plugin.name: ScoreColumn(e, self._capacity) for e in self._scores}
+        self._make_score_columns()
 
     def _evaluate_filters(self, changed: frozenset[int] | None, filters: Sequence[FilterPlugin]) -> None:
         if changed is not None and len(changed) <= _FEW:
@@ -242,7 +267,7 @@ class ClassResults:
             return
         for plugin in filters:
             self._columns[plugin.name].write_one(row, run_filter(plugin, self.state, self._pod, info))
-        self._fits[row] = not self._codes[:, row].any()
+        self._fits[row] = not any(self._codes[:, row].tolist())
 
     def _score_one(self, row: int, columns: Sequence[ScoreColumn]) -> None:
         info = info_of_row(self._cache.snapshot, row)
@@ -296,20 +321,19 @@ class ScoreColumn:
 
     def __init__(self, entry: WeightedScore, capacity: int) -> None:
         self.plugin = entry.plugin
-        self.weight = entry.weight
+        self.entry = entry
+        self.reads_pods = entry.plugin.reads_pods
+        """Whether another pod on the row may change the score."""
+        self.normalizes = isinstance(entry.plugin, NormalizePlugin)
+        """Whether the raw scores are still to be normalized."""
         self.scores: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
         self.with_another: npt.NDArray[np.int64] = np.zeros(capacity if self.reads_pods else 0, dtype=np.int64)
         self.in_range = True
 
     @property
-    def reads_pods(self) -> bool:
-        """Whether another pod on the row may change the score."""
-        return Reads.PODS in self.plugin.reads
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether the raw scores are still to be normalized."""
-        return isinstance(self.plugin, NormalizePlugin)
+    def may_follow(self) -> bool:
+        """Whether a row's points follow from its raw score alone when only pods have changed."""
+        return not self.reads_pods if self.normalizes else self.in_range
 
     def write(self, rows: RowIndex | slice, scores: npt.NDArray[np.int64]) -> None:
         """Keep raw scores, one a row."""
@@ -323,12 +347,27 @@ class ScoreColumn:
         self.in_range = self.in_range and MIN_SCORE <= score <= MAX_SCORE
 
 
-def _to_evaluate(changed: ChangedRows, plugins: Sequence[Plug]) -> list[tuple[frozenset[int], list[Plug]]]:
-    """Which plugins to run on which rows: all where the node changed, some where only its pods did."""
-    of_pods = [plugin for plugin in plugins if Reads.PODS in plugin.reads]
-    others = [plugin for plugin in plugins if Reads.PODS not in plugin.reads]
-    pairs = [(changed.nodes | changed.pods, of_pods), (changed.nodes, others)]
-    return [(rows, chosen) for rows, chosen in pairs if rows and (chosen or rows is changed.nodes)]
+@dataclass(slots=True, kw_only=True)
+class LocalScores:
+    """What the row-local scores of a class added up to in its last cycle. ``keys``: by which the best come first."""
+
+    nodes: Nodes
+    totals: Scores
+    parts: dict[str, Scores] = field(default_factory=dict)
+    raw: dict[str, Scores] = field(default_factory=dict)
+    columns: list[ScoreColumn] = field(default_factory=list)
+    keys: Scores | None = None
+    version: int = -1
+    """Of the Snapshot."""
+
+    def can_follow(self, changed: ChangedRows, nodes: Nodes) -> bool:
+        """Whether only a few rows have to be added up again, for these nodes."""
+        return (
+            not changed.nodes
+            and len(changed.pods) <= _FEW_TO_FOLLOW
+            and nodes.are_same_rows(self.nodes)
+            and all(column.may_follow for column in self.columns)
+        )
 
 
 def _row_index(rows: frozenset[int]) -> RowIndex:

@@ -62,11 +62,12 @@ SNAPSHOT: Final = StateKey[Snapshot]("framework.snapshot")
 
 
 class Reads(Flag):
-    """What a plugin's PreFilter, Filter, PreScore and Score read: it decides how long their answers may be cached.
+    """What a plugin's PreFilter, Filter and scoring points read: it decides how long their answers may be cached.
 
     A plugin that reads only the pod's spec (without volumes) and the row in question is *row-local*: its answers are
     cached for the whole equivalence class, and only rows that changed are evaluated again. Its PreFilter and PreScore
-    run once a class and may not read the Snapshot.
+    run once a class and may not read the Snapshot. Its NormalizeScore runs again when a raw score or the feasible nodes
+    have changed.
     """
 
     SPEC = 0
@@ -119,6 +120,11 @@ class Plugin(ABC):
     def is_row_local(self) -> bool:
         """Whether answers may be cached for an equivalence class. Cached itself: ``reads`` does not change."""
         return Reads.ANYTHING not in self.reads
+
+    @cached_property
+    def reads_pods(self) -> bool:
+        """Whether the answers for a row may change with its pods. Cached as well."""
+        return Reads.PODS in self.reads
 
 
 class PreEnqueuePlugin(Plugin):

@@ -40,7 +40,6 @@ from berth.framework.interface import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
-    Reads,
     ReservePlugin,
     ScorePlugin,
     SpreadingPlugin,
@@ -211,7 +210,7 @@ class Profile:
         return tuple(
             score
             for score in self.scores
-            if (Reads.PODS in score.plugin.reads if score.plugin.is_row_local else score.plugin.depends_on_pods)
+            if (score.plugin.reads_pods if score.plugin.is_row_local else score.plugin.depends_on_pods)
         )
 
     @property
