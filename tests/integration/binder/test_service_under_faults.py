@@ -7,7 +7,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import DeadLetter, Outcome, decode
+from berth.api.messages import DeadLetter, Outcome, Ranked, decode
+from berth.bus.stages import publish_ranked
 from berth.sim.faults import Clear, CutWatches, Delay, Fail, LoseAnswer, Reject
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_bus import BusUnderTest
@@ -159,6 +160,23 @@ async def test_attempt_of_another_pod_becomes_a_dead_letter(world):
     odd = msgspec.structs.replace(message, attempt="another.1.9")
     await world.session.publish("berth.ranked.berth.default.web", msgspec.json.encode(odd))
     await world.until(lambda: world.session.last("dead", "berth.dead.berth.default.web"))
+
+
+async def test_attempt_of_a_term_that_no_watcher_had_keeps_the_real_one_from_nobody(world):
+    node = await world.add_node()
+    pod = await world.add_pod("web")
+    await world.session.put("control", "term.watcher", b"1")
+    await world.leading_binder()
+    forged = Ranked(attempt=f"{pod.uid}.{10**18}.1", profile="berth", pod=pod, scorer="s", message="no room")
+    await publish_ranked(world.session, forged)
+    await world.until(lambda: world.session.last("dead", f"berth.dead.berth.{pod.metadata.namespace}.web"))
+    await world.rank(pod, node)
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.session.put("control", "term.watcher", b"2")
+    later = await world.add_pod("later")
+    next_term = Ranked(attempt=f"{later.uid}.2.1", profile="berth", pod=later, scorer="s", message="no room")
+    await publish_ranked(world.session, next_term)
+    await world.until(lambda: any(each.uid == later.uid for each in world.decisions))
 
 
 async def test_message_of_a_newer_schema_stays_in_the_stream(world):

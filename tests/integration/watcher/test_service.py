@@ -7,7 +7,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from berth.api.messages import Outcome, decode_entry
+from berth.api.messages import Outcome, Ranked, decode_entry
+from berth.api.pod import Pod
+from berth.bus.stages import publish_ranked
 from berth.process.settings import Numbers
 from harness.plugins.fixtures_bus import BusUnderTest
 from harness.plugins.fixtures_kube import Cluster
@@ -119,6 +121,19 @@ async def test_lost_attempts_are_published_again(world):
     await world.until(world.all_bound)
 
     assert sorted(attempt.rsplit(".", 1)[1] for attempt in world.attempts) == ["1"] * 5 + ["2"] * 5
+
+
+async def test_attempt_of_a_term_that_no_watcher_had_ends_no_leadership(world):
+    await world.add_pods("web", 1)
+    answer = await world.cluster.api.get(f"{world.cluster.api.pods}/web-0")
+    pod = msgspec.convert(answer.body, Pod, strict=False)
+    session = await world.session()
+    await publish_ranked(session, Ranked(attempt=f"{pod.uid}.{10**18}.1", profile="berth", pod=pod, scorer="s"))
+    await session.close()
+    watcher = await world.leading_watcher(numbers=Numbers(silent_attempt=timedelta(seconds=1)))
+    await world.add_pods("later", 3)
+    await world.until(lambda: len({name for name in world.names if name.startswith("later")}) == 3)
+    assert watcher.leads
 
 
 async def test_pods_of_others_are_ignored_and_gated_pods_wait(world):

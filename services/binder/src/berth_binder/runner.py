@@ -12,14 +12,15 @@ from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.pod import Pod
-from berth.api.subjects import Epoch
-from berth.bus.interface import BusLostError, Deliveries, Delivery, Session
+from berth.api.subjects import Attempt, Epoch
+from berth.bus.interface import BusLostError, Deliveries, Delivery, Session, UnansweredError
 from berth.bus.topology import RANKED
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.leader.session import LeaderSession, NoLongerLeadingError
+from berth.leader.term import CONTROL, number_in_control, term_key
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
@@ -119,6 +120,8 @@ class BinderRunner:
         self._changed = asyncio.Event()
         self._due: float | None = None
         self._logged: set[str] = set()
+        self._watchers_term = 0
+        """The highest term of a watcher that ``control`` was seen to have."""
         self._asked_about = 0
         """The highest epoch in a fence that was found to lead nowhere."""
 
@@ -220,9 +223,9 @@ class BinderRunner:
     async def _receive(self, deliveries: Deliveries) -> None:
         async for delivery in deliveries:
             self._metrics.count("berth_messages_received_total", stream=RANKED)
-            self._take(delivery)
+            await self._take(delivery)
 
-    def _take(self, delivery: Delivery) -> None:
+    async def _take(self, delivery: Delivery) -> None:
         self._parts.cache.snapshot.live.observe_time(delivery.time.timestamp())
         try:
             ranked = decode(delivery.data, Ranked)
@@ -232,9 +235,33 @@ class BinderRunner:
         except DecodeError as error:
             self._start(self._publisher.reject_unusable(delivery, str(error)))
         else:
+            await self._take_attempt(ranked, attempt, delivery)
+
+    async def _take_attempt(self, ranked: Ranked, attempt: Attempt, delivery: Delivery) -> None:
+        """An attempt of a term that no watcher has had is nobody's: the pod's real ones would look older than it."""
+        try:
+            is_known = attempt.term <= self._watchers_term or await self._is_known(attempt.term)
+        except UnansweredError:
+            delivery.nak(self._parts.settings.unknown_schema_delay)
+            return
+        if not is_known:
+            reason = f"attempt {str(attempt)!r}: the last term of a watcher is {self._watchers_term}"
+            self._start(self._publisher.reject_unusable(delivery, reason))
+        else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._now())
             event = RankedDelivery(ranked=ranked, attempt=attempt, sequence=delivery.sequence, delivery=delivery)
             self._handle(event)
+
+    async def _is_known(self, term: int) -> bool:
+        """Whether a watcher has that term: it is in ``control`` before anything is published in it."""
+        entry = await self._session.get(CONTROL, term_key("watcher"))
+        if entry is None:  # a new store, in which no watcher has led yet
+            return True
+        try:
+            self._watchers_term = number_in_control(entry, "watcher")
+        except DecodeError:  # the watcher says so, and cannot lead until it is mended
+            return True
+        return term <= self._watchers_term
 
     async def _follow_clock(self) -> None:
         """Send the core ``TimerFired`` when something is due."""

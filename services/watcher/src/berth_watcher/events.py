@@ -268,7 +268,7 @@ class CountScheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
-    """A higher term was seen, so another watcher leads: give up the Lease and start again."""
+    """A higher term was seen: when Lease or ``control`` has it too, another watcher leads and this one starts anew."""
 
     reason: str
     term: int

@@ -36,7 +36,7 @@ from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
 from berth.kube.writes import get_pod
-from berth.leader.session import LeaderSession
+from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger, verbose
@@ -363,8 +363,21 @@ class EffectRunner:
                 (log.warning if isinstance(effect, Warn) else log.info)(effect.message, **effect.fields)
                 return None
             case StepDown():
-                self._leadership.report_higher(effect.term, seen_in=effect.reason)
-                return None
+                return self._confirm_lead(effect)
+
+    async def _confirm_lead(self, effect: StepDown) -> None:
+        """Somebody wrote a term above the own: that alone proves nothing, so Lease and ``control`` are asked."""
+        while True:
+            try:
+                await self._leadership.confirm()
+            except (BusLostError, NoLongerLeadingError):
+                return
+            except TemporaryError as error:
+                log.warning("a higher term, and no answer whether it leads", term=effect.term, reason=str(error))
+                await self._process.clock.sleep(RETRY_SECONDS)
+            else:
+                log.warning("ignoring a term that no watcher has", term=effect.term, seen_in=effect.reason)
+                return
 
     async def _publish(self, effect: PublishPending) -> None:
         """Not repeated if there is no answer: a repeat could replace a newer attempt of the pod in PENDING."""
