@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,9 @@ simulate-faults: setup  ## run the services under simulated time with faults by 
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
+
+fuzz: setup  ## try all that is read from outside with a million mutated inputs; ARGS="--inputs N --seed N"
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -22,9 +22,9 @@ MISSING_RIGHTS = [
     ),
     pytest.param(
         "PUT",
-        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-binder",
+        "/apis/coordination.k8s.io/v1/namespaces/berth/leases/berth-binder",
         'leases.coordination.k8s.io "berth-binder" is forbidden: User "nobody" cannot update resource "leases" in API '
-        'group "coordination.k8s.io" in the namespace "kube-system"',
+        'group "coordination.k8s.io" in the namespace "berth"',
         {"name": "berth-binder", "group": "coordination.k8s.io", "kind": "leases"},
         id="lease",
     ),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shutil
+import ssl
+import subprocess
 import time
 from datetime import timedelta
 
@@ -12,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from berth_metrics_collector.prometheus import Prometheus, PrometheusError
+from berth_metrics_collector.settings import PrometheusAccess
 from harness.fakes.scripted_server import cut, scripted_server, stream
 from harness.servers.child_processes import free_ports
 
@@ -188,3 +192,50 @@ async def no_more(reader, writer):
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
     await writer.drain()
     writer.close()
+
+
+async def test_token_and_headers_are_those_of_the_files_at_the_time(tmp_path):
+    token, headers, asked = tmp_path / "token", tmp_path / "headers", []
+
+    async def handler(request):
+        asked.append(request.headers)
+        return await responds(body([]))(request)
+
+    token.write_text("one\n")
+    headers.write_text("X-Scope-OrgID: tenant-a\n")
+    async with scripted_server(handler) as url:
+        server = Prometheus(url, timeout=TIMEOUT, access=PrometheusAccess(token_file=token, headers_file=headers))
+        await server.query("up")
+        token.write_text("two")
+        await server.query("up")
+        token.unlink()
+        with pytest.raises(PrometheusError, match="token: FileNotFoundError"):
+            await server.query("up")
+        headers.write_text("canary without a colon")
+        with pytest.raises(PrometheusError, match="want lines 'Name: value'") as refused:
+            await server.query("up")
+        assert "canary" not in str(refused.value)
+        server.close()
+    assert [each["Authorization"] for each in asked] == ["Bearer one", "Bearer two"]
+    assert [each["X-Scope-OrgID"] for each in asked] == ["tenant-a", "tenant-a"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH to make certificates with")
+async def test_certificate_is_checked_against_the_file(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    names = ["-subj", "/CN=prometheus", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    serving = await asyncio.start_server(no_more, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{serving.sockets[0].getsockname()[1]}"
+    trusting = Prometheus(url, timeout=timedelta(seconds=30), access=PrometheusAccess(ca_file=certificate))
+    assert await trusting.query("up") == []
+    suspicious = Prometheus(url, timeout=timedelta(seconds=30))
+    with pytest.raises(PrometheusError, match=r"(?i)certificate"):
+        await suspicious.query("up")
+    for server in (trusting, suspicious):
+        server.close()
+    serving.close()

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.
 READY_SECONDS = 60.0
 SELECTED = "volume.kubernetes.io/selected-node"
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
 PODS = "/api/v1/namespaces/default/pods"
 
 

@@ -23,7 +23,7 @@ async def test_it_reports_ready_on_a_line_and_in_a_file(tmp_path: Path):
         assert berth.ready_file.read_text() == "ready\n"
         assert berth.pids.keys() == CHILDREN
         async with cluster_user(berth.kubeconfig) as seen:
-            leases = (await seen.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")).body["items"]
+            leases = (await seen.api.get("/apis/coordination.k8s.io/v1/namespaces/berth/leases")).body["items"]
             assert {lease["metadata"]["name"]: bool(lease["spec"]["holderIdentity"]) for lease in leases} == {
                 "berth-binder": True,
                 "berth-watcher": True,

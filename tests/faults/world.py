@@ -36,7 +36,7 @@ STORE_LIMIT = 2**31
 """NATS' own limit is above the disk's size, so that the disk is what runs out; streams set 576 MiB of it aside."""
 FAKETIME = "*/faketime/libfaketimeMT.so.1"
 """Where Debian's package libfaketime puts the library, below /usr/lib; BERTH_FAKETIME names another place."""
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
 READY_SECONDS = 120.0
 SITES = ("a", "b")
 

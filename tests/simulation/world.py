@@ -116,7 +116,7 @@ class World:
         self.configuration = configuration("one")
         self.numbers = Numbers()
         """Of all services of the run."""
-        for name in ("default", "kube-system"):
+        for name in ("default", "kube-system", "berth"):
             self.api.resources.create(NAMESPACES, "", {"metadata": {"name": name}})
         for name, value in (("low", 0), ("middle", 1000), ("high", 100_000)):
             body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}

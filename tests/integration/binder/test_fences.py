@@ -75,7 +75,7 @@ async def test_fence_whose_epoch_the_lease_has_too_ends_the_lead(world: BinderWo
     node, pod = await world.add_node(), await world.add_pod("web")
     await world.leading_binder()
     await write_fence(world, "web", "50")
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/berth/leases/{world.lease}-binder"
     await world.cluster.api.patch(lease, {"metadata": {"annotations": {"berth/term": "50"}}})
     await world.rank(await world.pod("web"), node)
     decision = await world.decision(pod)

@@ -130,7 +130,5 @@ async def test_stopping_finishes_requests_and_releases_the_lease(world):
     await binder.stop()
     bound = {pod.uid for pod in [await world.pod(pod.metadata.name) for pod in pods] if pod.spec.node_name}
     await world.until(lambda: {decision.uid for decision in world.decisions if decision.outcome == "bound"} == bound)
-    lease = await world.cluster.api.get(
-        f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
-    )
+    lease = await world.cluster.api.get(f"/apis/coordination.k8s.io/v1/namespaces/berth/leases/{world.lease}-binder")
     assert lease.body["spec"].get("holderIdentity", "") == ""

@@ -274,7 +274,7 @@ async def test_leadership_is_checked_between_mark_and_delete_of_a_victim(world, 
 
 
 async def _has_given_up(world: BinderWorld) -> bool:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{world.lease}-binder"
+    path = f"/apis/coordination.k8s.io/v1/namespaces/berth/leases/{world.lease}-binder"
     return not (await world.cluster.api.get(path)).body["spec"].get("holderIdentity")
 
 

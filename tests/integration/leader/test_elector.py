@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 
+from berth.kube.errors import ApiRefusedError
 from berth.leader.elector import Elector
 from berth.leader.lease import (
     ANNOTATION_BUS_ID,
@@ -290,6 +291,7 @@ import asyncio, sys, time
 from datetime import timedelta
 from berth.kube.client import KubeClient
 from berth.leader.lease import LeaseSettings
+from berth.kube.errors import ApiRefusedError
 from berth.leader.elector import Elector
 
 async def main(kubeconfig, namespace, name):
@@ -415,3 +417,16 @@ def test_settings_that_would_let_two_lead_are_refused(simulated_cluster: Cluster
     settings = LeaseSettings(renew_deadline=timedelta(seconds=15))
     with pytest.raises(ValueError, match=r"leaderElection\.renewDeadline: want less than leaseDuration"):
         Elector(simulated_cluster.client, "default", NAME, "me", settings)
+
+
+async def test_namespace_that_is_missing_is_created(cluster: Cluster):
+    name = f"berth-{os.urandom(4).hex()}"
+    created = await LeaseObject(cluster.client, name, NAME).create({"holderIdentity": "a"}, {})
+    assert created.lease.spec.holder_identity == "a"
+    assert (await cluster.api.get(f"/api/v1/namespaces/{name}")).code == 200
+
+
+async def test_namespace_that_may_not_be_created_is_named_with_what_to_do(simulated_cluster: Cluster):
+    simulated_cluster.simulated.faults.inject(Fail(verb="create", resource="namespaces", status=403))
+    with pytest.raises(ApiRefusedError, match="`kubectl create namespace none`"):
+        await LeaseObject(simulated_cluster.client, "none", NAME).create({}, {})

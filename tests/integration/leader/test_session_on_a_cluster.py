@@ -8,7 +8,7 @@ from berth.process.settings import LeaderElectionSettings, Settings
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/berth-watcher"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/berth/leases/berth-watcher"
 
 
 async def test_terms_follow_each_other_with_and_without_election(cluster):

@@ -17,7 +17,7 @@ from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
 
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/berth/leases"
 SECOND_BUS = "another"
 
 

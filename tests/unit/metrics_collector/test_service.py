@@ -70,7 +70,7 @@ def _labels(node: str) -> dict[str, str]:
 @pytest.fixture
 def prometheus(monkeypatch):
     server = FakePrometheus({"a": 80.0, "b": 1.0})
-    monkeypatch.setattr(service, "Prometheus", lambda _url: server)
+    monkeypatch.setattr(service, "Prometheus", lambda _url, **_: server)
     return server
 
 

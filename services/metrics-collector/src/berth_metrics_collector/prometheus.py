@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 import requests
+import requests.auth
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.exceptions import DecodeError, ProtocolError, ReadTimeoutError
@@ -26,6 +28,7 @@ from urllib3.util.retry import Retry
 
 from berth.api.errors import TemporaryError
 from berth.process.logging import get_logger
+from berth_metrics_collector.settings import PrometheusAccess
 
 log = get_logger()
 Cause = Literal["unreachable", "slow", "refused", "unavailable", "nonsense"]
@@ -40,6 +43,10 @@ MAX_STUCK: Final = 4
 _QUOTED: Final = 200
 """Characters of a response that an error quotes."""
 _CHUNK: Final = 65_536
+_MOST_CHARACTERS: Final = 65_536
+"""Of a file with a token or headers."""
+ANYBODY: Final = PrometheusAccess()
+"""Without credentials."""
 
 
 class PrometheusError(TemporaryError):
@@ -60,8 +67,16 @@ class SampleRow(msgspec.Struct, frozen=True):
 class Prometheus:
     """One server. Queries run one after the other."""
 
-    def __init__(self, url: str, *, timeout: timedelta = TIMEOUT, grace: timedelta = GRACE) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta = TIMEOUT,
+        grace: timedelta = GRACE,
+        access: PrometheusAccess = ANYBODY,
+    ) -> None:
         self.url = url
+        self._access = access
         self._timeout = timeout.total_seconds()
         self._grace = grace.total_seconds()
         self._worker: _Worker | None = None
@@ -93,7 +108,7 @@ class Prometheus:
         if self._worker is None:
             if len(self._stuck) >= MAX_STUCK:
                 raise PrometheusError(f"asking {self.url}: {MAX_STUCK} requests hang", cause="slow")
-            self._worker = _Worker(self.url, self._timeout)
+            self._worker = _Worker(self.url, self._timeout, self._access)
         return self._worker
 
     def _replace(self, worker: _Worker) -> None:
@@ -121,9 +136,9 @@ class _Query:
 class _Worker:
     """A thread with one session."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, access: PrometheusAccess) -> None:
         self._queries: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
-        self._session = BoundedSession(timeout)
+        self._session = BoundedSession(timeout, access)
         self._client = _client(url, timeout, self._session)
         self._thread = threading.Thread(target=self._work, name="prometheus", daemon=True)
         self._thread.start()
@@ -239,16 +254,49 @@ class AnswerTooLargeError(requests.RequestException):
 class BoundedSession(requests.Session):
     """A session that limits a request's whole time and size; requests' own time-out is for each piece."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, access: PrometheusAccess = ANYBODY) -> None:
         super().__init__()
         self._timeout = timeout
+        self._credentials = _Credentials(access) if access.token_file or access.headers_file else None
+        if access.ca_file is not None:
+            self.verify = str(access.ca_file)
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
         """Send and read to the end. Redirects are not followed: only the configured server may answer."""
         ends = time.monotonic() + self._timeout
         kwargs.update(stream=True, allow_redirects=False)
+        if self._credentials is not None:
+            kwargs["auth"] = self._credentials  # also instead of a .netrc
         with super().request(*args, **kwargs) as response:
             return BoundedResponse(status_code=response.status_code, content=_read(response, ends))
+
+
+class _Credentials(requests.auth.AuthBase):
+    """Adds what the files have at the time of the request."""
+
+    def __init__(self, access: PrometheusAccess) -> None:
+        self._access = access
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        for line in _start_of(self._access.headers_file).splitlines():
+            name, colon, value = line.partition(":")
+            if not colon or not name.strip():
+                raise PrometheusError(f"{self._access.headers_file}: want lines 'Name: value'", cause="refused")
+            request.headers[name.strip()] = value.strip()
+        token = "".join(_start_of(self._access.token_file).split())
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def _start_of(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        with path.open(encoding="ascii") as file:
+            return file.read(_MOST_CHARACTERS)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise PrometheusError(f"reading {path}: {type(exc).__name__}", cause="refused") from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ async def serve(process: Process, bus: Bus, queries: Sequence[BandwidthQuery], s
     condition = process.health.condition("collector", "waiting for NATS")
     if not queries:
         log.info("no queries: no profile of the configuration runs NetworkTraffic")
-    servers = {query.url: Prometheus(query.url) for query in queries}
+    servers = {query.url: Prometheus(query.url, access=settings.access) for query in queries}
     try:
         async for session in sessions(bus, name="metrics-collector", process=process):
             collector = Collector(session, queries, servers, process, settings)

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from berth.process import readers
 from berth.process.exits import UsageError
 
+T = TypeVar("T")
+
 INTERVAL_VARIABLE: Final = "BERTH_COLLECTOR_INTERVAL"
+TOKEN_VARIABLE: Final = "BERTH_PROMETHEUS_TOKEN_FILE"  # noqa: S105 - the name of a variable
+HEADERS_VARIABLE: Final = "BERTH_PROMETHEUS_HEADERS_FILE"
+CA_VARIABLE: Final = "BERTH_PROMETHEUS_CA_FILE"
 _read_interval = readers.duration(0.2, 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusAccess:
+    """How the collector and Prometheus know each other. In files, so that they can change."""
+
+    token_file: Path | None = None
+    """A bearer token (BERTH_PROMETHEUS_TOKEN_FILE). Read for every request."""
+    headers_file: Path | None = None
+    """Further headers, a line ``Name: value`` each (BERTH_PROMETHEUS_HEADERS_FILE), as X-Scope-OrgID for a tenant. Read
+    for every request."""
+    ca_file: Path | None = None
+    """PEM certificates that the server's is checked against (BERTH_PROMETHEUS_CA_FILE). Read for every connection.
+    None: those of the system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """How often Prometheus is polled."""
+    """How often Prometheus is polled, and with which credentials."""
 
     interval: timedelta = timedelta(seconds=15)
     """Time between two rounds, 0.2 s to 1 h (BERTH_COLLECTOR_INTERVAL). The usual scrape interval: polling more often
@@ -24,18 +44,31 @@ class CollectorSettings:
     inventory_rounds: int = 8
     """Rounds between two queries for names, capacities and scrape intervals, which seldom change. An exporter that is
     not among the names causes one in the next round."""
+    access: PrometheusAccess = field(default_factory=PrometheusAccess)
 
 
 def collector_settings(environment: Mapping[str, str]) -> CollectorSettings:
     """Read the environment.
 
     Raises:
-        UsageError: the value is not valid.
+        UsageError: a value is not valid.
     """
-    given = environment.get(INTERVAL_VARIABLE)
+    interval = _read(environment, INTERVAL_VARIABLE, _read_interval)
+    return CollectorSettings(
+        interval=CollectorSettings().interval if interval is None else interval,
+        access=PrometheusAccess(
+            token_file=_read(environment, TOKEN_VARIABLE, readers.existing_file),
+            headers_file=_read(environment, HEADERS_VARIABLE, readers.existing_file),
+            ca_file=_read(environment, CA_VARIABLE, readers.existing_file),
+        ),
+    )
+
+
+def _read(environment: Mapping[str, str], variable: str, read: Callable[[str], T]) -> T | None:
+    given = environment.get(variable)
     if given is None:
-        return CollectorSettings()
+        return None
     try:
-        return CollectorSettings(interval=_read_interval(given))
+        return read(given)
     except ValueError as exc:
-        raise UsageError(f"{INTERVAL_VARIABLE}: {exc}") from exc
+        raise UsageError(f"{variable}: {exc}") from exc

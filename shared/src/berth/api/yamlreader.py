@@ -117,7 +117,6 @@ def yaml_values(text: str) -> Iterator[Any]:
 
     Raises:
         yaml.YAMLError: it is not YAML, or has a tag for other than plain values.
-        ValueError: an invalid date or number with a tag.
     """
     events = bounded_events(text)
     for event in events:
@@ -196,7 +195,15 @@ def _scalar(event: Any) -> Any:
         return event.value
     if event.tag not in _ANY_LENGTH and len(event.value) > LONGEST_NUMBER:
         raise ConstructorError(None, None, _too_long(event.tag), event.start_mark)
-    return _constructor.construct_object(yaml.ScalarNode(event.tag, event.value, event.start_mark))
+    return _constructed(yaml.ScalarNode(event.tag, event.value, event.start_mark))
+
+
+def _constructed(node: yaml.ScalarNode) -> Any:
+    """The value of a number, a date and the like. What PyYAML raises on one that is none is no YAMLError."""
+    try:
+        return _constructor.construct_object(node)
+    except (ValueError, OverflowError, IndexError, KeyError) as exc:
+        raise ConstructorError(None, None, str(exc), node.start_mark) from exc
 
 
 def _too_long(tag: str) -> str:
@@ -213,10 +220,7 @@ def _plain(text: str) -> Any:
         return _MERGE
     if len(text) > LONGEST_NUMBER:
         raise ConstructorError(None, None, _too_long(tag))
-    try:
-        return _constructor.construct_object(yaml.ScalarNode(tag, text))
-    except (ValueError, OverflowError) as exc:
-        raise ConstructorError(None, None, str(exc)) from exc
+    return _constructed(yaml.ScalarNode(tag, text))
 
 
 def _check_tag(start: Any, kind: str) -> None:

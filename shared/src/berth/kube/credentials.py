@@ -338,7 +338,7 @@ def _access(configuration: Configuration, *, token_age: timedelta | None) -> Acc
     bearer = configuration.api_key.get("BearerToken")
     given = str(configuration.host).rstrip("/")
     if not given.startswith(("http://", "https://")):
-        shown = without_passwords(given)
+        shown = "***" if "@" in given else given
         raise ValueError(f"its cluster has the server {shown!r}: want a URL that begins with https:// or http://")
     server, basic = _without_user(given)
     return Access(

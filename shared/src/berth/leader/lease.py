@@ -102,7 +102,7 @@ class LeaseObject:
         annotations: Mapping[str, str],
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the client's
     ) -> StoredLease:
-        """Create the Lease. Raises as :meth:`write`."""
+        """Create the Lease, and its namespace when there is none. Raises as :meth:`write`."""
         document = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -110,9 +110,18 @@ class LeaseObject:
             "spec": dict(spec),
         }
         body = msgspec.json.encode(document)
-        return self._stored(
-            "creating", await self._client.request("POST", self._collection, body=body, timeout=timeout)
-        )
+        response = await self._client.request("POST", self._collection, body=body, timeout=timeout)
+        if response.status == HTTPStatus.NOT_FOUND:
+            await self._create_namespace(timeout)
+            response = await self._client.request("POST", self._collection, body=body, timeout=timeout)
+        return self._stored("creating", response)
+
+    async def _create_namespace(self, timeout: timedelta) -> None:  # noqa: ASYNC109 - the client's
+        body = msgspec.json.encode({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}})
+        response = await self._client.request("POST", "/api/v1/namespaces", body=body, timeout=timeout)
+        if not response.succeeded and response.status != HTTPStatus.CONFLICT:
+            what = f"creating namespace {self._namespace!r}, which is to hold the Leases"
+            raise refusal(f"{what} (`kubectl create namespace {self._namespace}`)", response)
 
     async def write(
         self,

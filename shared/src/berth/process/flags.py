@@ -100,7 +100,7 @@ FLAGS: Final = (
         "--leader-elect-resource-namespace",
         "leader_election.resource_namespace",
         "NAMESPACE",
-        "Where the Leases are; default kube-system.",
+        "Where the Leases are; default berth.",
     ),
 )
 """Every service has all flags, so that one command line works for all; the last flags concern the API server."""

@@ -177,7 +177,8 @@ def nats_url(given: str) -> str:
         if parts.username is not None or parts.password is not None:
             raise ValueError("want no password in it (addresses are logged): use nats.user and nats.password")
         if parts.scheme not in _NATS_SCHEMES or not parts.hostname:
-            raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {address!r}")
+            shown = "***" if "@" in address else address
+            raise ValueError(f"want nats://HOST[:PORT] (or tls, ws, wss), got {shown!r}")
     return given
 
 

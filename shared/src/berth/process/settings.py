@@ -149,8 +149,9 @@ class LeaderElectionSettings:
     """False: one process without standby; terms are still counted."""
     resource_name: Annotated[str, readers.object_name] = "berth"
     """The Leases are ``<resource_name>-watcher`` and ``-binder``. Different from kube-scheduler's Lease."""
-    resource_namespace: Annotated[str, readers.object_name] = "kube-system"
-    """Namespace of the Leases; the same as kube-scheduler's."""
+    resource_namespace: Annotated[str, readers.object_name] = "berth"
+    """Namespace of the Leases: berth's own, so that the right to create one there is no right over others' Leases. It
+    is created when it is missing and the account may do that."""
     lease_duration: Annotated[timedelta, readers.duration(3, 3600)] = timedelta(seconds=15)
     """How long others wait after the last renewal before one may take over, 3 s to 1 h. kube-scheduler's default."""
     renew_deadline: Annotated[timedelta, readers.duration(0.5, 3600)] = timedelta(seconds=10)

@@ -32,7 +32,7 @@ class LeaderElection:
     """The time between two attempts to acquire or renew the Lease."""
     resource_name: str = "berth"
     """Leases are ``<resourceName>-watcher`` and ``-binder``. v1's ``kube-scheduler`` is that scheduler's own Lease."""
-    resource_namespace: str = "kube-system"
+    resource_namespace: str = "berth"
     """Where the Leases are."""
 
 

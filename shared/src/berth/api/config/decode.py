@@ -76,7 +76,10 @@ def parse_duration(text: str) -> timedelta | None:
     matches = list(_DURATION.finditer(text))
     if not matches or "".join(match[0] for match in matches) != text:
         return None
-    return timedelta(seconds=sum(float(match["number"]) * _UNITS[match["unit"]] for match in matches))
+    try:
+        return timedelta(seconds=sum(float(match["number"]) * _UNITS[match["unit"]] for match in matches))
+    except OverflowError:  # more than 2.7 million years
+        return None
 
 
 def _read(value: object, hint: object, path: str, problems: Problems) -> object:

@@ -114,7 +114,8 @@ def _url_problems(args: NetworkTrafficArgs, path: str) -> list[str]:
         is_valid, parts = False, urlsplit("")
     if parts.username is not None or parts.password is not None:
         return [f"{path}.{field}: want no user and password in it (addresses are logged)"]
-    return [] if is_valid else [f"{path}.{field}: want http://HOST[:PORT] or https://HOST[:PORT], got {value!r}"]
+    shown = "***" if "@" in value else value
+    return [] if is_valid else [f"{path}.{field}: want http://HOST[:PORT] or https://HOST[:PORT], got {shown!r}"]
 
 
 def _device_problems(args: NetworkTrafficArgs, path: str) -> list[str]:

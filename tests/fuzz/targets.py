@@ -1,0 +1,403 @@
+"""What berth reads from outside, a function each: it raises nothing but the error that its caller declares.
+
+A found input that did more is kept in ``FOUND``, and tried in every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from berth.api.config.load import ConfigurationError, load
+from berth.api.decoding import decode_json, number, structure_of
+from berth.api.errors import DecodeError
+from berth.api.kinds import NODE as NODES
+from berth.api.kinds import POD as PODS
+from berth.api.livedata import Bandwidth, LiveSource, decode_bandwidth, decode_fact
+from berth.api.messages import (
+    Candidate,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Pending,
+    Ranked,
+    attempt_of,
+    decode,
+    decode_entry,
+    decode_watermark,
+    encode,
+)
+from berth.api.node import Node
+from berth.api.pod import LabelSelector, NodeSelector, Pod
+from berth.api.quantity import QuantityError, milli_value, value
+from berth.api.safetext import in_json, lines, one_line, without_passwords
+from berth.api.selectors import compile_label_selector, compile_node_selector
+from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
+from berth.api.yamlreader import check_yaml, yaml_values
+from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
+from berth.cluster.snapshot import Snapshot
+from berth.framework.cycle import rank
+from berth.framework.profile import Profile
+from berth.kube import credentials
+from berth.kube.errors import KubeconfigError
+from berth.kube.listwatch import ObjectDecoder
+from berth.plugins.presets import DEFAULT
+from berth.process.configuration import known_plugins, profiles_of, read_configuration
+from berth.simulate.documents import documents
+from berth_metrics_collector.nodenames import NodeNames, match_samples
+from berth_metrics_collector.prometheus import BoundedResponse, PrometheusError, query_rows
+from berth_metrics_collector.samples import parse_value, scrape_intervals, values_by_device
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+POD = {
+    "metadata": {"name": "web", "namespace": "default", "uid": "u", "labels": {"app": "web"}, "resourceVersion": "7"},
+    "spec": {
+        "schedulerName": "berth",
+        "priority": 1,
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
+        "containers": [
+            {
+                "resources": {"requests": {"cpu": "100m", "memory": "1.5Gi"}, "limits": {"cpu": 1}},
+                "ports": [{"hostPort": 80, "protocol": "TCP", "hostIP": "10.0.0.1"}],
+            }
+        ],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "n", "operator": "Gt", "values": ["5"]}]}]
+                }
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "zone", "namespaces": ["a"]}
+                ]
+            },
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]},
+            }
+        ],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}],
+    },
+    "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+}
+NODE = {
+    "metadata": {"name": "n1", "labels": {"zone": "a", "n": "7"}, "annotations": {"berth/bandwidth": "1G"}},
+    "spec": {"unschedulable": False, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]},
+    "status": {
+        "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110", "example.com/gpu": 2},
+        "images": [{"names": ["nginx"], "sizeBytes": 1000}],
+    },
+}
+CONFIGURATION = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+parallelism: 16
+leaderElection: {leaderElect: true, leaseDuration: 15s, renewDeadline: 10s, retryPeriod: 2s}
+profiles:
+- schedulerName: berth
+  plugins:
+    score: {enabled: [{name: NodeResourcesFit, weight: 2}], disabled: [{name: "*"}]}
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
+  - name: PodTopologySpread
+    args: {defaultConstraints: [], defaultingType: List}
+"""
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: k, cluster: {server: "https://who:secret@127.0.0.1:6443", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: secret, username: a, password: b}}]
+contexts: [{name: c, context: {cluster: k, user: u}}]
+"""
+VECTOR = {
+    "status": "success",
+    "data": {
+        "resultType": "vector",
+        "result": [{"metric": {"instance": "n1:9100", "job": "node", "device": "eth0"}, "value": [1.5, "12.5"]}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """``run`` raises nothing else than ``errors``; ``seeds`` are valid inputs to start from."""
+
+    run: Callable[[bytes], object]
+    seeds: list[bytes]
+    errors: tuple[type[Exception], ...] = (DecodeError,)
+
+
+def json(thing: object) -> bytes:
+    return msgspec.json.encode(thing)
+
+
+@cache
+def profile() -> Profile:
+    return profiles_of(read_configuration(None))["berth"]
+
+
+@cache
+def plugins() -> Any:
+    return known_plugins()
+
+
+def message(kind: type[Any]) -> Callable[[bytes], None]:
+    def run(data: bytes) -> None:
+        read = decode(data, kind)
+        if isinstance(read, Pending | Ranked):
+            attempt_of(read)
+        encode(read)
+
+    return run
+
+
+_node_decoder, _pod_decoder = ObjectDecoder(NODES), ObjectDecoder(PODS)
+_label_selector, _node_selector = msgspec.json.Decoder(LabelSelector), msgspec.json.Decoder(NodeSelector)
+_ATTEMPT = Attempt(uid=Uid("u"), term=Term(1), n=1)
+
+
+def pod(data: bytes) -> None:
+    """From the watch through a cycle, as a pod that waits and as one on a node."""
+    read = _pod_decoder.one(data)
+    structure_of(data)
+    if not isinstance(read, Pod):
+        return
+    snapshot = Snapshot()
+    snapshot.set_node(decode_json(msgspec.json.Decoder(Node), json(NODE), "a node"))
+    rank(read, snapshot, profile(), attempt=_ATTEMPT)
+    snapshot.place(read, "n1")
+    rank(decode_json(msgspec.json.Decoder(Pod), json(POD), "a pod"), snapshot, profile(), attempt=_ATTEMPT)
+
+
+def node(data: bytes) -> None:
+    read = _node_decoder.one(data)
+    if not isinstance(read, Node):
+        return
+    snapshot = Snapshot()
+    snapshot.set_node(read)
+    rank(decode_json(msgspec.json.Decoder(Pod), json(POD), "a pod"), snapshot, profile(), attempt=_ATTEMPT)
+
+
+def mirror(data: bytes) -> None:
+    name, _, content = data.partition(b"=")
+    MirroredSnapshot(Snapshot()).apply(name.decode(errors="replace"), content)
+
+
+def live(data: bytes) -> None:
+    decode_fact(data)
+    sources = [LiveSource(bucket="bandwidth", name="q"), LiveSource(bucket="facts", name="q")]
+    LiveDataReader(Snapshot().live, sources).apply("facts", "q.n1", data, NOW)
+
+
+def bandwidth(data: bytes) -> None:
+    sources = [LiveSource(bucket="bandwidth", name="q")]
+    LiveDataReader(Snapshot().live, sources).apply("bandwidth", "q.n1", data, NOW)
+    decode_bandwidth(data)
+
+
+def quantity(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    value(text)
+    milli_value(text)
+
+
+def selectors(data: bytes) -> None:
+    try:
+        compile_label_selector(decode_json(_label_selector, data, "a selector")).matches({"app": "web", "n": "7"})
+    except DecodeError:
+        compile_node_selector(decode_json(_node_selector, data, "a selector")).matches("n1", {"app": "web", "n": "7"})
+
+
+def answer(data: bytes) -> None:
+    def ask() -> Any:
+        return BoundedResponse(status_code=200, content=data).json()["data"]["result"]
+
+    rows = query_rows(ask)
+    values_by_device(rows, "instance")
+    scrape_intervals(rows)
+    match_samples([], rows, NodeNames([]))
+    for row in rows:
+        parse_value(row.value[1])
+
+
+def configuration(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    load(text, known=plugins(), preset=DEFAULT)
+
+
+def names(data: bytes) -> None:
+    text = data.decode(errors="surrogateescape")
+    for read in (Attempt.parse, PodSubject.parse, parse_key, unescape, lambda text: number(text, "x")):
+        try:
+            read(text)
+        except DecodeError as error:
+            _check_text(str(error))
+
+
+def _check_text(text: str) -> None:
+    """What becomes a line of a log."""
+    assert len(text) < 2_000
+    assert "secret" not in text
+
+
+def shown(data: bytes) -> None:
+    text = data.decode(errors="surrogateescape")
+    for made in (one_line(text), lines(text), without_passwords(one_line(text)), in_json(text)):
+        assert "\x1b" not in made or made is in_json(text)
+        made.encode()
+
+
+def manifests(data: bytes) -> None:
+    problems: list[str] = []
+    list(documents("f", data, problems))
+    assert all(len(problem) < 2_000 for problem in problems)
+
+
+def yaml_text(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    check_yaml(text)
+    list(yaml_values(text))
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="berth-fuzz-"))
+
+
+async def _no_plugin(*_: object) -> bytes:
+    raise ValueError("exec: not in these tests")
+
+
+def kubeconfig(data: bytes) -> None:
+    """Without running plugins, and without a file that it names: its content alone."""
+    credentials._output_of = _no_plugin
+    path = _folder() / "kubeconfig"
+    path.write_bytes(data)
+    try:
+        asyncio.run(credentials.Kubeconfig(path).read())
+    except KubeconfigError as error:
+        _check_text(str(error))
+        raise
+
+
+REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}
+_POD = msgspec.convert(POD, Pod, strict=False)
+
+TARGETS: dict[str, Target] = {
+    "pending": Target(message(Pending), [encode(Pending(attempt="u.1.1", profile="berth", pod=_POD))]),
+    "ranked": Target(message(Ranked), [encode(Ranked(**REPORT, pod=_POD))]),
+    "decision": Target(
+        message(Decision),
+        [encode(Decision(**REPORT, epoch=1, outcome=Outcome.BOUND, namespace="default", pod="web", uid="u"))],
+    ),
+    "dead letter": Target(message(DeadLetter), [encode(DeadLetter(subject="s", reason="r", service="scorer"))]),
+    "entry": Target(decode_entry, [json({"schema": 1, "term": 1, "object": POD, "bound_at": "2026-01-01T00:00:00Z"})]),
+    "watermark": Target(decode_watermark, [json({"schema": 1, "term": 1, "resource_version": "7"})]),
+    "mirror": Target(
+        mirror,
+        [
+            b"pod.u=" + json({"schema": 1, "term": 1, "object": {**POD, "spec": {**POD["spec"], "nodeName": "n1"}}}),
+            b"node.n1=" + json({"schema": 1, "term": 1, "object": NODE}),
+            b"watermark.pod=" + json({"schema": 1, "term": 1, "resource_version": "7"}),
+        ],
+    ),
+    "pod": Target(pod, [json(POD)]),
+    "node": Target(node, [json(NODE)]),
+    "quantity": Target(quantity, [b"100m", b"1.5Gi", b"1e3", b"-12.5E-3", b"0.000000001n"], (QuantityError,)),
+    "selector": Target(
+        selectors,
+        [
+            json(
+                {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]}
+            ),
+            json({"nodeSelectorTerms": [{"matchExpressions": [{"key": "n", "operator": "Lt", "values": ["5"]}]}]}),
+        ],
+    ),
+    "fact": Target(live, [json({"sampled_at": "2026-01-01T00:00:00Z", "value": [1, {"a": 2.5}]})]),
+    "bandwidth": Target(bandwidth, [json(Bandwidth(receive=1.0, transmit=2.0, capacity=3.0, sampled_at=NOW))]),
+    "metrics answer": Target(answer, [json(VECTOR)], (PrometheusError,)),
+    "configuration": Target(configuration, [CONFIGURATION.encode()], (ConfigurationError,)),
+    "name": Target(names, [b"berth.ranked.berth.default.web.0", b"u.1.1", b"node.n=2E1", b"12345"]),
+    "text": Target(shown, ["a\x1b[2J \u202e nats://u:p@h:1 \U000e0041".encode()]),
+    "manifest": Target(
+        manifests, [json({"apiVersion": "v1", "kind": "List", "items": [POD]}), yaml.safe_dump(POD).encode()]
+    ),
+    "yaml": Target(
+        yaml_text,
+        [b"a: &a {x: 1, y: [1, 2.5, true, ~]}\nb: {<<: *a}\nc: 2026-01-01\n"],
+        (yaml.YAMLError, TypeError),
+    ),
+    "kubeconfig": Target(kubeconfig, [KUBECONFIG.encode()], (KubeconfigError,)),
+}
+
+SLOW = {"kubeconfig": 40, "configuration": 40, "pod": 4, "node": 4, "manifest": 2}
+"""How much longer one input takes than a message: so many times fewer of them are tried."""
+
+PARTS = [
+    *(b"null", b"true", b"-1", b"0", b"1e308", b"1e999", b"-0.0", b"18446744073709551616", b"9" * 500, b'"\\ud800"'),
+    *(b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\", b"\x00", b"\xff", b"\x1b[", b"\n", b"  ", b"- ", b"? ", b"| "),
+    *(b"&a ", b"*a", b"<<: ", b"!!int ", b"!!binary ", b"---\n", b"0x", b"1:1", b"2026-99-99", b".inf", b".nan", b"~"),
+    *(b"[" * 100, b'{"a":' * 100, b'"9999-12-31T23:59:59-14:00"', b"Ki", b"E", b"m", b"n", b"=ED=A0=80", b"=", b"."),
+    *(b'"In"', b'"Gt"', b'""', b"{}", b"[]", b"\xed\xa0\x80", "\u202e".encode(), b"x" * 300, b"@", b"://", b"%"),
+]
+
+
+def mutated(seeds: list[bytes], chance: random.Random) -> bytes:
+    """A seed with some parts removed, repeated, replaced or added."""
+    data = bytearray(chance.choice(seeds))
+    for _ in range(chance.choice((1, 1, 2, 3, 6))):
+        at = chance.randrange(len(data) + 1)
+        end = min(len(data), at + chance.choice((0, 1, 1, 2, 5, 30)))
+        match chance.randrange(6):
+            case 0:
+                del data[at:end]
+            case 1:
+                data[at:at] = data[at:end] * chance.choice((1, 2, 50))
+            case 2:
+                data[at:end] = chance.choice(PARTS)
+            case 3:
+                data[at:at] = chance.choice(PARTS)
+            case 4 if data:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            case _:
+                _replace_a_value(data, chance)
+    return bytes(data)
+
+
+def _replace_a_value(data: bytearray, chance: random.Random) -> None:
+    """Put another value in the place of one after a colon: the shape stays, the type does not."""
+    colons = [at for at, byte in enumerate(data) if byte == ord(":")]
+    if colons:
+        at = chance.choice(colons) + 1
+        ends = [found for sign in b",}\n" if (found := data.find(sign, at)) >= 0]
+        data[at : min(ends, default=len(data))] = chance.choice(PARTS)
+
+
+FOUND: list[tuple[str, bytes]] = [
+    ("kubeconfig", KUBECONFIG.replace("https://", "https:/E/").encode()),  # the server was quoted with its password
+    ("configuration", CONFIGURATION.replace("retryPeriod: 2s", f"retryPeriod: {'2' * 50}s").encode()),
+    ("configuration", CONFIGURATION.replace("parallelism: 16", "parallelism: !!int e").encode()),
+    ("configuration", CONFIGURATION.replace("parallelism: 16", f"parallelism: {'9' * 5000}").encode()),
+    ("configuration", CONFIGURATION.replace("parallelism: 16", "parallelism: 2026-99-99").encode()),
+    ("yaml", b"a: !!int\n"),
+    ("yaml", b"a: !!bool x\n"),
+]
+"""Target and input of what was found."""
