@@ -246,7 +246,10 @@ class SimulatedClient(KubeClient):
         fate = network.fate(link, "api")
         if link.late_bindings and path.endswith("/binding"):
             fate = Fate.LATE
-        if fate is Fate.LATE:
+        if link.held_bindings and path.endswith("/binding"):
+            fate = Fate.LATE
+            network.hold(arrive)
+        elif fate is Fate.LATE:
             loop.in_world(network.late(timeout.total_seconds() + network.chance.uniform(0, 20)), arrive)
         elif fate is not Fate.LOST:
             loop.in_world(network.latency(link), arrive)
@@ -333,7 +336,8 @@ class SimulatedStream:
     def _send(self, chunk: bytes) -> None:
         """Lines arrive in order, each a little later than it was sent."""
         loop, network = self._api.loop, self._api.network
-        late = network.chance.random() * self._link.slow_messages if self._link.slow_messages else 0.0
+        slow = max(self._link.slow_messages, self._link.slow_kinds.get(self._path, 0.0))
+        late = network.chance.random() * slow if slow else 0.0
         arrival = max(self._last_arrival, loop.time() + network.latency(self._link) + late)
         self._last_arrival = arrival
         loop.in_world(arrival - loop.time(), self._arrive, self._api.store.revision, chunk)

@@ -21,6 +21,7 @@ from berth.bus.interface import (
     UnansweredError,
 )
 from berth.bus.settings import TopologySettings
+from berth.bus.topology import CLUSTER, bucket_prefix
 from harness.fakes.memory_bus import Listener, MemoryBus, MemorySession
 from harness.fakes.memory_queue import MemoryConsumer, MemoryDeliveries, MemoryDelivery
 from harness.fakes.memory_streams import MemoryReader
@@ -210,6 +211,8 @@ class SimulatedSession(MemorySession):
         self.to_server(self._store.tell_listeners, subject, data, {})
 
     async def publish(self, subject: str, data: bytes, **more: Any) -> Any:
+        if self.link.slow_mirror and subject.startswith(bucket_prefix(CLUSTER)):
+            await asyncio.sleep(self.link.slow_mirror * self.bus.network.chance.random())
         if self.bus.is_full:
             self.bus.network.count("bus: disk full")
             await asyncio.sleep(self.bus.network.latency(self.link))
@@ -248,14 +251,14 @@ class SimulatedSession(MemorySession):
         slow = self.link.slow_messages
         return self.bus.network.chance.random() * slow if slow else 0.0
 
-    def to_client(self, flow: Flow, callback: Callable[..., object], *args: Any) -> None:
+    def to_client(self, flow: Flow, callback: Callable[..., object], *args: Any, late: float = 0.0) -> None:
         """Call back when a message that the server sends now has arrived; never, if it is lost with the connection."""
 
         def arrive() -> None:
             if not self.link.is_cut and not self._lost.is_set():
                 callback(*args)
 
-        self.bus.loop.in_world(self.back(self._lateness(), flow), arrive)
+        self.bus.loop.in_world(self.back(self._lateness() + late, flow), arrive)
 
     def to_server(self, callback: Callable[..., object], *args: Any) -> None:
         """Call back when what the client sends now has arrived; never, if it is lost."""
@@ -352,7 +355,9 @@ class SimulatedReader(MemoryReader[T]):
 
     def _on_stored(self, stored: StoredMessage) -> None:
         if self._matches(stored.subject):
-            self._session.to_client(self._flow, self._arrived, stored.sequence)
+            slow = self._session.link.slow_readers
+            late = slow * self._session.bus.network.chance.random() if slow else 0.0
+            self._session.to_client(self._flow, self._arrived, stored.sequence, late=late)
 
     def _arrived(self, sequence: int) -> None:
         self._unread.append(sequence)

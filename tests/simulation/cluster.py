@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
+from berth.api.kinds import POD_DISRUPTION_BUDGET
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, SimulatedKind
 from berth.sim.nodes import node_manifest, pod_manifest
 from berth.sim.resources import DeleteOptions, Part
 from berth.sim.status import StatusError
 from simulation.configurations import SECOND, TRAP
-from simulation.truth import is_present, requests_of
+from simulation.truth import is_present, requests_of, simulated
 from simulation.world import World
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -18,6 +19,7 @@ ZONES: Final = ("zone-a", "zone-b")
 OTHER_SCHEDULER: Final = "other"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 PROVISIONED: Final = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+BUDGETS: Final = simulated(POD_DISRUPTION_BUDGET)
 PROVISIONER: Final = "disks.example.com"
 CLASS: Final = "slow"
 
@@ -25,9 +27,12 @@ CLASS: Final = "slow"
 class ClusterUsers:
     """Acts on one world's API server directly: what users do is not subject to berth's network."""
 
-    def __init__(self, world: World, chance: random.Random, kinds: tuple[str, ...]) -> None:
+    def __init__(self, world: World, chance: random.Random, kinds: tuple[str, ...], habits: float = 0.0) -> None:
+        """``habits``: the share of the pods that somebody deletes as soon as they are nominated or bound."""
         self._world = world
         self._kinds = kinds
+        self._habits = habits
+        self.graces: tuple[int, ...] = (0, 1, 30)
         self.last_act = 0.0
         """When something last happened, in the world's seconds."""
         self._chance = chance
@@ -36,6 +41,8 @@ class ClusterUsers:
         self._nodes = 0
         self.counts: dict[str, int] = {}
         world.api.store.table(PERSISTENT_VOLUME_CLAIMS).listeners[self._on_claim] = None
+        if habits:
+            world.api.store.table(PODS).listeners[self._on_pod] = None
         self._resources.create(
             STORAGE_CLASSES,
             "",
@@ -100,6 +107,18 @@ class ClusterUsers:
             if pod.value["spec"].get("nodeName") == stored.key[1]:
                 self._resources.store.remove(PODS, pod.key)
 
+    def add_budgets(self) -> None:
+        """Disruption budgets, whose controller never gets round to counting."""
+        for app in ("a", "b"):
+            if self._chance.random() < 0.5:
+                allowed = self._chance.choice((0, 1))
+                body = {
+                    "metadata": {"name": f"budget-{app}"},
+                    "spec": {"selector": {"matchLabels": {"app": app}}, "minAvailable": 1},
+                    "status": {"disruptionsAllowed": allowed},
+                }
+                self._resources.create(BUDGETS, "default", body)
+
     # --- pods
 
     def add_pods(self, count: int) -> None:
@@ -111,7 +130,7 @@ class ClusterUsers:
         chance = self._chance
         self._pods += 1
         name = name or f"p{self._pods}"
-        spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice((0, 1, 30))}
+        spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice(self.graces)}
         labels = {"app": chance.choice(("a", "b"))}
         priority = chance.choice(("", "", "low", "middle", "high"))
         cpu = chance.choice(("100m", "300m", "500m", "1", "1500m"))
@@ -142,7 +161,7 @@ class ClusterUsers:
             case "impossible":
                 cpu = "100"
             case "trapped":
-                labels[TRAP] = chance.choice(("raise", "none", "error"))
+                labels[TRAP] = chance.choice(("raise", "none", "error", "hint", "sort"))
             case "never":
                 spec["preemptionPolicy"] = "Never"
         manifest = pod_manifest(
@@ -229,21 +248,48 @@ class ClusterUsers:
         changed = {**metadata, part: {**(metadata.get(part) or {}), "touched": str(self._world.api.store.revision)}}
         self._write(PODS, stored.key, {**stored.value, "metadata": changed})
 
+    def _on_pod(self, change: Any) -> None:
+        """Somebody changes his mind: a pod is deleted soon after it is nominated, or at once when it is bound."""
+        if change.after is None or change.before is None or self._chance.random() >= self._habits:
+            return
+        before, after = change.before.value, change.after.value
+        if after["spec"].get("nodeName") and not before["spec"].get("nodeName"):
+            self._world.in_world(self._delete_at_once, change.key, after=self._chance.choice((0.0, 0.002, 0.02)))
+        elif after["status"].get("nominatedNodeName") and not before["status"].get("nominatedNodeName"):
+            self._world.in_world(self._delete_at_once, change.key, after=self._chance.uniform(0.1, 8.0))
+
+    def _delete_at_once(self, key: tuple[str, str]) -> None:
+        if key in self._world.api.store.table(PODS).items:
+            self._count("pod deleted soon")
+            self._resources.delete(PODS, key, DeleteOptions(grace_seconds=0))
+
+    def room_for_an_important_pod(self) -> None:
+        """There is room again, and soon an important pod that needs some."""
+        for stored in self._world.api.store.table(PODS).in_order():
+            if stored.value["spec"].get("nodeName") and self._chance.random() < 0.3:
+                self._resources.delete(PODS, stored.key, DeleteOptions(grace_seconds=0))
+        if self._chance.random() < 0.5:
+            self.add_node()
+        self._count("room for an important pod")
+        self._world.in_world(self.add_important_pod, after=self._chance.uniform(0.0, 3.0))
+
+    def add_important_pod(self) -> None:
+        self._pods += 1
+        self._count("important pod")
+        cpu = self._chance.choice(("500m", "1", "1500m"))
+        self._resources.create(
+            PODS, "default", pod_manifest(f"p{self._pods}", cpu=cpu, memory="64Mi", priority_class="high")
+        )
+
     def delete_everything(self) -> None:
         """Delete all pods and claims at once."""
         for kind in (PODS, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES):
             for stored in list(self._world.api.store.table(kind).in_order()):
                 self._resources.store.remove(kind, stored.key)
 
-    def act(self) -> None:
+    def act(self, name: str) -> None:
         """Something happens in the cluster."""
-        act = self._chance.choice(
-            (
-                self.add_pod, self.add_pod, self.add_pod, self.delete_pod, self.replace_pod, self.finish_pod,
-                self.touch_pod, self.change_node, self.add_node, self.remove_node,
-            )
-        )  # fmt: skip
-        act()
+        getattr(self, name)()
 
     # --- volumes
 
@@ -300,6 +346,10 @@ class ClusterUsers:
         self._resources.update(kind, before, value, part)
 
 
+ACTS: Final = (
+    "add_pod", "add_pod", "add_pod", "delete_pod", "replace_pod", "finish_pod", "touch_pod", "change_node", "add_node",
+    "remove_node", "room_for_an_important_pod", "add_important_pod",
+)  # fmt: skip
 KINDS_OF_PODS: Final = (
     "plain", "plain", "plain", "plain", "plain", "plain", "selector", "tolerant", "spread", "apart", "gated", "volume",
     "port", "other", "impossible", "never", "trapped", "packed",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.api.config.load import load
 from berth.api.pod import Pod
-from berth.framework.interface import FilterPlugin, NodeInfo
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource
+from berth.framework.interface import EnqueueExtensions, FilterPlugin, NodeInfo
 from berth.framework.profile import Point
 from berth.framework.status import SUCCESS, CycleState, Status
 from berth.plugins.factory import PluginFactory, no_args
 from berth.plugins.presets import DEFAULT
+from berth.plugins.prioritysort import PrioritySort
 from berth.process.configuration import known_plugins
 
 TRAP: Final = "trap"
@@ -27,12 +31,16 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: berth
-  plugins: {filter: {enabled: [{name: Trap}]}}
+  plugins:
+    filter: {enabled: [{name: Trap}]}
+    queueSort: {enabled: [{name: TrapSort}], disabled: [{name: PrioritySort}]}
 """
 _TWO: Final = (
     _ONE
     + """- schedulerName: packed
-  plugins: {filter: {enabled: [{name: Trap}]}}
+  plugins:
+    filter: {enabled: [{name: Trap}]}
+    queueSort: {enabled: [{name: TrapSort}], disabled: [{name: PrioritySort}]}
   pluginConfig:
   - name: NodeResourcesFit
     args: {scoringStrategy: {type: MostAllocated}}
@@ -40,10 +48,14 @@ _TWO: Final = (
 )
 
 
-class Trap(FilterPlugin):
-    """Fails for marked pods."""
+class Trap(FilterPlugin, EnqueueExtensions):
+    """Fails for marked pods: in its filter, or in the hint of a pod that it has rejected."""
 
     name: ClassVar[str] = "Trap"
+
+    def events(self) -> Sequence[EventHint]:
+        happened = Action.ADD | Action.DELETE | Action.UPDATE_NODE_ALLOCATABLE
+        return [EventHint(ClusterEvent(resource, happened), _raises) for resource in (Resource.NODE, Resource.POD)]
 
     def filter(self, state: CycleState, pod: Pod, node: NodeInfo) -> Status:
         match (pod.metadata.labels or {}).get(TRAP):
@@ -53,22 +65,50 @@ class Trap(FilterPlugin):
                 return None  # type: ignore[return-value] - an answer of the wrong type
             case "error":
                 return Status.error("trapped")
+            case "hint":
+                return Status.unschedulable("trapped")
         return SUCCESS
 
 
+def _raises(_pod: Pod, _old: object, _new: object) -> bool:
+    raise RuntimeError("trapped")
+
+
+class TrapSort(PrioritySort):
+    """Fails for marked pods."""
+
+    name: ClassVar[str] = "TrapSort"
+
+    def sort_key(self, pod: Pod, since: datetime) -> tuple[Any, ...]:
+        if (pod.metadata.labels or {}).get(TRAP) == "sort":
+            raise RuntimeError("trapped")
+        return super().sort_key(pod, since)
+
+
 FACTORY: Final = PluginFactory(name=Trap.name, points=(Point.FILTER,), build=no_args(Trap))
+SORT_FACTORY: Final = PluginFactory(name=TrapSort.name, points=(Point.QUEUE_SORT,), build=no_args(TrapSort))
 
 
 @dataclass(frozen=True)
 class TrapPoint:
-    """The entry point by which the plugin is found."""
+    """An entry point by which a plugin is found."""
 
-    name: str = Trap.name
-    value: str = "simulation.configurations:FACTORY"
+    factory: PluginFactory
     dist: Any = None
 
+    @property
+    def name(self) -> str:
+        return self.factory.name
+
+    @property
+    def value(self) -> str:
+        return f"simulation.configurations:{self.name}"
+
     def load(self) -> PluginFactory:
-        return FACTORY
+        return self.factory
+
+
+POINTS: Final = (TrapPoint(FACTORY), TrapPoint(SORT_FACTORY))
 
 
 @lru_cache

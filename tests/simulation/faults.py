@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from berth.api.errors import BerthError
-from berth.sim.kinds import PODS
+from berth.sim.kinds import LEASES, PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
 from simulation.world import Service, World
@@ -96,12 +96,12 @@ class Faults:
             self._world.loop.resume(process)
 
     def lost_in_mid_air(self) -> float:
-        """The leading binder's Bindings take half a minute, and it is paused or killed meanwhile."""
+        """The leading binder is paused or killed, its Bindings on the way: they arrive when the next one leads."""
         leaders = [each for each in self._world.services if each.role == "binder" and each.life.health.is_working]
         if not leaders:
             return 0.0
-        service, seconds = leaders[0], self._chance.uniform(0.5, 4.0)
-        self._world.network.link(service.process, "api").late_bindings = True
+        service, seconds = leaders[0], self._chance.uniform(0.1, 2.0)
+        self._world.network.link(service.process, "api").held_bindings = True
         self._later(seconds, self._end_in_mid_air, service)
         return seconds + LONGEST_PAUSE_SECONDS
 
@@ -116,7 +116,9 @@ class Faults:
         return seconds
 
     def _end_in_mid_air(self, service: Service) -> None:
-        self._world.network.link(service.process, "api").late_bindings = False
+        self._world.network.link(service.process, "api").held_bindings = False
+        if self._chance.random() < 0.3:
+            self.bus_wiped()
         if service.process.is_dead or service.process.is_paused:
             return
         if self._chance.random() < 0.5:
@@ -173,6 +175,7 @@ class Faults:
         link = self._world.network.link(service.process, "api")
         link.is_cut = True
         self._break_watches(service.process)
+        self._perhaps_compact()
         return self._later(self._chance.uniform(1.0, 25.0), _mend, link)
 
     def half_open_watches(self) -> float:
@@ -181,7 +184,13 @@ class Faults:
         if service is None:
             return 0.0
         self._break_watches(service.process)
+        self._perhaps_compact()
         return 1.0
+
+    def _perhaps_compact(self) -> None:
+        """etcd is compacted before the watches are noticed to be silent: what has happened meanwhile is in no watch."""
+        if self._chance.random() < 0.5:
+            self._later(self._chance.uniform(1.0, 25.0), self._world.api.store.compact)
 
     def _break_watches(self, process: SimulatedProcess) -> None:
         for stream in list(self._world.api.watches):
@@ -209,6 +218,26 @@ class Faults:
                     self._later(seconds, _mend, link)
         return seconds + 3.0
 
+    def scorers_behind(self) -> float:
+        """For a while scorers read old news only, and answer at once."""
+        seconds = self._chance.uniform(5.0, 20.0)
+        for service in list(self._world.services):
+            if service.role == "scorer":
+                link = self._world.network.link(service.process, "bus")
+                link.slow_readers = self._chance.choice((1.0, 4.0, 10.0))
+                self._later(seconds, _mend, link)
+        return seconds + 10.0
+
+    def watchers_behind(self) -> float:
+        """For a while the watcher learns late of nodes, or of pods, and of all else at once."""
+        seconds, kind = self._chance.uniform(5.0, 20.0), self._chance.choice(("nodes", "nodes", "pods"))
+        for service in list(self._world.services):
+            if service.role == "watcher":
+                link = self._world.network.link(service.process, "api")
+                link.slow_kinds[kind] = self._chance.choice((2.0, 6.0))
+                self._later(seconds, _mend, link)
+        return seconds + 6.0
+
     # --- the servers
 
     def refusals(self) -> float:
@@ -218,6 +247,64 @@ class Faults:
 
     def _accept(self) -> None:
         self._world.api.refusing = 0.0
+
+    def refused_and_deleted(self) -> float:
+        """The API server refuses all writes, and the pods that waited meanwhile are deleted."""
+        self._world.api.refusing = 1.0
+        seconds = self._chance.uniform(1.0, 8.0)
+        self._later(seconds - 0.01, self._delete_unbound)
+        return self._later(seconds, self._accept)
+
+    def _delete_unbound(self) -> None:
+        for stored in list(self._world.api.store.table(PODS).in_order()):
+            if not stored.value["spec"].get("nodeName"):
+                self._world.api.resources.store.remove(PODS, stored.key)
+
+    def lease_deleted(self) -> float:
+        """Somebody deletes a Lease: for a moment two lead."""
+        self._world.is_meddled = True
+        self._delete_lease(self._chance.choice(("watcher", "binder")))
+        return 1.0
+
+    def usurped(self) -> float:
+        """A binder takes over slowly; its Lease is deleted meanwhile, and another one takes over faster."""
+        world = self._world
+        standing_by = [each for each in world.services if each.role == "binder" and not each.life.health.is_working]
+        if not standing_by:
+            return 0.0
+        slow = self._chance.choice(standing_by)
+        bus, api = world.network.link(slow.process, "bus"), world.network.link(slow.process, "api")
+        bus.delay, bus.slow_readers, api.delay = 0.1, 10.0, 0.7
+        world.is_meddled = True
+        for service in list(world.services):
+            if service.role == "binder" and service is not slow and service not in standing_by:
+                self._kill(service)
+        world.network.on_leading.append(
+            lambda: self._later(self._chance.uniform(0.0, 0.5), self._delete_lease, "binder")
+        )
+        self._later(30.0, _mend, api)
+        return self._later(30.0, _mend, bus)
+
+    def paused_while_evicting(self) -> float:
+        """The next binder that evicts pods is paused between two of its requests, for longer than its Lease."""
+        self._world.on_evicting.append(
+            lambda process: self._later(self._chance.uniform(0.0, 0.006), self._pause, process)
+        )
+        return LONGEST_PAUSE_SECONDS
+
+    def _pause(self, process: SimulatedProcess) -> None:
+        if process.is_dead or process.is_paused:
+            return
+        process.is_paused = True
+        self._world.note(process.name, "paused", "")
+        seconds = self._later(self._chance.uniform(16.0, LONGEST_PAUSE_SECONDS), self._resume, process)
+        self.ends_at = max(self.ends_at, self._world.now + seconds)
+        self.settled_at = max(self.settled_at, self.ends_at)
+
+    def _delete_lease(self, role: str) -> None:
+        for stored in list(self._world.api.store.table(LEASES).in_order()):
+            if stored.key[1].endswith(role):
+                self._world.api.resources.store.remove(LEASES, stored.key)
 
     def api_restart(self) -> float:
         api = self._world.api
@@ -266,7 +353,9 @@ FACTS: Final = ("$KV.facts.load.n1", "$KV.bandwidth.q.n1", "$KV.facts." + "x" * 
 
 def _mend(link: Link) -> None:
     link.is_cut = link.late_bindings = False
-    link.lost = link.slow_messages = 0.0
+    link.delay = Link.delay
+    link.slow_kinds.clear()
+    link.lost = link.slow_messages = link.slow_readers = 0.0
 
 
 FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
@@ -274,6 +363,7 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "kill -9 of all": Faults.kill_all,
     "SIGTERM": Faults.stop,
     "pause": Faults.pause,
+    "paused while evicting": Faults.paused_while_evicting,
     "binder lost in mid-air": Faults.lost_in_mid_air,
     "Bindings late": Faults.late_bindings,
     "strangers' fences": Faults.strangers_fence,
@@ -284,7 +374,12 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "API answers lost": lambda faults: faults.lossy("api", ("watcher", "binder")),
     "bus answers lost": lambda faults: faults.lossy("bus", ("watcher", "binder", "scorer")),
     "slow messages": Faults.slow,
+    "scorers behind": Faults.scorers_behind,
+    "watchers behind": Faults.watchers_behind,
     "API refuses writes": Faults.refusals,
+    "API refuses, pods deleted": Faults.refused_and_deleted,
+    "Lease deleted": Faults.lease_deleted,
+    "binder usurped": Faults.usurped,
     "API restarted": Faults.api_restart,
     "etcd compacted": Faults.compact,
     "watches cut": Faults.cut_watches,

@@ -80,6 +80,12 @@ class Invariants:
         self._posted[pod.uid] = node
         self._known_at_first.setdefault((pod.uid, node, pod.metadata.resource_version), dict(seen))
 
+    def examining(self, pod: Pod, seen: Mapping[str, int]) -> None:
+        """A binder looks for a node for a pod, or for pods to evict."""
+        gone = self._deleted_at.get(pod.uid)
+        if gone is not None and gone <= min(seen.get("pods", 0), self.revision_before(VISIBLE_SECONDS)):
+            self._world.problem(f"a node is looked for, for {pod.key}, whose deletion the binder's watch has shown")
+
     def _seen(self, request: ApiRequest) -> Mapping[str, int]:
         """What the sender of a Binding knew when it chose the node."""
         metadata, node = request.body.get("metadata") or {}, request.body["target"]["name"]
@@ -470,6 +476,7 @@ NOT_OF_PODS: Final = tuple(
         "_setters",
         "_stage_sizes",
         "_terms",
+        "_terms._cached",
         "_terms._groups",
         "_timers",
         "_upsert",

@@ -322,6 +322,157 @@ OLD_VIEWS: Final = Focus(
     kinds=("plain", "plain", "selector"),
     acts=(15, 30),
 )
+PAUSES: Final = Focus(
+    faults=("paused while evicting",),
+    fault_counts=(2,),
+    acts=(10, 20),
+    things=("add_pod", "add_important_pod"),
+    nodes=(2, 3),
+    pods=(12, 16),
+    kinds=("plain",),
+    watchers=(1,),
+    scorers=(1,),
+    binders=(2,),
+    variants=("one",),
+    seconds=(5.0, 10.0),
+)
+"""A binder is paused between two requests of an eviction, and another one leads when it goes on."""
+IMPORTANT: Final = Focus(
+    faults=("watchers behind",),
+    fault_counts=(1, 2),
+    acts=(8, 15),
+    things=("room_for_an_important_pod", "add_pod"),
+    nodes=(2, 3),
+    pods=(10, 16),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1, 2),
+    variants=("one",),
+)
+"""A full cluster gets room, important pods come, and the watcher has not heard of the room yet."""
+MINDS: Final = Focus(
+    fault_counts=(0,),
+    acts=(15, 25),
+    things=("add_pod", "add_pod", "add_important_pod"),
+    nodes=(1, 2),
+    pods=(6, 12),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1, 2),
+    variants=("one",),
+    habits=(0.7,),
+    graces=(0, 300),
+)
+"""Important pods are nominated, and deleted again; pods are deleted as soon as they are bound."""
+HASTE: Final = Focus(
+    fault_counts=(0, 1),
+    faults=("slow messages", "kill -9"),
+    acts=(15,),
+    things=("add_pod", "add_pod", "delete_pod"),
+    nodes=(2, 3),
+    pods=(10, 16),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1, 2),
+    variants=("one",),
+    habits=(0.5,),
+)
+"""Pods are deleted as soon as they are bound: the mirror never shows them."""
+HELD: Final = Focus(
+    faults=("binder lost in mid-air",),
+    fault_counts=(1, 2),
+    acts=(15, 25),
+    things=("add_pod", "add_pod", "delete_pod", "add_important_pod"),
+    nodes=(1, 2),
+    pods=(10, 16),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(2,),
+    scorers=(1,),
+    variants=("one",),
+)
+"""Bindings on the way when the binder is lost, and others that want the room."""
+DELETED_MEANWHILE: Final = Focus(
+    faults=("half-open watches", "API cut off"),
+    fault_counts=(2, 3),
+    acts=(25,),
+    things=("delete_pod", "replace_pod", "add_pod"),
+    nodes=(2, 3),
+    pods=(10, 16),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1,),
+    scorers=(1,),
+    variants=("one",),
+)
+"""Pods are deleted while no watch shows it, and a LIST is the first that lacks them."""
+REFUSALS: Final = Focus(
+    faults=("API refuses, pods deleted",),
+    fault_counts=(2, 3),
+    acts=(30,),
+    things=("add_pod", "add_pod", "add_important_pod"),
+    nodes=(3, 5),
+    pods=(6, 10),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1, 2),
+    scorers=(1,),
+    variants=("one",),
+)
+"""The only pods about which the API server would have been asked again are deleted."""
+TWO_LEADERS: Final = Focus(
+    faults=("binder usurped",),
+    fault_counts=(3, 4),
+    acts=(5,),
+    nodes=(2, 3),
+    pods=(4, 8),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(2, 3),
+    scorers=(1,),
+    variants=("one",),
+)
+OLD_NEWS: Final = Focus(
+    faults=("scorers behind",),
+    fault_counts=(1, 2),
+    acts=(10,),
+    things=("add_pod", "room_for_an_important_pod"),
+    nodes=(2, 3),
+    pods=(10, 16),
+    kinds=("plain",),
+    scorers=(2, 4),
+    variants=("one",),
+)
+"""Scorers that lag propose what others have taken: the conflict asks for positions."""
+GONE: Final = Focus(
+    faults=("slow messages", "bus cut off", "NATS restarted", "kill -9"),
+    fault_counts=(3,),
+    acts=(40,),
+    things=("add_pod", "add_pod", "delete_pod", "replace_pod"),
+    nodes=(3, 5),
+    pods=(6, 10),
+    kinds=("plain",),
+    watchers=(1,),
+    binders=(1, 2),
+    variants=("one",),
+    window_floors=(64,),
+)
+"""Pods are deleted while their messages are on the way."""
+STARTS: Final = Focus(
+    fault_counts=(0, 1),
+    faults=("NATS lost its store",),
+    nodes=(6, 12),
+    pods=(4, 8),
+    kinds=("plain",),
+    variants=("one",),
+    rough=1.0,
+    warm_up=(1.0, 2.0),
+    seconds=(1.0, 2.0),
+)
+"""Watchers begin while NATS answers late, or stores nothing."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
 UNKNOWN_PROFILE: Final = Focus(
     fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
@@ -358,17 +509,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "old-consumer": Mutation(
         rule="each epoch reads from a consumer of its own (5)", seeds=300, replace=_old_consumer, focus=TAKEOVERS
     ),
-    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=LATE),
+    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=HELD),
     "any-consumer-deleted": Mutation(
-        rule="consumers of lower epochs only (5)", seeds=300, replace=_every_other_consumer, focus=TAKEOVERS
+        rule="consumers of lower epochs only (5)", seeds=300, replace=_every_other_consumer, focus=TWO_LEADERS
     ),
     "unknown-pod-believed": Mutation(
         rule="unknown uid and old resourceVersion is `gone` (5)",
         seeds=300,
         replace=_unknown_pod_is_believed,
-        focus=FULL,
+        focus=GONE,
     ),
-    "no-release-by-list": Mutation(rule="release by LIST (5)", seeds=300, replace=_no_release_by_list, focus=WATCHES),
+    "no-release-by-list": Mutation(
+        rule="release by LIST (5)", seeds=300, replace=_no_release_by_list, focus=DELETED_MEANWHILE
+    ),
     "freed-after-lost-answer": Mutation(
         rule="a reservation is kept after a lost answer (5)", seeds=300, replace=_freed_after_lost_answer, focus=LATE
     ),
@@ -376,7 +529,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a leader that cannot renew stops before another may begin (5)",
         seeds=300,
         replace=_leadership_unchecked,
-        focus=TAKEOVERS,
+        focus=PAUSES,
     ),
     "later-attempt-dropped": Mutation(
         rule="a later attempt takes the reservation over (5)", seeds=300, replace=_later_attempts_wait, focus=LOSSES
@@ -385,7 +538,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a silent API server is asked again by the clock (5; point 2)",
         seeds=300,
         replace=_silence_for_good,
-        focus=LOSSES,
+        focus=REFUSALS,
     ),
     "victims-believed": Mutation(
         rule="the binder finds the victims itself (5)", seeds=100, replace=_evicts_unread, focus=FULL
@@ -394,7 +547,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
         seeds=300,
         replace=_evicts_unneeded,
-        focus=OLD_VIEWS,
+        focus=IMPORTANT,
     ),
     "fences-believed": Mutation(
         rule="a number in a fence deposes nobody (5; point 5)",
@@ -411,13 +564,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         is_quick=True,
     ),
     "proposals-for-ever": Mutation(
-        rule="a proposal ends 30 s after the last word (4)", seeds=100, replace=_proposals_for_ever, focus=BUSY
+        rule="a proposal ends 30 s after the last word (4)", seeds=100, replace=_proposals_for_ever, focus=HASTE
     ),
     "positions-not-awaited": Mutation(
         rule="a scorer waits for the positions that a message asks for (4)",
         seeds=300,
         replace=_positions_not_awaited,
-        focus=FULL,
+        focus=OLD_NEWS,
     ),
     "numbers-with-the-store": Mutation(
         rule="numbers outlive the store (1)", seeds=300, replace=_numbers_with_the_store, focus=STORES
@@ -426,10 +579,10 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="a watcher rewrites what arrives late (3)", seeds=300, replace=_own_late_writes_stay, focus=BUS
     ),
     "queue-before-mirror": Mutation(
-        rule="first the mirror, then the queue (3; point 1)", seeds=300, replace=_queue_before_mirror, focus=FULL
+        rule="first the mirror, then the queue (3; point 1)", seeds=300, replace=_queue_before_mirror, focus=STARTS
     ),
     "end-of-nomination": Mutation(
-        rule="the end of a nomination is an event (3)", seeds=300, replace=_end_of_nomination_unheard, focus=FULL
+        rule="the end of a nomination is an event (3)", seeds=300, replace=_end_of_nomination_unheard, focus=MINDS
     ),
     "silent-attempts": Mutation(
         rule="a silent attempt is looked up after 10 s (3)",

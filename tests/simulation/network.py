@@ -37,8 +37,16 @@ class Link:
     """Seconds one way, at most."""
     late_bindings: bool = False
     """Bindings arrive long after their client has given up."""
+    held_bindings: bool = False
+    """Bindings arrive when the next binder leads."""
     slow_messages: float = 0.0
     """Seconds by which what the server sends on its own (deliveries, watch events) is late, at most."""
+    slow_kinds: dict[str, float] = field(default_factory=dict)
+    """By kind, the seconds by which its watch events are late, at most."""
+    slow_mirror: float = 0.0
+    """Seconds by which writes to the bucket ``cluster`` arrive late, at most: only its stream is busy."""
+    slow_readers: float = 0.0
+    """Seconds by which what a stream has stored reaches its readers late, at most; deliveries of a queue do not."""
 
 
 @dataclass
@@ -52,6 +60,25 @@ class Network:
     """How often each fault has happened."""
     late_until: float = 0.0
     """When the last of the late requests arrives, by the loop's time."""
+
+    held: list[Callable[[], None]] = field(default_factory=list)
+    """Requests that arrive when the next binder leads."""
+
+    on_leading: list[Callable[[], object]] = field(default_factory=list)
+    """Called once, when the next binder leads."""
+
+    def hold(self, arrive: Callable[[], None]) -> None:
+        self.count("api: held until the next binder leads")
+        self.held.append(arrive)
+
+    def release(self) -> None:
+        """A binder leads: what was held arrives before, in and after its takeover."""
+        waiting, self.on_leading = self.on_leading, []
+        for callback in waiting:
+            callback()
+        held, self.held = self.held, []
+        for arrive in held:
+            self.loop.in_world(self.late(self.chance.choice((0.05, 0.5, 3.0)) * self.chance.random()), arrive)
 
     def late(self, seconds: float) -> float:
         """A request arrives so much later."""

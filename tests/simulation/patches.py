@@ -18,7 +18,7 @@ import structlog
 
 from berth.kube import clock
 from berth.process import configuration
-from simulation.configurations import TrapPoint
+from simulation.configurations import POINTS
 from simulation.loop import OWNER, START_SECONDS, VirtualLoop
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def simulated(log: Any) -> Iterator[None]:
         (uuid, "uuid4", _uuid4),
         (clock.Backoff, "after", _after),
         # Read once: reading the metadata of all installed distributions takes a quarter of a run.
-        (configuration, "entry_points", lambda **_group: (*ENTRY_POINTS, TrapPoint())),
+        (configuration, "entry_points", lambda **_group: (*ENTRY_POINTS, *POINTS)),
         *((module, "version", lambda _name: VERSION) for module in _services_with("version", metadata.version)),
         *((module, "datetime", SimulatedDatetime) for module in _modules_that_ask_the_time()),
     ]

@@ -7,6 +7,7 @@
 --kept               the seeds that have found something
 --digests            a digest of each run: equal when it went the same way
 --mutations [NAME..] look for mutations (all)
+--most N             in N seeds at most
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def main() -> None:
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--digests", action="store_true")
     parser.add_argument("--mutations", nargs="*")
+    parser.add_argument("--most", type=int, default=10**6)
     given = parser.parse_args()
     if given.mutations is not None:
-        sys.exit(_mutations(given.mutations, given.jobs))
+        sys.exit(_mutations(given.mutations, given.jobs, given.most))
     if given.kept:
         from simulation.seeds import KEPT
 
@@ -68,14 +70,14 @@ def _one(seed: int, *, verbose: bool) -> int:
     return 1 if result.problems else 0
 
 
-def _mutations(names: list[str], jobs: int) -> int:
+def _mutations(names: list[str], jobs: int, most: int) -> int:
     from simulation.mutations import MUTATIONS
 
     _warm_up()
     missed = 0
     for name in names or MUTATIONS:
         mutation, began = MUTATIONS[name], _perf_counter()
-        found = _first_found(name, jobs)
+        found = _first_found(name, jobs, most)
         took = f"{_perf_counter() - began:.1f} s"
         if found is None:
             missed += 1
@@ -86,12 +88,13 @@ def _mutations(names: list[str], jobs: int) -> int:
     return 1 if missed else 0
 
 
-def _first_found(name: str, jobs: int):
+def _first_found(name: str, jobs: int, most: int):
     """The first seed that fails with the mutation, and does not fail without it."""
     from simulation.mutations import MUTATIONS
 
-    seeds = range(MUTATIONS[name].seeds)
-    chunks = [(name, seeds[at : at + SEEDS_EACH]) for at in range(0, len(seeds), SEEDS_EACH)]
+    seeds = range(min(most, MUTATIONS[name].seeds))
+    each = 1 + SEEDS_EACH // 5
+    chunks = [(name, seeds[at : at + each]) for at in range(0, len(seeds), each)]
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         return next((found for found in pool.imap(_search, chunks) if found is not None), None)
 

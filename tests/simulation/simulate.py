@@ -17,13 +17,14 @@ from berth.process import clients
 from berth.process.settings import Numbers
 from berth_binder import apicalls
 from berth_binder.cache import Cache
+from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.core import BinderCore
 from berth_scorer.backlog import Backlog, Outbox
 from berth_scorer.view import View
 from berth_watcher import service as watcher_service
 from berth_watcher.core import WatcherCore
 from simulation import patches
-from simulation.cluster import KINDS_OF_PODS, ClusterUsers
+from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.faults import FAULTS, Faults
 from simulation.invariants import READ_KINDS, Invariants
@@ -38,6 +39,9 @@ HARMLESS: Final = frozenset({"strangers' fences", "garbage on the bus"})
 """Faults that must end no leadership."""
 PROMPT_SECONDS: Final = 25.0
 """The same in a run without any fault: two of the longest back-off, and a provisioner's time."""
+ROUGH_SECONDS: Final = 5.0
+BUDGETED: Final = 0.2
+"""Share of the runs with disruption budgets."""
 STALLED: Final = "stalled, giving up the lead"
 STALL_SECONDS: Final = 20.0
 """Later than this after the last fault nothing stands still: a stall that began with a fault has shown before."""
@@ -55,12 +59,22 @@ class Focus:
     nodes: tuple[int, int] = (3, 8)
     pods: tuple[int, int] = (3, 20)
     kinds: tuple[str, ...] = KINDS_OF_PODS
+    things: tuple[str, ...] = tuple(ACTS)
+    """What users do."""
     watchers: tuple[int, ...] = (1, 2, 2)
     binders: tuple[int, ...] = (1, 2, 2)
     scorers: tuple[int, ...] = (1, 1, 2, 2, 3, 4, 8)
     variants: tuple[str, ...] = ("one", "one", "two", "watcher only", "some scorers")
     window_floors: tuple[int, ...] = (2, 8, 64)
     in_flight: tuple[int, ...] = (1, 4, 32)
+    habits: tuple[float, ...] = (0.0, 0.0, 0.0, 0.2)
+    """Shares of the pods that are deleted as soon as they are nominated or bound."""
+    rough: float = 0.1
+    """Share of the runs whose services start on a bad network."""
+    graces: tuple[int, ...] = (0, 1, 30)
+    """How many seconds evicted pods take to go."""
+    apart: float = 0.3
+    """Share of the runs in which each process has clocks of its own."""
     warm_up: tuple[float, float] = (4.0, 4.0)
     """How long the services start and bind the first pods, in seconds."""
     seconds: tuple[float, float] = (20.0, 20.0)
@@ -129,7 +143,7 @@ def _noting(part: type) -> Callable[..., None]:
 @contextlib.contextmanager
 def simulating() -> Iterator[None]:
     """Replace what has to be replaced once for any number of seeds."""
-    post, evict = apicalls.post_binding, apicalls.evict_pods
+    post, evict, examined = apicalls.post_binding, apicalls.evict_pods, ConflictCheck.examine
 
     async def post_binding(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
         if (invariants := _current[0][1]) is not None:
@@ -139,13 +153,21 @@ def simulating() -> Iterator[None]:
     async def evict_pods(client: Any, effect: Any, *args: Any, **more: Any) -> Any:
         if (invariants := _current[0][1]) is not None:
             invariants.evicting(effect.pod, effect.node, list(effect.victims))
+            _current[0][0].evicting()
         return await evict(client, effect, *args, **more)
+
+    def examine(self: Any, ranked: Any, pod: Any) -> Any:
+        world, invariants = _current[0]
+        if invariants is not None and (client := world.client_of(OWNER.get())) is not None:
+            invariants.examining(pod, client.seen)
+        return examined(self, ranked, pod)
 
     def log(logger: Any, method: str, event: Any) -> Any:
         _current[0][0].log(logger, method, event)
         raise structlog.DropEvent
 
     apicalls.post_binding, apicalls.evict_pods = post_binding, evict_pods
+    ConflictCheck.examine = examine  # type: ignore[method-assign] - it only looks on
     kinds = clients.WATCHED_KINDS, watcher_service.WATCHED_KINDS
     # The other kinds have no objects in these clusters, and reading them takes a third of a run.
     clients.WATCHED_KINDS = watcher_service.WATCHED_KINDS = READ_KINDS
@@ -158,6 +180,7 @@ def simulating() -> Iterator[None]:
             yield
     finally:
         apicalls.post_binding, apicalls.evict_pods = post, evict
+        ConflictCheck.examine = examined  # type: ignore[method-assign]
         for part, begin in beginnings:
             part.__init__ = begin
         clients.WATCHED_KINDS, watcher_service.WATCHED_KINDS = kinds
@@ -206,7 +229,14 @@ class Script:
         self.world = world
         self.chance = random.Random(world.chance.random())
         self.focus = focus = chosen or self.chance.choice(SIZES)
-        self.users = ClusterUsers(world, random.Random(world.chance.random()), focus.kinds)
+        self.users = ClusterUsers(
+            world, random.Random(world.chance.random()), focus.kinds, self.chance.choice(focus.habits)
+        )
+        world.clocks_apart = self.chance.random() < focus.apart
+        self.users.graces = focus.graces
+        if self.chance.random() < focus.rough:
+            world.rough_until = ROUGH_SECONDS
+            self._later(ROUGH_SECONDS, world.smooth)
         self.faults = Faults(world, random.Random(world.chance.random()))
         world.numbers = Numbers(
             window_floor=self.chance.choice(focus.window_floors),
@@ -227,6 +257,8 @@ class Script:
         chance, world = self.chance, self.world
         for _ in range(chance.randint(*self.focus.nodes)):
             self.users.add_node()
+        if chance.random() < BUDGETED:
+            self.users.add_budgets()
         pods = chance.randint(*self.focus.pods)
         self.users.add_pods(pods // 2)
         self._start_services()
@@ -240,7 +272,7 @@ class Script:
         self._quiet()
         if world.logged_at.get(STALLED, 0.0) > self.faults.settled_at + STALL_SECONDS:
             world.problem(f"{STALLED}: nothing was begun long after the last fault")
-        if self.chosen <= HARMLESS and world.events["leading ended"]:
+        if self.chosen <= HARMLESS and not world.rough_until and world.events["leading ended"]:
             world.problem("a leadership has ended though nothing had failed")
         if world.seed % 10 == 0 and not world.problems:
             self._empty()
@@ -269,7 +301,7 @@ class Script:
             last = max(last, at)
         for _ in range(chance.choice(self.focus.acts)):
             at = chance.uniform(0.0, seconds)
-            self._later(at, self.users.act)
+            self._later(at, self.users.act, chance.choice(self.focus.things))
             last = max(last, at)
         return last
 
@@ -278,7 +310,7 @@ class Script:
 
     def _quiet(self) -> None:
         """Nothing happens any more. The run is over when nothing is left to do, and too long after a minute."""
-        world, limit = self.world, QUIET_SECONDS if self.planned else PROMPT_SECONDS
+        world, limit = self.world, QUIET_SECONDS if self.planned or self.world.rough_until else PROMPT_SECONDS
         while world.now < self._last_event() + limit:
             world.run_for(1.0)
             if world.loop.time() >= world.network.late_until and not self.invariants.left_to_do():
@@ -288,7 +320,12 @@ class Script:
 
     def _last_event(self) -> float:
         """When something last happened that the services did not do, in the world's seconds."""
-        return max(self.users.last_act, self.faults.settled_at, self.world.network.late_until - START_SECONDS)
+        return max(
+            self.users.last_act,
+            self.faults.settled_at,
+            self.world.rough_until,
+            self.world.network.late_until - START_SECONDS,
+        )
 
     def _empty(self) -> None:
         """All pods are deleted: what the services keep of them goes too."""

@@ -33,6 +33,13 @@ from simulation.network import Network
 LAST_SECONDS: Final = 20.0
 """How long cancelled services take to end."""
 EVENT_CHARACTERS: Final = 60
+LOST_AT_START: Final = 0.05
+SLOW_AT_START: Final = 3.0
+"""Share of the requests of a process that starts on a bad network; seconds by which what it mirrors is late."""
+WALL_SECONDS: Final = 30.0
+"""How far a wall clock may be off."""
+STEADY_SECONDS: Final = 1e6
+"""How long ago a machine may have started before the others."""
 ROLES: Final = ("watcher", "scorer", "binder")
 
 
@@ -109,6 +116,12 @@ class World:
         self.processes: list[SimulatedProcess] = []
         self.started: dict[str, int] = {}
         self.restarts = True
+        self.on_evicting: list[Callable[[SimulatedProcess], object]] = []
+        """Called once, when a binder begins to evict pods."""
+        self.rough_until = 0.0
+        """Until then processes start with a connection to NATS that loses requests, or with a mirror that lags."""
+        self.clocks_apart = False
+        """Whether each process has a clock of its own."""
         self.is_meddled = False
         """Whether somebody has deleted a Lease: then two may lead for a moment."""
         self.logged_at: dict[str, float] = {}
@@ -132,6 +145,11 @@ class World:
         """Seconds since the start of the run."""
         return self.loop.time() - START_SECONDS
 
+    def smooth(self) -> None:
+        """The network is good again."""
+        for link in self.network.links.values():
+            link.lost = link.slow_mirror = 0.0
+
     def in_world(self, callback: Callable[..., object], *args: Any, after: float = 0.0) -> None:
         """Call back later, on behalf of no process."""
         self.loop.in_world(after, callback, *args)
@@ -153,6 +171,8 @@ class World:
         name = str(event.get("event"))[:EVENT_CHARACTERS].split(":")[0]
         self.events[name] += 1
         self.logged_at[name] = self.now
+        if name == "leading" and OWNER.get().name.startswith("binder"):
+            self.network.release()
         if self.keep_trace:
             text = " ".join(f"{key}={value!r}" for key, value in event.items() if key not in ("event", "exc_info"))
             self.note(OWNER.get().name, method, f"{event.get('event')} {text}")
@@ -163,8 +183,14 @@ class World:
         """Start one more process of a service."""
         number = self.started[role] = self.started.get(role, 0) + 1
         process = SimulatedProcess(f"{role}-{number}")
+        if self.clocks_apart:
+            process.wall_offset = self.chance.uniform(-WALL_SECONDS, WALL_SECONDS)
+            process.steady_offset = self.chance.uniform(0.0, STEADY_SECONDS)
         self.processes.append(process)
         self.network.link(process, "api"), self.network.link(process, "bus")
+        if self.now < self.rough_until:
+            link = self.network.link(process, "bus")
+            link.lost, link.slow_mirror = self.chance.choice(((LOST_AT_START, 0.0), (0.0, SLOW_AT_START)))
         context = WORLD_CONTEXT.copy()
         context.run(OWNER.set, process)
         service = context.run(self._make, role, process, chosen or self.configuration)
@@ -222,6 +248,16 @@ class World:
         self.forget(service)
         if self.restarts:
             self.in_world(self.start, service.role, configuration, after=1.0)
+
+    def evicting(self) -> None:
+        """The running process begins to evict pods."""
+        waiting, self.on_evicting = self.on_evicting, []
+        for callback in waiting:
+            callback(OWNER.get())
+
+    def client_of(self, process: SimulatedProcess) -> SimulatedClient | None:
+        """A process's client of the API server."""
+        return next((each.client for each in self.services if each.process is process), None)
 
     def forget(self, service: Service) -> None:
         """The process is gone: its connections end."""
