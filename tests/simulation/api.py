@@ -18,6 +18,7 @@ import msgspec
 
 from berth.kube.client import DEFAULT_TIMEOUT, JSON, KubeClient, ResponseStream
 from berth.kube.errors import ApiUnreachableError, Response
+from berth.kube.http1 import ANSWER_BYTES
 from berth.sim import listing, patch, status
 from berth.sim import resources as bindings
 from berth.sim.kinds import PODS
@@ -174,6 +175,7 @@ class SimulatedClient(KubeClient):
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - as the client's
+        largest: int = ANSWER_BYTES,
     ) -> Response:
         route = parse(path)
         assert route is not None, path

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from berth.api.pod import Pod
+from berth.kube import connections
 from berth.kube.client import KubeClient
 from berth.kube.credentials import Access, KubeCredentials
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, missing_right
@@ -272,13 +273,13 @@ async def test_write_is_checked_after_every_wait(simulated_cluster: Cluster, mon
 
             monkeypatch.setattr(client._credentials, "headers", headers)
         else:
-            create = client._session.connector._create_connection
+            connect = connections.connect
 
-            async def connect(*arguments):
+            async def late(*arguments):
                 await goes_on.wait()
-                return await create(*arguments)
+                return await connect(*arguments)
 
-            monkeypatch.setattr(client._session.connector, "_create_connection", connect)
+            monkeypatch.setattr(connections, "connect", late)
         writing = asyncio.create_task(_add_pod(leading, simulated_cluster))
         await asyncio.sleep(0.05)
         is_over = True

@@ -1,31 +1,33 @@
-"""Requests to the API server over plain aiohttp: bytes in, status and bytes out.
+"""Requests to the API server: bytes in, status and bytes out.
 
-An HTTP status is a value, since callers decide by 404 and 409. Only a missing answer is an error. No models are built:
-a Binding takes 0.2 ms CPU here and 0.9-1.3 ms through a generated client. The rate of requests is limited only when
-``clientConnection.qps`` is set.
+An HTTP status is a value, since callers decide by 404 and 409. Only a missing answer is an error. No models are built.
+Requests with one answer go over connections of our own (``berth.kube.connections``): FIGURE. A watch,
+whose answer does not end, is a stream of aiohttp. The rate of requests is limited only when ``clientConnection.qps`` is
+set.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 from yarl import URL
 
+from berth.kube.connecting import Server, words
+from berth.kube.connections import CONNECT_SECONDS, IDLE_SECONDS, Call, Check, ConnectionPool, NoAnswerError
 from berth.kube.credentials import KubeCredentials, source_for
 from berth.kube.errors import ApiUnreachableError, KubeconfigError, Response, parse_retry_after
+from berth.kube.http1 import ANSWER_BYTES, Answer, fields, request
 
 
 class TokenBucket:
@@ -58,16 +60,8 @@ DEFAULT_TIMEOUT = timedelta(seconds=10)
 """How long an answer may take, connecting included. The API server's own limit is 60 s."""
 
 
-CONNECT_TIMEOUT = timedelta(seconds=5)
-"""How long connecting may take, TLS included. One renewal of a Lease has time for two tries."""
-
-
-KEEP_ALIVE = timedelta(seconds=60)
-"""How long an idle connection is kept: less than the API server's 90 s, so that the client closes it first."""
-
-
-CONNECTIONS = 256
-"""The most open connections: 32 Bindings, Events, patches, and one for each watched kind."""
+STREAMS = 64
+"""The most watches at once: one for each kind and Lease."""
 
 
 READ_BUFFER_BYTES = 256 * 1024
@@ -90,9 +84,13 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 Headers = dict[str, str]
 
 
+ACCEPTED = {"Accept": JSON, "Accept-Encoding": "identity"}
+"""Compressing a LIST costs the API server more than sending it uncompressed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and the head of its answer, for the metrics."""
+    """One request and its answer, for the metrics."""
 
     method: str
     host: str
@@ -100,7 +98,7 @@ class Exchange:
     status: int
     """The HTTP status; 0 when no answer came."""
     seconds: float
-    """From sending the request to the head of its answer."""
+    """From sending the request, connecting included, to its answer; to the head of a streamed one."""
 
 
 Listener = Callable[[Exchange], None]
@@ -120,41 +118,15 @@ class ResponseStream:
         return Response(status=self.status, body=body, retry_after=self.retry_after)
 
 
-Check = Callable[[], None]
-"""Raises when a request must not be sent."""
-
-_check: ContextVar[Check | None] = ContextVar("check", default=None)
-"""What is called right before the bytes of this task's request go out."""
-
-
-class _CheckingConnector(aiohttp.TCPConnector):
-    """Runs the request's check once it has a connection: from there on nothing is waited for until it is sent."""
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Any],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as the method that it extends
-    ) -> aiohttp.connector.Connection:
-        connection = await super().connect(req, traces, timeout)
-        check = _check.get()
-        if check is not None:
-            try:
-                check()
-            except BaseException:
-                connection.release()
-                raise
-        return connection
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    method: str
-    path: str
-    timeout: aiohttp.ClientTimeout
-    params: Mapping[str, str] | None = None
-    body: bytes | None = None
-    content_type: str = JSON
+class _Shared:
+    """What all requests have in common as long as the credentials stay the same."""
+
+    headers: Headers
+    """The credentials' own, by which a change is seen."""
+    server: Server
+    lines: bytes
+    """The header lines, encoded."""
 
 
 class KubeClient:
@@ -177,7 +149,10 @@ class KubeClient:
         self._credentials = credentials
         self._rate_limit = rate_limit
         self._listener = listener
+        self._user_agent = user_agent
+        self._pool = ConnectionPool()
         self._session = _session(user_agent)
+        self._shared: _Shared | None = None
 
     def checking(self, check: Check) -> Self:
         """The same client, which calls ``check`` right before the bytes of each write go out.
@@ -201,7 +176,7 @@ class KubeClient:
     ) -> Self:
         """Read the kubeconfig, or the pod's service account when there is none. Without qps there is no limit.
 
-        ``listener`` is called for every request, when the head of its answer has arrived or the request has failed.
+        ``listener`` is called for every request, when its answer has arrived or the request has failed.
 
         Raises:
             KubeconfigError: the configuration cannot be used. No request is sent yet.
@@ -217,6 +192,7 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
+        self._pool.close()
         await self._session.close()
         for _ in range(TURNS_TO_CLOSE):
             await asyncio.sleep(0)
@@ -233,22 +209,59 @@ class KubeClient:
         body: bytes | None = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
-        timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - aiohttp's own timer is cheaper than asyncio.timeout
+        timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - the pool's one timer is cheaper than asyncio.timeout
+        largest: int = ANSWER_BYTES,
     ) -> Response:
-        """Send a request and read the whole answer. ``path`` is sent unchanged.
+        """Send a request and read the whole answer, ``largest`` bytes at most. ``path`` is sent unchanged.
+
+        A redirect is an answer like any other: it is not followed.
 
         Raises:
             ApiUnreachableError: no answer, or an incomplete one.
         """
-        limit = aiohttp.ClientTimeout(total=timeout.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds())
-        call = _Call(method=method, path=path, timeout=limit, params=params, body=body, content_type=content_type)
+        if params:
+            path = f"{path}?{urlencode(params)}"
+        if self._rate_limit is not None:
+            await self._rate_limit.wait()
+        headers = await self._credentials.headers()
+        wish = _Wish(method, path, body, content_type, timeout.total_seconds(), largest)
+        answer = await self._send(wish, headers)
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            answer = await self._send(wish, await self._other_headers(method, path, headers))
+        return Response(status=answer.status, body=answer.body, retry_after=parse_retry_after(answer.retry_after))
+
+    async def _send(self, wish: _Wish, headers: Headers) -> Answer:
+        method = wish.method
+        began, status = time.monotonic(), 0
         try:
-            answer = await self._answer(call)
-            content = await answer.read()
-        except (aiohttp.ClientError, OSError) as exc:
-            raise self._unreachable(call, exc) from exc
-        retry_after = parse_retry_after(answer.headers.get("Retry-After"))
-        return Response(status=answer.status, body=content, retry_after=retry_after)
+            shared = self._shared_for(headers)
+            call = Call(
+                request(method, shared.server.prefix + wish.path, shared.lines, wish.body, wish.content_type),
+                wish.seconds,
+                wish.largest,
+                None if method == "GET" else self._check,
+                method == "GET",
+            )
+            answer = await self._pool.exchange(shared.server, call)
+            status = answer.status
+        except NoAnswerError as exc:
+            text = f"{method} {self.server}{wish.path}: {exc}"
+            raise ApiUnreachableError(text, maybe_sent=exc.maybe_sent) from exc
+        finally:
+            self._report(method, status, time.monotonic() - began)
+        return answer
+
+    def _shared_for(self, headers: Headers) -> _Shared:
+        """The server and header lines of these credentials; made anew when they have changed."""
+        shared = self._shared
+        if shared is None or shared.headers is not headers:
+            try:
+                server = Server.of(self._credentials.access)
+                lines = server.shared + fields({"User-Agent": self._user_agent, **ACCEPTED, **headers})
+            except ValueError as exc:
+                raise ApiUnreachableError(f"using the credentials for {self.server}: {exc}", maybe_sent=False) from exc
+            shared = self._shared = _Shared(headers=headers, server=server, lines=lines)
+        return shared
 
     @asynccontextmanager
     async def stream(
@@ -259,87 +272,78 @@ class KubeClient:
         Raises:
             ApiUnreachableError: no answer, a broken connection, or silence, at the start or while reading.
         """
-        limit = aiohttp.ClientTimeout(
-            sock_connect=CONNECT_TIMEOUT.total_seconds(), sock_read=read_timeout.total_seconds()
-        )
-        call = _Call(method="GET", path=path, timeout=limit, params=params)
+        silence = read_timeout.total_seconds()
+        where = f"GET {self.server}{path}"
         try:
             async with asyncio.timeout(DEFAULT_TIMEOUT.total_seconds()):
-                answer = await self._answer(call)
+                answer = await self._open_stream(path, params, silence)
         except (aiohttp.ClientError, OSError) as exc:
-            raise self._unreachable(call, exc) from exc
+            raise _unreachable(where, exc, silence) from exc
         try:
             retry_after = parse_retry_after(answer.headers.get("Retry-After"))
-            yield ResponseStream(status=answer.status, retry_after=retry_after, chunks=self._chunks(call, answer))
+            chunks = _chunks(answer, where, silence)
+            yield ResponseStream(status=answer.status, retry_after=retry_after, chunks=chunks)
         finally:
             _abort(answer)
 
-    async def _chunks(self, call: _Call, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in answer.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, OSError) as exc:
-            raise self._unreachable(call, exc) from exc
-
-    async def _answer(self, call: _Call) -> aiohttp.ClientResponse:
+    async def _open_stream(self, path: str, params: Mapping[str, str], silence: float) -> aiohttp.ClientResponse:
         if self._rate_limit is not None:
             await self._rate_limit.wait()
         headers = await self._credentials.headers()
-        _check.set(None if call.method == "GET" else self._check)
-        answer = await self._send(call, headers)
+        answer = await self._get_stream(path, params, silence, headers)
         if answer.status != HTTPStatus.UNAUTHORIZED:
             return answer
         answer.release()
-        return await self._send(call, await self._other_headers(call, headers))
+        return await self._get_stream(path, params, silence, await self._other_headers("GET", path, headers))
 
-    async def _other_headers(self, call: _Call, refused: Headers) -> Headers:
+    async def _get_stream(
+        self, path: str, params: Mapping[str, str], silence: float, headers: Headers
+    ) -> aiohttp.ClientResponse:
+        began, status = time.monotonic(), 0
+        access = self._credentials.access
+        try:
+            answer = await self._session.get(
+                URL(f"{access.server}{path}?{urlencode(params)}", encoded=True),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence),
+                ssl=access.tls or True,
+                server_hostname=access.server_name,
+                proxy=access.proxy,
+                allow_redirects=False,
+            )
+            status = answer.status
+        finally:
+            self._report("GET", status, time.monotonic() - began)
+        return answer
+
+    async def _other_headers(self, method: str, path: str, refused: Headers) -> Headers:
         try:
             return await self._credentials.renew(refused)
         except KubeconfigError as exc:
-            text = f"{call.method} {self.server}{call.path}: 401, and no other credentials: {exc}"
+            text = f"{method} {self.server}{path}: 401, and no other credentials: {exc}"
             raise ApiUnreachableError(text, maybe_sent=False) from exc
-
-    async def _send(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
-        began, status = time.monotonic(), 0
-        try:
-            answer = await self._send_once(call, headers)
-            status = answer.status
-        finally:
-            self._report(call.method, status, time.monotonic() - began)
-        return answer
-
-    async def _send_once(self, call: _Call, headers: Headers) -> aiohttp.ClientResponse:
-        access = self._credentials.access
-        if call.body is not None:
-            headers = {**headers, "Content-Type": call.content_type}
-        return await self._session.request(
-            call.method,
-            _url(access.server, call),
-            data=call.body,
-            headers=headers,
-            timeout=call.timeout,
-            ssl=access.tls or True,
-            server_hostname=access.server_name,
-            proxy=access.proxy,
-            allow_redirects=False,
-        )
 
     def _report(self, method: str, status: int, seconds: float) -> None:
         if self._listener is not None:
             host = urlsplit(self._credentials.server).netloc
             self._listener(Exchange(method=method, host=host, status=status, seconds=seconds))
 
-    def _unreachable(self, call: _Call, exc: Exception) -> ApiUnreachableError:
-        text = f"{call.method} {self.server}{call.path}: {_cause(call, exc)}"
-        never_sent = isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-        return ApiUnreachableError(text, maybe_sent=not never_sent)
+
+class _Wish(NamedTuple):
+    """A request as its caller asks for it."""
+
+    method: str
+    path: str
+    body: bytes | None
+    content_type: str
+    seconds: float
+    largest: int
 
 
 def _session(user_agent: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=_CheckingConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE.total_seconds()),
-        # Compressing a LIST costs the API server more than sending it uncompressed.
-        headers={"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"},
+        connector=aiohttp.TCPConnector(limit=STREAMS, keepalive_timeout=IDLE_SECONDS),
+        headers={"User-Agent": user_agent, **ACCEPTED},
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=READ_BUFFER_BYTES,
     )
@@ -352,22 +356,23 @@ def _abort(answer: aiohttp.ClientResponse) -> None:
     answer.close()
 
 
-def _url(server: str, call: _Call) -> URL:
-    query = f"?{urlencode(call.params)}" if call.params else ""
-    return URL(f"{server}{call.path}{query}", encoded=True)
+async def _chunks(answer: aiohttp.ClientResponse, where: str, silence: float) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError) as exc:
+        raise _unreachable(where, exc, silence) from exc
 
 
-def _cause(call: _Call, exc: Exception) -> str:
+def _unreachable(where: str, exc: Exception, silence: float) -> ApiUnreachableError:
+    never_sent = isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return ApiUnreachableError(f"{where}: {_cause(exc, silence)}", maybe_sent=not never_sent)
+
+
+def _cause(exc: Exception, silence: float) -> str:
     if isinstance(exc, TimeoutError):
-        silent = isinstance(exc, aiohttp.SocketTimeoutError) and call.timeout.sock_read
-        seconds = silent or call.timeout.total or DEFAULT_TIMEOUT.total_seconds()
-        return f"no answer within {seconds:g} s"
+        is_silent = isinstance(exc, aiohttp.SocketTimeoutError)
+        return f"no answer within {silence if is_silent else DEFAULT_TIMEOUT.total_seconds():g} s"
     if isinstance(exc, aiohttp.ClientConnectorError):  # its own text prints the TLS context as an object
-        return f"no connection to {exc.host}:{exc.port}: {_words(exc.os_error)}"
-    return _words(exc)
-
-
-def _words(exc: BaseException) -> str:
-    if isinstance(exc, ConnectionError) and exc.errno:
-        return os.strerror(exc.errno)
-    return " ".join(str(exc).split()) or type(exc).__name__
+        return f"no connection to {exc.host}:{exc.port}: {words(exc.os_error)}"
+    return words(exc)
