@@ -112,6 +112,28 @@ async def test_server_that_is_no_url_is_quoted(tmp_path: Path):
     assert "has the server 'here'" in await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", server="here")))
 
 
+async def test_proxy_is_the_kubeconfigs_or_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "inside.example.com")
+    monkeypatch.setenv("https_proxy", "proxy:3128")
+    for server, named, proxy in (
+        ("https://api.example.com", None, "http://proxy:3128"),
+        ("https://api.example.com", "https://me:x@other:443", "https://me:x@other:443"),
+        ("https://inside.example.com", None, None),
+        ("https://127.0.0.1:6443", None, None),
+    ):
+        cluster = {"server": server, **({"proxy-url": named} if named else {})}
+        path = _write(tmp_path / "kubeconfig", clusters=[{"name": "k", "cluster": cluster}])
+        assert (await Kubeconfig(path).read()).proxy == proxy
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "ftp"])
+async def test_proxy_that_cannot_be_used_is_refused_without_its_password(tmp_path: Path, scheme: str):
+    cluster = {"server": "https://api.example.com", "proxy-url": f"{scheme}://me:hunter2@proxy:1080"}
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", clusters=[{"name": "k", "cluster": cluster}])))
+    assert refusal.endswith("the proxy 'proxy:1080': want one that begins with http:// or https://")
+
+
 async def test_outside_of_a_pod_there_is_no_account(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert (

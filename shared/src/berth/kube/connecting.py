@@ -49,8 +49,6 @@ class Server:
         origin = _bracketed(host)
         origin = origin if port == _PORTS[url.scheme] else f"{origin}:{port}"
         shared, prefix = fields({"Host": origin}), url.path
-        if access.authorization is None and url.username is not None:
-            shared += fields({"Authorization": _basic(url)})
         if access.proxy is not None:
             proxy = urlsplit(access.proxy)
             _address(proxy)
@@ -97,13 +95,8 @@ async def _connect_to(
 ) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
     sock = await _connected_socket(loop, host, port)
-    try:
-        transport, _ = await loop.create_connection(
-            lambda: protocol, sock=sock, ssl=tls, server_hostname=name if tls else None
-        )
-    except BaseException:
-        sock.close()
-        raise
+    name_to_check = name if tls else None
+    transport, _ = await loop.create_connection(lambda: protocol, sock=sock, ssl=tls, server_hostname=name_to_check)
     return transport
 
 

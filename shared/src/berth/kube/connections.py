@@ -94,7 +94,7 @@ class ConnectionPool:
         self._sweep_by(deadline)
         try:
             return await answer
-        except asyncio.CancelledError:
+        except BaseException:
             connection.give_up(answer)
             raise
 
@@ -158,11 +158,16 @@ class ConnectionPool:
     async def _connect(self, server: Server, call: Call, deadline: float) -> _Connection:
         if self._is_closed:
             raise NoAnswerError("the client is closed", maybe_sent=False)
+        connection = _Connection(self, server, self._loop)
         self._connecting += 1
         try:
             async with asyncio.timeout_at(min(deadline, self._loop.time() + CONNECT_SECONDS)):
-                await connect(server, connection := _Connection(self, server, self._loop))
+                await connect(server, connection)
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
         except TimeoutError as exc:
+            connection.abort()
             seconds = min(CONNECT_SECONDS, call.seconds)
             cause = f"no connection to {server.host}:{server.port} within {seconds:g} s"
             raise NoAnswerError(cause, maybe_sent=False) from exc
@@ -231,7 +236,7 @@ class ConnectionPool:
         now = self._loop.time() + CLOCK_STEP
         silent = [each.since for each in self._all if each.is_overdue(now) and each.is_silent]
         for connection in list(self._all):
-            if connection.is_overdue(now) or (silent and not connection.is_busy and connection.since < max(silent)):
+            if connection.is_overdue(now) or (silent and not connection.is_busy and connection.since <= max(silent)):
                 connection.expire()
         left = [connection.deadline for connection in self._all if connection.is_open]
         if left:

@@ -345,7 +345,7 @@ def _access(configuration: Configuration, *, token_age: timedelta | None) -> Acc
         server=server,
         tls=_tls(configuration) if server.startswith("https://") else None,
         server_name=configuration.tls_server_name,
-        proxy=configuration.proxy or _proxy_of_the_environment(server),
+        proxy=_proxy(configuration.proxy or _proxy_of_the_environment(server)),
         authorization=" ".join(bearer.split()) if bearer else basic,
         token_age=token_age,
     )
@@ -358,6 +358,15 @@ def _without_user(url: str) -> tuple[str, str | None]:
     if not at:
         return url, None
     return urlunsplit(parts._replace(netloc=host)), f"Basic {b64encode(unquote(user).encode()).decode()}"
+
+
+def _proxy(address: str | None) -> str | None:
+    if not address:
+        return None
+    url = address if "://" in address else f"http://{address}"
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError(f"the proxy {url.rpartition('@')[2]!r}: want one that begins with http:// or https://")
+    return url
 
 
 def _proxy_of_the_environment(server: str) -> str | None:

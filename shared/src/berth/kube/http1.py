@@ -20,6 +20,9 @@ ANSWER_BYTES: Final = 32 * 1024 * 1024
 INTERIM_ANSWERS: Final = 8
 """How many answers with a status of 100 to 199 may come before the final one."""
 
+_OK: Final = int(HTTPStatus.OK)
+_SWITCHING: Final = int(HTTPStatus.SWITCHING_PROTOCOLS)
+_BODILESS: Final = frozenset({int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED)})
 _END: Final = b"\r\n\r\n"
 _LINE_END: Final = b"\r\n"
 _HEAD = re.compile(
@@ -31,7 +34,6 @@ _LENGTH = re.compile(rb"[0-9]{1,15}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?")
 _TARGET = re.compile(r"[!-~]+")
 _FIELD_VALUE = re.compile(r"[!-~](?:[ \t!-~]*[!-~])?")
-_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
 class BadAnswerError(ValueError):
@@ -167,7 +169,7 @@ class AnswerReader:
             if end >= 0:
                 head = parse_head(data[:end])
                 begin = end + len(_END)
-                if head.length == len(data) - begin and head.status >= HTTPStatus.OK and head.length <= self._largest:
+                if head.length == len(data) - begin and head.status >= _OK and head.length <= self._largest:
                     return Answer(head.status, data[begin:], head.retry_after, head.keeps)
         self._buffer += data
         return self._advance()
@@ -201,11 +203,11 @@ class AnswerReader:
         """The head of the final answer, once it has arrived; those before it are dropped."""
         while (line := self._until(_END, HEAD_BYTES)) is not None:
             head = parse_head(line)
-            if head.status >= HTTPStatus.OK:
+            if head.status >= _OK:
                 self._head = head
                 return head
             self._interim += 1
-            if head.status == HTTPStatus.SWITCHING_PROTOCOLS or self._interim > INTERIM_ANSWERS:
+            if head.status == _SWITCHING or self._interim > INTERIM_ANSWERS:
                 raise BadAnswerError(f"want a final answer, got {head.status}")
         return None
 
