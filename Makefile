@@ -20,7 +20,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ bench: setup  ## measure throughput on a real API server, and kube-scheduler's w
 
 bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod and number of nodes, and a scorer's memory
 	PYTHONPATH=tests $(BIN)/python -m bench.cycle $(ARGS)
+
+bench-requests: setup  ## measure the CPU time of a POST to a real API server, beside aiohttp and beside the least possible
+	PYTHONPATH=tests $(BIN)/python -m bench.requests $(ARGS)
 
 bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
 	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)

@@ -307,13 +307,50 @@ def test_open_binding_is_read_and_retried_on_the_same_node(bench, status):
     assert posts(bench.reading(pod, pod)) == [("web", "n2", "10")]
 
 
-def test_open_binding_keeps_its_node_though_it_no_longer_passes(bench):
+def lose_the_node_of_an_open_binding(bench, pod, *nodes: str):
+    """The first POST has no answer, and its node does not pass any more when the pod is read."""
+    bench.take(ranked(pod, *nodes))
+    bench.no_answer(pod)
+    bench.cache.observe(Upserted(kind=NODES, object=make_node(nodes[0], unschedulable=True)))
+    bench.wait(1)
+    return bench.reading(pod, pod)
+
+
+def test_open_binding_is_made_void_before_another_node_is_tried(bench):
+    pod = bench.show(make_pod("web"))
+    effects = lose_the_node_of_an_open_binding(bench, pod, "n1", "n2")
+    assert (voided(effects), posts(effects)) == (["web"], [])
+    assert bench.cache.assumed_pod(pod.uid).node == "n1"
+    assert posts(bench.reading(pod, at_version(pod, 30))) == [("web", "n2", "30")]
+
+
+def test_open_binding_whose_node_is_gone_is_a_conflict_when_no_other_passes(bench):
+    pod = bench.show(make_pod("web"))
+    lose_the_node_of_an_open_binding(bench, pod, "n1")
+    bench.reading(pod, None, status=503)
+    assert bench.cache.assumed_pod(pod.uid).node == "n1"
+    assert reads(bench.wait(2)) == ["web"]
+    assert voided(bench.reading(pod, pod)) == ["web"]
+    bench.reading(pod, at_version(pod, 30))
+    assert bench.outcomes[-1] == "conflict"
+    assert not bench.cache.assumed_pods
+
+
+@pytest.mark.parametrize(("node", "outcome"), [("n1", "bound"), ("n2", "gone")])
+def test_open_binding_that_landed_before_it_was_made_void_is_seen(bench, node, outcome):
+    pod = bench.show(make_pod("web"))
+    lose_the_node_of_an_open_binding(bench, pod, "n1", "n2")
+    assert posts(bench.reading(pod, on_node(pod, node, 30))) == []
+    assert bench.outcomes == [outcome]
+
+
+def test_refused_binding_whose_node_is_gone_goes_to_another_at_once(bench):
     pod = bench.show(make_pod("web"))
     bench.take(ranked(pod, "n1", "n2"))
-    bench.no_answer(pod)
+    bench.answer(pod, 429)
     bench.cache.observe(Upserted(kind=NODES, object=make_node("n1", unschedulable=True)))
     bench.wait(1)
-    assert posts(bench.reading(pod, pod)) == [("web", "n1", "10")]
+    assert posts(bench.reading(pod, pod)) == [("web", "n2", "10")]
 
 
 def test_lost_answer_of_a_binding_that_succeeded_is_bound(bench):

@@ -234,11 +234,6 @@ class BindingAttempt:
         """Whether a POST without an answer may still land."""
         return 0 < self.lost_version >= version_number(self.pod.metadata.resource_version)
 
-    def update_pod(self, pod: Pod) -> bool:
-        """Set a newer state of the pod; returns whether no POST so far can land any more, as none named its version."""
-        self.pod = pod
-        return version_number(pod.metadata.resource_version) > self.posted_version
-
 
 class RankedQueue:
     """Messages in stream order: a redelivered one takes its old place; of one sequence the first to arrive is first."""

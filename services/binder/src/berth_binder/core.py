@@ -338,9 +338,9 @@ class BinderCore:
         self._in_flight.add(attempt.uid)
         return [GetPod(pod=attempt.pod)]
 
-    def _void(self, attempt: BindingAttempt, verdict: Verdict, *, dead_letter: bool) -> list[Effect]:
+    def _void(self, attempt: BindingAttempt) -> list[Effect]:
         """Make the pod's Bindings void before its node is free for others: one of them has no answer yet."""
-        attempt.undecided, attempt.phase = (verdict, dead_letter), AttemptPhase.VOIDING
+        attempt.phase = AttemptPhase.VOIDING
         self._in_flight.add(attempt.uid)
         return [VoidBindings(pod=attempt.pod)]
 
@@ -387,36 +387,43 @@ class BinderCore:
     def _after_pod_answer(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
         if answer.is_open:
             return self._back_off(attempt, answer, now)
-        if attempt.undecided is not None:
+        if attempt.phase is AttemptPhase.VOIDING:
             return self._after_voiding(attempt, answer, now)
         if answer.pod is None:
             return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer))
         if not attempt.is_posted:
             attempt.read = answer.pod
             return self._examine(attempt, now)
-        verdict = verdict_on(answer.pod, attempt.latest.ranked.pod, attempt.node)
-        return self._retry(attempt, answer.pod, now) if verdict is None else self._decide(attempt, verdict)
+        return self._after_reading(attempt, answer.pod, now)
 
     def _after_voiding(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
-        """Give the verdict that was put off; the Binding may have landed meanwhile."""
+        """Give the verdict that was put off, or choose a node anew; the Binding may have landed meanwhile."""
         if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY):
             return self._decide(attempt, GONE)
-        if answer.pod is None or attempt.undecided is None:
+        if answer.pod is None:
             return self._back_off(attempt, answer, now)
+        if attempt.undecided is None:
+            return self._after_reading(attempt, answer.pod, now)
         (verdict, dead_letter), attempt.undecided = attempt.undecided, None
-        attempt.update_pod(answer.pod)
+        attempt.pod = answer.pod
         landed = verdict_on(answer.pod, answer.pod, attempt.node)
         return self._decide(attempt, landed or verdict, dead_letter=dead_letter and landed is None)
 
-    def _retry(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
-        """Try the same node again, since a lost POST may still land.
+    def _after_reading(self, attempt: BindingAttempt, pod: Pod, now: float) -> list[Effect]:
+        """Try the same node again as long as it passes, since a lost POST may still land.
 
-        Once the pod's resourceVersion has changed, no POST can land: then the node is checked again, or another chosen.
+        A node that does not pass any more (it was deleted, or is full) gets no further POST. Those without an answer
+        are made void; only then another node is chosen (docs/adr/0017-no-second-post-to-a-node-that-is-gone.md).
         """
-        is_free = attempt.update_pod(pod)
         latest, steps = attempt.latest, attempt.steps
-        if steps is not None and (not is_free or self._check.passes(latest.ranked, pod, attempt.node)):
+        verdict = verdict_on(pod, latest.ranked.pod, attempt.node)
+        if verdict is not None:
+            return self._decide(attempt, verdict)
+        attempt.pod = pod
+        if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._post(attempt, steps)
+        if attempt.may_still_land:
+            return self._void(attempt)
         return self._go_to(self._check.choose(latest.ranked, pod), attempt, now)
 
     def _after_evicting(self, attempt: BindingAttempt, answer: EvictionAnswer, now: float) -> list[Effect]:
@@ -476,8 +483,7 @@ class BinderCore:
         self._has_resumed_last = True
         attempt.read = None
         if attempt.undecided is not None:
-            verdict, dead_letter = attempt.undecided
-            return self._void(attempt, verdict, dead_letter=dead_letter)
+            return self._void(attempt)
         if attempt.is_posted:
             return self._read(attempt)
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
@@ -512,7 +518,8 @@ class BinderCore:
         While a POST without an answer may still land, first make it void; that of a pod that is gone cannot land.
         """
         if attempt.may_still_land and verdict.outcome not in {Outcome.BOUND, Outcome.GONE}:
-            return self._void(attempt, verdict, dead_letter=dead_letter)
+            attempt.undecided = (verdict, dead_letter)
+            return self._void(attempt)
         attempt.undecided = None
         if verdict.outcome is Outcome.BOUND:
             self._cache.finish_binding(attempt.uid)

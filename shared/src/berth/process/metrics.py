@@ -183,7 +183,7 @@ METRICS: Final[dict[str, Metric]] = {
     "rest_client_request_duration_seconds": Metric(
         kind="histogram",
         labels=("verb", "host"),
-        meaning="Seconds until the API server began to answer a request.",
+        meaning="Seconds until the API server had answered a request; of a watch, until it began.",
         buckets=_REQUEST,
     ),
     "leader_election_master_status": Metric(
