@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from berth.api.config.types import Point
 from berth.api.livedata import BANDWIDTH, Bandwidth, LiveSource, encode_bandwidth
 from berth.api.messages import Outcome
-from berth.api.meta import SelectorRequirement
-from berth.api.pod import NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
+from berth.api.meta import LabelSelector, SelectorRequirement
+from berth.api.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod, PodAffinity, PodAffinityTerm
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
 from berth.plugins.additional.nodelabel import NodeFilterLabelArgs
 from berth.plugins.additional.tenantspread import TenantSpreadArgs
+from berth.plugins.interpodaffinity import plugin
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
@@ -205,3 +206,24 @@ def rejected(pod, *plugins: str) -> QueuedPod:
     queued = QueuedPod(pod=msgspec.structs.replace(pod, metadata=meta), timestamp=datetime.now(UTC))
     queued.unschedulable_plugins = frozenset(plugins)
     return queued
+
+
+def test_event_about_a_pod_costs_nothing_for_pods_with_as_many_terms_as_allowed(monkeypatch):
+    """Terms of all of them would be more than are kept compiled: every event would compile them again."""
+    terms = [
+        PodAffinityTerm(topology_key="zone", label_selector=LabelSelector(match_labels={"app": f"other-{n}"}))
+        for n in range(256)
+    ]
+    apart = PodAffinity(required_during_scheduling_ignored_during_execution=terms)
+    affinity = Affinity(pod_anti_affinity=apart)
+    profile = profile_of(made("InterPodAffinity"))
+    waiting = UnschedulablePods({"berth": profile}, hints_of(profile))
+    for number in range(200):
+        waiting.add(rejected(a_pod(labels={"app": f"own-{number}"}, affinity=affinity), "InterPodAffinity"))
+    compiled = []
+    monkeypatch.setattr(plugin, "_terms_of", lambda pod: compiled.append(pod.uid) or plugin._compiled(pod))
+    deleted = ClusterEvent(Resource.POD, Action.DELETE)
+
+    assert found_by(waiting, deleted, a_pod(labels={"app": "stranger"}, node_name="n1"), None) == set()
+    assert compiled == []
+    assert len(found_by(waiting, deleted, a_pod(labels={"app": "other-7"}, node_name="n1"), None)) == 200

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from hashlib import blake2b
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -57,26 +57,42 @@ class HintIndex(Protocol):
 
 
 class ValueIndex:
-    """Finds pods by values that they must have in common with the event: a namespace, a claim, a label."""
+    """Finds pods by values that they must have in common with the event: a namespace, a claim, a label.
+
+    Values are kept as hashes, and a value of one key costs no dict: thousands of pods may have hundreds of values each.
+    Two values of one hash only have a hint asked in vain.
+    """
 
     def __init__(self, of_pod: Callable[[Pod], Values], of_event: Callable[[object, object], Values]) -> None:
         self._of_pod = of_pod
         self._of_event = of_event
-        self._values: dict[Hashable, Values] = {}
-        self._keys: dict[Hashable, dict[Hashable, None]] = {}
+        self._values: dict[Hashable, tuple[int, ...] | None] = {}
+        self._keys: dict[int, _Keys] = {}
         self._any: dict[Hashable, None] = {}
 
     def add(self, key: Hashable, pod: Pod) -> None:
-        values = self._values[key] = self._of_pod(pod)
-        for keys in self._keys_of(values):
-            keys[key] = None
+        values = self._of_pod(pod)
+        hashes = self._values[key] = None if values is None else tuple({hash(value) for value in values})
+        if hashes is None:
+            self._any[key] = None
+            return
+        for value in hashes:
+            known = self._keys.get(value)
+            if isinstance(known, dict):
+                known[key] = None
+            else:
+                self._keys[value] = _One(key) if known is None else {known.key: None, key: None}
 
     def remove(self, key: Hashable) -> None:
-        values = self._values.pop(key)
-        for keys in self._keys_of(values):
-            keys.pop(key, None)
-        for value in values or ():
-            if not self._keys.get(value, True):
+        hashes = self._values.pop(key)
+        if hashes is None:
+            del self._any[key]
+            return
+        for value in hashes:
+            known = self._keys[value]
+            if isinstance(known, dict) and len(known) > 1:
+                del known[key]
+            else:
                 del self._keys[value]
 
     def find(self, old: object, new: object) -> Iterable[Hashable]:
@@ -86,11 +102,21 @@ class ValueIndex:
             return list(self._values)
         found = dict(self._any)
         for value in values:
-            found.update(self._keys.get(value, {}))
+            known = self._keys.get(hash(value))
+            if isinstance(known, dict):
+                found.update(known)
+            elif known is not None:
+                found[known.key] = None
         return list(found)
 
-    def _keys_of(self, values: Values) -> Iterable[dict[Hashable, None]]:
-        return (self._any,) if values is None else [self._keys.setdefault(value, {}) for value in values]
+
+class _One(NamedTuple):
+    """The only key of a value."""
+
+    key: Hashable
+
+
+_Keys = _One | dict[Hashable, None]
 
 
 class IdentityCache(Generic[T, V]):

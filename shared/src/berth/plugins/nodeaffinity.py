@@ -52,8 +52,9 @@ NO_ADDED_MATCH: Final = Status.unresolvable("node(s) didn't match scheduler-enfo
 CONFLICT: Final = Status.unresolvable("pod affinity terms conflict")
 _MAX_KEPT: Final = 50_000
 """Compiled terms of waiting pods that are kept between two calls of the hint, about 500 bytes each."""
-_MAX_INDEXED: Final = 64
-"""Terms of a pod that are indexed; pods with more are found by every event."""
+_MAX_INDEXED: Final = 1000
+"""Terms of a pod that are indexed: as many as a pod may have (docs/limits.md). Pods with more are found by every event,
+and together they may have more terms than are kept."""
 
 
 class NodeAffinityArgs(Args, frozen=True, kw_only=True):

@@ -58,8 +58,9 @@ SYSTEM_CONSTRAINTS: Final = (
 )
 """The default constraints under ``defaultingType: System``."""
 _POD_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATIONS
-_MAX_KEPT: Final = 10_000
-"""Compiled constraints of waiting pods that are kept between two calls of a hint."""
+_MAX_KEPT: Final = 50_000
+"""Compiled constraints of waiting pods that are kept between two calls of a hint: those of 780 pods that have the most
+that a pod may have."""
 _NODE_CHANGES: Final = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
 
 
