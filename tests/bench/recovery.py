@@ -2,27 +2,33 @@
 
     make bench-recovery ARGS="--nodes 5000 --bound 50000 --waiting 20000"
 
-The cluster is filled through the API server, a few minutes for the sizes above. Then `berth up` is started, and the
-seconds until the first Binding are those since its start, Python's own included. After some Bindings NATS is killed,
-its store is removed, and it is started again.
+The cluster is filled through etcd. Then `berth up` is started, and the seconds until the first Binding are those since
+its start, Python's own included. After some Bindings NATS is killed, its store is removed, and it is started again.
+With --important so many pods of a high priority are created one after the other, while all others wait:
+
+    make bench-recovery ARGS="--nodes 5000 --bound 0 --waiting 200000 --important 10 --keep-store"
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from bench.filling import EtcdFilling
 from berth.sim.nodes import node_manifest, pod_manifest
-from faults.judge import Judge, judging
+from faults.judge import Judge, PodState, judging
 from faults.world import API_FLAGS
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.servers.nats_server import NatsServer, nats_server
@@ -32,7 +38,18 @@ from harness.worlds.pipeline import berth_up
 LONGEST_SECONDS = 300.0
 SETTLED_BINDINGS = 200
 """Bindings after which NATS loses its store: the pipeline works."""
+PAUSE_SECONDS = 1.0
 UNREACHABLE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What is in the cluster."""
+
+    nodes: int
+    bound: int
+    waiting: int
+
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -65,9 +82,10 @@ async def filled(
     with control_plane(assets, api_flags=API_FLAGS) as plane:
         async with judging(plane.etcd_url) as judge, cluster_user(plane.kubeconfig_path, cleans_up=False) as user:
             started = time.monotonic()
-            await user.create(_nodes(nodes))
-            await user.create(_bound(bound, nodes, user.namespace))
-            await user.create(_waiting(waiting, user.namespace))
+            filling = EtcdFilling(plane, user)
+            await filling.add(_nodes(nodes))
+            await filling.add(_bound(bound, nodes, user.namespace))
+            await filling.add(_waiting(waiting, user.namespace))
             await eventually(lambda: _seen(judge, bound + waiting), "the judge to see every pod", LONGEST_SECONDS)
             console.print(f"{nodes} nodes, {bound + waiting} pods created in {time.monotonic() - started:.0f} s")
             judge.binding_times.clear()
@@ -85,31 +103,77 @@ async def _until(judge: Judge, count: int) -> None:
     await eventually(so_many, f"{count} Bindings", LONGEST_SECONDS)
 
 
-async def measure(assets: Path, folder: Path, *, nodes: int, bound: int, waiting: int, scorers: int) -> None:
-    """Measure both and print them."""
+async def measure(assets: Path, folder: Path, sizes: Sizes, *, scorers: int, important: int, lose: bool) -> None:
+    """Measure and print."""
     with nats_server() as nats:
-        async with filled(assets, nodes=nodes, bound=bound, waiting=waiting) as (plane, judge, _):
+        async with filled(assets, nodes=sizes.nodes, bound=sizes.bound, waiting=sizes.waiting) as (plane, judge, user):
             started = time.monotonic()
             arguments = ("--kubeconfig", plane.kubeconfig_path, "--nats", nats.address, "--scorers", scorers)
-            with berth_up(*arguments, folder=folder):
+            with berth_up(*arguments, folder=folder) as berth:
                 await _until(judge, 1)
-                console.print(
-                    f"new to the cluster: first Binding {judge.binding_times[0] - started:.1f} s after its start"
-                )
+                spent = _spent({**berth.pids, "nats-server": nats.pid, **_api_server(plane)})
+                first = judge.binding_times[0] - started
+                console.print(f"new to the cluster: first Binding {first:.1f} s after its start; {spent}")
                 await _until(judge, SETTLED_BINDINGS)
-                await _lose(nats, judge)
+                if important:
+                    await _measure_important(judge, user, important)
+                    console.print(_spent(berth.pids))
+                if lose:
+                    await _lose(nats, judge)
+
+
+def _api_server(plane: ControlPlane) -> dict[str, int]:
+    etcd, server = plane.processes
+    return {"etcd": etcd.pid, "kube-apiserver": server.pid}
+
+
+def _spent(pids: Mapping[str, int]) -> str:
+    """CPU time and memory of processes."""
+    return ", ".join(f"{name} {_cpu_seconds(pid):.1f} s CPU {_mebibytes(pid):.0f} MiB" for name, pid in pids.items())
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _mebibytes(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def _measure_important(judge: Judge, user: ClusterUser, count: int) -> None:
+    """Create pods of a high priority while the others wait."""
+    priority_class = await user.add_priority_class("important", 1_000_000)
+    waiting, took = len(judge.waiting()), []
+    for number in range(count):
+        name = f"important-{number}"
+        await user.create([pod_manifest(name, namespace=user.namespace, priority_class=priority_class)])
+
+        async def is_bound(suffix: str = f"/{name}") -> PodState | None:
+            found = (pod for pod in judge.pods.values() if pod.name.endswith(suffix) and pod.node)
+            return next(found, None)
+
+        pod = await eventually(is_bound, f"{name} to be bound", LONGEST_SECONDS)
+        took.append(pod.bound_at - pod.created_at)
+        await asyncio.sleep(PAUSE_SECONDS)
+    shown = ", ".join(f"{seconds:.2f}" for seconds in sorted(took))
+    console.print(f"{waiting} pods wait: important ones bound after {shown} s")
 
 
 async def _lose(nats: NatsServer, judge: Judge) -> None:
+    """The longest time without a Binding counts: some that were on their way still arrive."""
     lost = time.monotonic()
     nats.lose_store()
     await asyncio.to_thread(nats.start)
     up = time.monotonic()
-    before = len(judge.binding_times)  # what was on its way has arrived by now
-    await _until(judge, before + 1)
-    first = judge.binding_times[before]
+    await asyncio.sleep(PAUSE_SECONDS)
+    before = len(judge.binding_times)
+    await _until(judge, before + SETTLED_BINDINGS)
+    times = [lost, *(at for at in judge.binding_times if at > lost)]
+    gap, first = max((later - earlier, later) for earlier, later in pairwise(times))
     console.print(
-        f"store lost: first Binding {first - lost:.1f} s after the kill, {first - up:.1f} s after NATS was back"
+        f"store lost: {gap:.1f} s without a Binding, until {first - lost:.1f} s after the kill, "
+        f"{first - up:.1f} s after NATS was back"
     )
 
 
@@ -118,6 +182,8 @@ def main(
     bound: Annotated[int, typer.Option(min=0, help="Pods that are bound already.")] = 50_000,
     waiting: Annotated[int, typer.Option(min=1000, help="Pods that wait.")] = 20_000,
     scorers: Annotated[int, typer.Option(min=1, help="Number of scorers.")] = 1,
+    important: Annotated[int, typer.Option(min=0, help="Pods of a high priority, while the others wait.")] = 0,
+    keep_store: Annotated[bool, typer.Option("--keep-store", help="Do not take NATS's store away.")] = False,  # noqa: FBT002 - a flag
     logs: Annotated[Path | None, typer.Option(help="Folder for berth's output; else it is removed.")] = None,
 ) -> None:
     """Measure and print."""
@@ -126,7 +192,11 @@ def main(
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
     with tempfile.TemporaryDirectory(prefix="berth-recovery-") as folder:
-        asyncio.run(measure(assets, logs or Path(folder), nodes=nodes, bound=bound, waiting=waiting, scorers=scorers))
+        sizes = Sizes(nodes=nodes, bound=bound, waiting=waiting)
+        measuring = measure(
+            assets, logs or Path(folder), sizes, scorers=scorers, important=important, lose=not keep_store
+        )
+        asyncio.run(measuring)
 
 
 if __name__ == "__main__":

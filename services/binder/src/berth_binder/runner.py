@@ -65,8 +65,9 @@ log = get_logger()
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
-SETTLE_SECONDS: Final = 1.0
-"""How long the end of a leadership waits for answers of the API server: a fence of many pods takes longer."""
+SETTLE_SECONDS: Final = 5.0
+"""How long the end of a leadership waits for answers of the API server. A fence of 20,000 pods takes 36 s and more, and
+an API server that does not answer binds nothing meanwhile."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether messages are examined."""
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
