@@ -2,6 +2,10 @@
 
     make bench-recovery ARGS="--nodes 5000 --bound 50000 --waiting 20000"
 
+    make bench-recovery ARGS="--nodes 5000 --late-nodes"
+
+The last counts evictions and Events when the only free nodes are the last ones that a new store gets to know.
+
 The cluster is filled through etcd. Then `berth up` is started, and the seconds until the first Binding are those since
 its start, Python's own included. After some Bindings NATS is killed, its store is removed, and it is started again.
 With --important so many pods of a high priority are created one after the other, while all others wait:
@@ -26,16 +30,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench.filling import EtcdFilling
 from berth.sim.nodes import node_manifest, pod_manifest
 from faults.judge import Judge, PodState, judging
 from faults.world import API_FLAGS
 from harness.servers.control_plane import HOW_TO_GET_IT, ControlPlane, assets_folder, control_plane
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.cluster_user import ClusterUser, cluster_user, eventually
+from harness.worlds.etcd_filling import EtcdFilling
+from harness.worlds.late_nodes import starts_on_late_nodes
 from harness.worlds.pipeline import berth_up
 
-LONGEST_SECONDS = 300.0
+LONGEST_SECONDS = 900.0
 SETTLED_BINDINGS = 200
 """Bindings after which NATS loses its store: the pipeline works."""
 PAUSE_SECONDS = 1.0
@@ -177,6 +182,12 @@ async def _lose(nats: NatsServer, judge: Judge) -> None:
     )
 
 
+async def _start_on_late_nodes(assets: Path, folder: Path, nodes: int) -> None:
+    with control_plane(assets, api_flags=API_FLAGS) as plane:
+        for start in await starts_on_late_nodes(plane, folder, nodes=nodes):
+            console.print(str(start))
+
+
 def main(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of 16 CPU.")] = 5000,
     bound: Annotated[int, typer.Option(min=0, help="Pods that are bound already.")] = 50_000,
@@ -184,6 +195,7 @@ def main(
     scorers: Annotated[int, typer.Option(min=1, help="Number of scorers.")] = 1,
     important: Annotated[int, typer.Option(min=0, help="Pods of a high priority, while the others wait.")] = 0,
     keep_store: Annotated[bool, typer.Option("--keep-store", help="Do not take NATS's store away.")] = False,  # noqa: FBT002 - a flag
+    late_nodes: Annotated[bool, typer.Option("--late-nodes", help="Only starts on full nodes.")] = False,  # noqa: FBT002
     logs: Annotated[Path | None, typer.Option(help="Folder for berth's output; else it is removed.")] = None,
 ) -> None:
     """Measure and print."""
@@ -192,6 +204,9 @@ def main(
         sys.stderr.write(f"{HOW_TO_GET_IT}\n")
         raise typer.Exit(UNREACHABLE)
     with tempfile.TemporaryDirectory(prefix="berth-recovery-") as folder:
+        if late_nodes:
+            asyncio.run(_start_on_late_nodes(assets, logs or Path(folder), nodes))
+            return
         sizes = Sizes(nodes=nodes, bound=bound, waiting=waiting)
         measuring = measure(
             assets, logs or Path(folder), sizes, scorers=scorers, important=important, lose=not keep_store

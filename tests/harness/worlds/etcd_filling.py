@@ -32,7 +32,7 @@ class EtcdFilling:
     def __init__(self, plane: ControlPlane, user: ClusterUser) -> None:
         self._url = plane.etcd_url
         self._user = user
-        self._templates: dict[tuple[str, bool], asyncio.Task[Json]] = {}
+        self._templates: dict[str, asyncio.Task[Json]] = {}
 
     async def add(self, manifests: Iterable[Json]) -> None:
         """Store every object."""
@@ -50,7 +50,7 @@ class EtcdFilling:
         return {"request_put": {"key": _base64(_key(made)), "value": _base64(json.dumps(stored))}}
 
     async def _template(self, session: aiohttp.ClientSession, made: Json) -> Json:
-        form = (made["kind"], "nodeName" in made["spec"])
+        form = _form(made)
         if form not in self._templates:
             self._templates[form] = asyncio.create_task(self._first(session, made))
         return await self._templates[form]
@@ -66,6 +66,12 @@ class EtcdFilling:
         async with session.post(f"{self._url}/v3/kv/{call}", data=json.dumps(body)) as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
+
+
+def _form(made: Json) -> str:
+    """What objects have in common that are stored alike."""
+    spec = {**made["spec"], "nodeName": bool(made["spec"].get("nodeName"))}
+    return json.dumps([made["kind"], made["metadata"].get("namespace"), spec, made.get("status")])
 
 
 def _like(template: Json, made: Json) -> Json:
