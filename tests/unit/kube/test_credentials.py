@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable
@@ -335,3 +336,28 @@ async def test_kubeconfig_that_would_take_too_much_is_refused(tmp_path: Path, te
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     assert "not YAML: " in await _refusal(Kubeconfig(path))
+
+
+async def test_certificates_in_the_file_itself_are_used(tmp_path: Path):
+    authority = b64encode(b"canary").decode()
+    cluster = {"server": "https://127.0.0.1:1", "certificate-authority-data": authority}
+    refusal = await _refusal(Kubeconfig(_write(tmp_path / "kubeconfig", clusters=[{"name": "k", "cluster": cluster}])))
+    assert "canary" not in refusal
+    assert "certificate" in refusal.lower()
+
+
+async def test_user_of_an_auth_provider_is_left_to_the_client_library(tmp_path: Path):
+    claims = b64encode(json.dumps({"exp": 4_000_000_000}).encode()).decode().rstrip("=")
+    provider = {"name": "oidc", "config": {"id-token": f"head.{claims}.signature"}}
+    path = _write(tmp_path / "kubeconfig", user={"auth-provider": provider})
+    credentials = await KubeCredentials.from_source(Kubeconfig(path))
+    assert await credentials.headers() == {"Authorization": f"Bearer head.{claims}.signature"}
+
+
+def test_other_users_need_no_import_of_the_client_library(tmp_path: Path):
+    path = _write(tmp_path / "kubeconfig", user={"token": "secret"})
+    program = (
+        "import asyncio, sys; from berth.kube.credentials import Kubeconfig; "
+        f"asyncio.run(Kubeconfig({str(path)!r}).read()); sys.exit('kubernetes_asyncio' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,8 +1,4 @@
-"""The address of the API server and berth's credentials: from a kubeconfig, or from the service account of the pod.
-
-kubernetes_asyncio's loaders read the files. They are imported only when needed: the import takes 0.7 s and 73 MB, which
-a process that uses only NATS should not pay.
-"""
+"""The address of the API server and berth's credentials: from a kubeconfig, or from the service account of the pod."""
 
 from __future__ import annotations
 
@@ -16,24 +12,21 @@ from asyncio.subprocess import DEVNULL, PIPE
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from yaml import YAMLError
 
 from berth.api.safetext import one_line, without_passwords
-from berth.api.yamlreader import check_yaml, reason_in_a_line
+from berth.api.yamlreader import reason_in_a_line, yaml_values
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
-
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
-    from kubernetes_asyncio.config.kube_config import KubeConfigMerger
+from berth.kube.kubeconfig import KINDS, ApiServer, Context, account_of_pod, context_of
 
 logger = logging.getLogger(__name__)
 
@@ -177,33 +170,51 @@ class Kubeconfig:
             raise KubeconfigError(f"reading kubeconfig {self._paths!r}: no such file: name one with --kubeconfig")
 
     async def _read(self) -> Access:
-        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see the module's docstring
+        files = await asyncio.to_thread(self._files)
+        context = context_of(files, self._context)
+        if context.needs_library:
+            return await self._read_with_library(context.name)
+        expiry = None
+        if "exec" in context.user:
+            given, expiry = await _run_plugin(context.user["exec"])
+            others = {name: value for name, value in context.user.items() if name != "exec"}
+            context = replace(context, user={**others, **given})
+        return _access(context.api_server(), token_age=_token_age(context, expiry))
+
+    def _files(self) -> dict[Path, Any]:
+        """What the files say, in their order."""
+        paths = [Path(path).expanduser() for path in self._paths.split(os.pathsep) if path]
+        return {path: _read_file(path) for path in paths if path.is_file()}
+
+    async def _read_with_library(self, context: str) -> Access:
+        """The client library logs in for the user, and keeps its tokens up to date in the file."""
+        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see berth.kube.kubeconfig
         from kubernetes_asyncio.config.kube_config import (  # noqa: PLC0415 - the same
             KubeConfigLoader,
             KubeConfigMerger,
         )
 
-        merged = await asyncio.to_thread(self._merged, KubeConfigMerger)
-        context = self._context or (merged and merged.safe_get("current-context"))
-        if not context:
-            raise ValueError("it has no current-context: set one with `kubectl config use-context NAME`")
-        loader = KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
-        configuration = Configuration()
-        expiry = await _run_plugin(loader)
-        await loader.load_and_set(configuration)
-        return _access(configuration, token_age=_token_age(loader, expiry))
-
-    def _merged(self, merger: type[KubeConfigMerger]) -> Any:
-        """The files, merged. Their bounds are checked first: the loader has none."""
-        for path in filter(None, self._paths.split(os.pathsep)):
-            _check_file(Path(path).expanduser())
-        merged = merger(self._paths).config
-        for kind in ("clusters", "contexts", "users"):
-            for item in merged.value[kind] if merged else ():
+        merged: Any = await asyncio.to_thread(lambda: KubeConfigMerger(self._paths).config)
+        for kind in KINDS:
+            for item in merged.value[kind]:
                 item.name = (
                     f"{kind}[name={item.value['name']}]"  # the merger's own name, shown in errors, has the tokens
                 )
-        return merged
+        loader = KubeConfigLoader(config_dict=merged, config_base_path=None, active_context=context)
+        configuration = Configuration()
+        logging.getLogger("kubernetes_asyncio.config.kube_config").disabled = True  # it would log errors again
+        await loader.load_and_set(configuration)
+        server = ApiServer(
+            host=str(configuration.host),
+            authority=configuration.ssl_ca_cert,
+            certificate=configuration.cert_file,
+            key=configuration.key_file,
+            is_verified=bool(configuration.verify_ssl),
+            tls_server_name=configuration.tls_server_name,
+            proxy=configuration.proxy,
+            authorization=configuration.api_key.get("BearerToken"),
+        )
+        return _access(server, token_age=None)
 
 
 class InClusterAccount:
@@ -216,12 +227,7 @@ class InClusterAccount:
             KubeconfigError: this process does not run in a pod, or the pod mounts no account.
         """
         async with _in_one_sentence("reading the service account of this pod"):
-            from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - heavy, see the module's docstring
-            from kubernetes_asyncio.config.incluster_config import load_incluster_config  # noqa: PLC0415 - the same
-
-            configuration = Configuration()
-            load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # it has no types
-            return _access(configuration, token_age=TOKEN_FILE_AGE)
+            return _access(account_of_pod(), token_age=TOKEN_FILE_AGE)
 
 
 def source_for(kubeconfig: str | Path | None) -> AccessSource:
@@ -236,7 +242,6 @@ def source_for(kubeconfig: str | Path | None) -> AccessSource:
 @asynccontextmanager
 async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
     """Turn the loaders' dozen exception types, assertions included, into one readable sentence."""
-    logging.getLogger("kubernetes_asyncio.config.kube_config").disabled = True  # it would log the same error again
     try:
         yield
     except KubeconfigError:
@@ -248,38 +253,42 @@ async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
         raise KubeconfigError(f"{doing}: {without_passwords(cause)}") from exc
 
 
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        return
+def _read_file(path: Path) -> Any:
     with path.open("rb") as file:
         data = file.read(MOST_FILE_BYTES + 1)
     if len(data) > MOST_FILE_BYTES:
         raise ValueError(f"{path}: want at most {MOST_FILE_BYTES} bytes")
     try:
-        check_yaml(data.decode())
+        documents = list(yaml_values(data.decode()))
     except YAMLError as exc:
         raise ValueError(f"not YAML: {reason_in_a_line(exc)}") from exc
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise TypeError(f"{path}: want one mapping")
+    return documents[0]
 
 
-async def _run_plugin(loader: Any) -> datetime | None:
-    """Put the credentials that the user's exec plugin gives in its place; returns when they expire.
-
-    The loader would run it itself, without a deadline and with the terminal as its input.
-    """
-    from kubernetes_asyncio.config.dateutil import parse_rfc3339  # noqa: PLC0415 - heavy, see the module's docstring
-    from kubernetes_asyncio.config.exec_provider import ExecProvider  # noqa: PLC0415 - the same
-
-    user = loader._user  # noqa: SLF001 - the loader has no public attribute for the user of its context
-    if not user or "exec" not in user:
-        return None
-    plugin = ExecProvider(user["exec"])
-    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    answer = await _output_of(plugin.args, {**plugin.env, "KUBERNETES_EXEC_INFO": json.dumps(info)})
-    status = _status(answer, str(plugin.api_version))
-    given = {"token": status.get("token")} if status.get("token") else _certificate(status)
-    user.value = {name: value for name, value in user.value.items() if name != "exec"} | given
+async def _run_plugin(plugin: Mapping[str, Any]) -> tuple[Mapping[str, str], datetime | None]:
+    """The credentials that a user's exec plugin gives, as a kubeconfig has them, and when they expire."""
+    for name in ("command", "apiVersion"):
+        if name not in plugin:
+            raise ValueError(f"exec: malformed request. missing key '{name}'")
+    version = str(plugin["apiVersion"])
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    added = {str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}
+    environment = {**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    command = [str(plugin["command"]), *map(str, plugin.get("args") or ())]
+    status = _status(await _output_of(command, environment), version)
+    given = {"token": str(status["token"])} if status.get("token") else _certificate(status)
     expiry = status.get("expirationTimestamp")
-    return parse_rfc3339(expiry) if expiry else None
+    return given, _time(str(expiry)) if expiry else None
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise ValueError("exec: want expirationTimestamp as in RFC 3339") from exc
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _status(answer: bytes, version: str) -> dict[str, Any]:
@@ -334,19 +343,19 @@ async def _bounded(stream: asyncio.StreamReader) -> bytes:
     return bytes(data)
 
 
-def _access(configuration: Configuration, *, token_age: timedelta | None) -> Access:
-    bearer = configuration.api_key.get("BearerToken")
-    given = str(configuration.host).rstrip("/")
+def _access(api_server: ApiServer, *, token_age: timedelta | None) -> Access:
+    given = api_server.host.rstrip("/")
     if not given.startswith(("http://", "https://")):
         shown = "***" if "@" in given else given
         raise ValueError(f"its cluster has the server {shown!r}: want a URL that begins with https:// or http://")
     server, basic = _without_user(given)
+    authorization = api_server.authorization
     return Access(
         server=server,
-        tls=_tls(configuration) if server.startswith("https://") else None,
-        server_name=configuration.tls_server_name,
-        proxy=_proxy(configuration.proxy or _proxy_of_the_environment(server)),
-        authorization=" ".join(bearer.split()) if bearer else basic,
+        tls=_tls(api_server) if server.startswith("https://") else None,
+        server_name=api_server.tls_server_name,
+        proxy=_proxy(api_server.proxy or _proxy_of_the_environment(server)),
+        authorization=" ".join(authorization.split()) if authorization else basic,
         token_age=token_age,
     )
 
@@ -378,9 +387,9 @@ def _proxy_of_the_environment(server: str) -> str | None:
     return getproxies().get(url.scheme)
 
 
-def _tls(configuration: Configuration) -> ssl.SSLContext:
-    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-    return _tls_of(tuple(_as_it_stands(file) for file in files), verify=bool(configuration.verify_ssl))
+def _tls(api_server: ApiServer) -> ssl.SSLContext:
+    files = (api_server.authority, api_server.certificate, api_server.key)
+    return _tls_of(tuple(_as_it_stands(file) for file in files), verify=api_server.is_verified)
 
 
 def _as_it_stands(file: str | None) -> tuple[str, int] | None:
@@ -400,9 +409,8 @@ def _tls_of(files: tuple[tuple[str, int] | None, ...], *, verify: bool) -> ssl.S
     return context
 
 
-def _token_age(loader: Any, expiry: datetime | None) -> timedelta | None:
+def _token_age(context: Context, expiry: datetime | None) -> timedelta | None:
     """How long the token may be used: until its expiry (exec), for a fixed age (file), else until it is refused."""
     if expiry is not None:
         return max(expiry - datetime.now(UTC) - EXPIRY_MARGIN, SHORTEST_AGE)
-    user = loader._user  # noqa: SLF001 - the loader has no public attribute for the source of its token
-    return TOKEN_FILE_AGE if user and "tokenFile" in user and "token" not in user else None
+    return TOKEN_FILE_AGE if context.has_token_file else None
