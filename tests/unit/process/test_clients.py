@@ -54,6 +54,15 @@ def test_a_server_without_users_and_tls_is_met_without():
     assert made.credentials.user is made.credentials.token is None
 
 
+def test_seed_of_an_nkey_is_a_way_to_log_in_of_its_own(tmp_path: Path):
+    seed = tmp_path / "seed"
+    seed.touch()
+    named = {"BERTH_NATS_NKEY_SEED_FILE": str(seed)}
+    assert nats_bus(read_settings(environment=named)).settings.credentials.nkey_seed_file == seed
+    with pytest.raises(SettingsError, match=r"want one way to log in, got nats\.token and nats\.nkeySeedFile"):
+        read_settings(environment={**named, "BERTH_NATS_TOKEN": "t"})
+
+
 async def test_the_kubeconfig_that_was_named_is_used(tmp_path: Path):
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig("http://127.0.0.1:9")))

@@ -47,6 +47,7 @@ def _credentials(nats: NatsSettings) -> NatsCredentials:
         password=nats.password.reveal() if nats.password else None,
         token=nats.token.reveal() if nats.token else None,
         credentials_file=nats.credentials_file,
+        nkey_seed_file=nats.nkey_seed_file,
     )
 
 

@@ -89,6 +89,8 @@ class NatsSettings:
     """A token instead of user and password; BERTH_NATS_TOKEN_FILE names a file that holds it."""
     credentials_file: Annotated[Path | None, readers.existing_file] = None
     """A .creds file (JWT and seed) instead of user and password. Read at each connect, so that it can be replaced."""
+    nkey_seed_file: Annotated[Path | None, readers.existing_file] = None
+    """A file with an nkey's seed instead of user and password. Read at each connect, so that it can be replaced."""
     ca_file: Annotated[Path | None, readers.existing_file] = None
     """PEM certificates that the server's certificate is checked against. None: the system's, if the URL is tls."""
     cert_file: Annotated[Path | None, readers.existing_file] = None
@@ -255,7 +257,12 @@ def _broken_numbers(settings: Settings) -> list[str]:
 
 def _broken_nats(nats: NatsSettings) -> list[str]:
     problems = []
-    ways = {"user": nats.user, "token": nats.token, "credentialsFile": nats.credentials_file}
+    ways = {
+        "user": nats.user,
+        "token": nats.token,
+        "credentialsFile": nats.credentials_file,
+        "nkeySeedFile": nats.nkey_seed_file,
+    }
     given = [f"nats.{name}" for name, value in ways.items() if value is not None]
     if len(given) > 1:
         problems.append(f"{given[0]}: want one way to log in, got {' and '.join(given)}")
