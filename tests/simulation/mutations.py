@@ -77,10 +77,10 @@ def _no_recheck() -> list[Replacement]:
 
 
 def _no_fence() -> list[Replacement]:
-    async def fence(self: Any) -> int:
+    async def fence(self: Any) -> tuple[int, int]:
         await self._become_current()
         self.cache.forget_former_epochs()
-        return 0
+        return 0, 0
 
     return [(takeover.Takeover, "_fence", fence)]
 

@@ -85,10 +85,10 @@ def ranked(pod: Pod, *nodes: str, n: int = 1, term: int = 1, counted: int = 0, *
     return Ranked(attempt=str(attempt), profile=PROFILE, pod=pod, **whole)
 
 
-def delivery(message: Ranked, sequence: int) -> RankedDelivery:
+def delivery(message: Ranked, sequence: int, *, is_suspect: bool = False) -> RankedDelivery:
     """RANKED as it is delivered at this place in the stream."""
     attempt = Attempt.parse(message.attempt)
-    return RankedDelivery(ranked=message, attempt=attempt, sequence=sequence, delivery=None)
+    return RankedDelivery(ranked=message, attempt=attempt, sequence=sequence, delivery=None, is_suspect=is_suspect)
 
 
 class NoJitter(random.Random):
@@ -163,10 +163,10 @@ class Bench:
         """The watch shows that the pod is deleted."""
         self.observe(Deleted(kind=PODS, object=at_version(pod, version)))
 
-    def take(self, message: Ranked) -> list[Effect]:
+    def take(self, message: Ranked, *, is_suspect: bool = False) -> list[Effect]:
         """Deliver RANKED with the next sequence of the stream."""
         self._sequence += 1
-        return self.deliver(message, self._sequence)
+        return self.handle(delivery(message, self._sequence, is_suspect=is_suspect))
 
     def deliver(self, message: Ranked, sequence: int) -> list[Effect]:
         """Deliver RANKED with its own sequence."""

@@ -218,3 +218,31 @@ async def test_lost_connection_to_nats_leaves_nothing_to_fence(simulated_cluster
         assert (await world.decision(pods[-1])).epoch == 2
         assert (await world.pod("p0")).spec.node_name == node
         assert not any([await has_fence(world, pod.metadata.name) for pod in pods[2:]])
+
+
+async def test_pod_that_was_under_way_when_three_binders_ended_is_set_aside_and_others_go_on(world):
+    node = await world.add_node()
+    former = await world.leading_binder()
+    inject(world, Delay(**BINDING, seconds=30.0))
+    bad, good = await world.add_pod("bad", cpu="10m"), await world.add_pod("good", cpu="10m")
+    for pod in (bad, good):
+        await world.rank(pod, node)
+    await former.kill()
+    inject(world, Clear())
+    await world.session.put("commits", f"pod.{bad.uid}", b"3")
+
+    await world.leading_binder()
+
+    decision = await world.decision(bad)
+    assert (decision.outcome, decision.reason) == (Outcome.ERROR, "tries")
+    assert (await world.decision(good)).outcome is Outcome.BOUND
+    await world.until(lambda: world.events("bad"))
+    assert "ended 3 binders before this one" in (await world.events("bad"))[0]["note"]
+    letters = [decode(each.data, DeadLetter) async for each in world.session.scan("dead", "berth.dead.>")]
+    assert [letter.attempt for letter in letters] == [f"{bad.uid}.1.1"]
+
+    async def nothing_is_counted() -> bool:
+        entries = [await world.session.get("commits", f"pod.{pod.uid}") for pod in (bad, good)]
+        return all(entry is None or entry.data is None for entry in entries)
+
+    await world.until(nothing_is_counted)

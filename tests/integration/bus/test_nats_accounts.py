@@ -69,7 +69,7 @@ async def admin(server: NatsServer) -> AsyncIterator[NatsSession]:
     await session.apply()
     for stage in ("pending", "ranked", "decision", "dead"):
         await session.publish(f"berth.{stage}.berth.default.web-0", b"{}")
-    for bucket in ("cluster", "bandwidth", "facts", "control", "tries"):
+    for bucket in ("cluster", "bandwidth", "facts", "control", "tries", "commits"):
         await session.put(bucket, "known.key", b"{}")
     yield session
     await session.close()

@@ -3,10 +3,11 @@
 import pytest
 
 from berth.bus.interface import UnansweredError
-from berth_scorer.backlog import BegunTries, TryCounter
+from berth.bus.topology import TRIES
+from berth.bus.tries import BegunTries, TryCounter
 from harness.fakes.memory_bus import MemoryBus
 
-ATTEMPT = "u.1.1"
+ATTEMPT = "attempt.u.1.1"
 
 
 class Silent:
@@ -47,27 +48,32 @@ async def count_of(session) -> bytes | None:
 
 
 async def test_fourth_process_that_begins_gives_the_pod_up(session):
-    assert [await TryCounter(session, BegunTries()).count(ATTEMPT) for _ in range(4)] == [False, False, False, True]
+    assert [await TryCounter(session, BegunTries(), TRIES).count(ATTEMPT) for _ in range(4)] == [
+        1,
+        2,
+        3,
+        TryCounter.LIMIT,
+    ]
 
 
 async def test_finished_ranking_leaves_no_key(session):
-    counter = TryCounter(session, BegunTries())
+    counter = TryCounter(session, BegunTries(), TRIES)
     await counter.count(ATTEMPT)
     await counter.clear(ATTEMPT)
     assert await count_of(session) is None
 
 
 async def test_ranking_that_ended_but_was_not_stored_is_not_counted(session):
-    counter = TryCounter(session, BegunTries())
+    counter = TryCounter(session, BegunTries(), TRIES)
     for _ in range(6):
-        assert not await counter.count(ATTEMPT)
+        assert await counter.count(ATTEMPT) == 1
         await counter.take_back(ATTEMPT)
     assert await count_of(session) is None
 
 
 async def test_taking_back_leaves_what_others_have_counted(session):
-    await TryCounter(session, BegunTries()).count(ATTEMPT)
-    mine = TryCounter(session, BegunTries())
+    await TryCounter(session, BegunTries(), TRIES).count(ATTEMPT)
+    mine = TryCounter(session, BegunTries(), TRIES)
     await mine.count(ATTEMPT)
     await mine.take_back(ATTEMPT)
     assert await count_of(session) == b"1"
@@ -79,27 +85,27 @@ async def test_count_that_nats_did_not_answer_is_taken_back_when_it_does(session
     session.is_silent, session.carries_out = True, carried_out
     for _ in range(5):
         with pytest.raises(UnansweredError):
-            await TryCounter(session, begun).count(ATTEMPT)
+            await TryCounter(session, begun, TRIES).count(ATTEMPT)
     session.is_silent = False
-    await TryCounter(session, begun).settle()
+    await TryCounter(session, begun, TRIES).settle()
     assert await count_of(session) is None
-    assert not await TryCounter(session, begun).count(ATTEMPT)
+    assert await TryCounter(session, begun, TRIES).count(ATTEMPT) == 1
 
 
 async def test_key_that_could_not_be_cleared_is_cleared_by_the_next_session(session):
     begun = BegunTries()
-    counter = TryCounter(session, begun)
+    counter = TryCounter(session, begun, TRIES)
     await counter.count(ATTEMPT)
     session.is_silent = True
     with pytest.raises(UnansweredError):
         await counter.clear(ATTEMPT)
     session.is_silent = False
-    await TryCounter(session, begun).settle()
+    await TryCounter(session, begun, TRIES).settle()
     assert await count_of(session) is None
 
 
 @pytest.mark.parametrize("data", [b"9" * 5000, b"many", b"-1"])
 async def test_count_that_is_no_number_counts_as_none(session, data):
     await session.put("tries", "attempt.u.1.1", data)
-    assert not await TryCounter(session, BegunTries()).count(ATTEMPT)
+    assert await TryCounter(session, BegunTries(), TRIES).count(ATTEMPT) == 1
     assert await count_of(session) == b"1"

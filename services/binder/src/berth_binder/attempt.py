@@ -132,6 +132,7 @@ class AttemptPhase(Enum):
     EVICTING = "the answers to the evictions for it"
     WRITING = "the answers to what is written before the Binding"
     PAUSED = "the end of a back-off"
+    COUNTING = "the count of how often it was begun"
     DECIDING = "the PubAck of its Decision"
 
 
@@ -174,6 +175,8 @@ class BindingAttempt:
     """409 answers since the last pause."""
     exceptions: int = 0
     """Exceptions in the binder."""
+    is_counted: bool = False
+    """Whether the bus has stored that it is begun. Of suspects only."""
     due: float = 0.0
     """When the pause ends, on the caller's clock."""
     has_paused: bool = False
@@ -192,6 +195,11 @@ class BindingAttempt:
     @property
     def uid(self) -> str:
         return self.pod.uid
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a former binder may have ended while it bound this pod."""
+        return self.deliveries[0].is_suspect
 
     @property
     def sequence(self) -> int:

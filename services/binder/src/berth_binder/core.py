@@ -20,6 +20,7 @@ from berth.api.decoding import version_number
 from berth.api.messages import Decision, Outcome, Reason
 from berth.api.pod import Pod
 from berth.api.subjects import Epoch
+from berth.bus.tries import TryCounter
 from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
 from berth.framework.status import Code, CycleState, Status
@@ -48,6 +49,8 @@ from berth_binder.events import (
     Ack,
     BindingAnswer,
     ClearNomination,
+    ClearTries,
+    CountTry,
     DecisionStored,
     Effect,
     Event,
@@ -65,6 +68,7 @@ from berth_binder.events import (
     RequestFailed,
     SetAside,
     TimerFired,
+    TryCounted,
     VoidBindings,
     VolumesAnswer,
     WriteVolumes,
@@ -73,6 +77,7 @@ from berth_binder.events import (
 from berth_binder.pluginsteps import PluginSteps
 from berth_binder.preemption import evictions, nomination_is_useless, verdict_after_evicting
 from berth_binder.settings import CoreSettings
+from berth_binder.suspects import Suspects
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
 UNANSWERED: Final = "the API server has not answered yet"
@@ -114,6 +119,7 @@ class BinderCore:
         self._silence = ApiSilence(self._settings.max_in_flight, self._settings.backoff)
         self._has_resumed_last = False
         """Whether the last turn was that of a pause; then a message has the next one."""
+        self._suspects = Suspects()
         self.examined = 0
         """Messages examined so far."""
         self._is_closed = False
@@ -167,7 +173,7 @@ class BinderCore:
 
     @property
     def _may_start(self) -> bool:
-        return len(self._in_flight) < self._settings.max_in_flight
+        return len(self._in_flight) < self._settings.max_in_flight and not self._suspects.hold_up_others
 
     def _apply(self, event: Event, now: float) -> list[Effect]:  # noqa: PLR0911 - one for each kind of event
         match event:
@@ -183,6 +189,8 @@ class BinderCore:
                 return self._on_answer(event, self._after_writing, now)
             case RequestFailed():
                 return self._on_failure(event, now)
+            case TryCounted():
+                return self._on_counted(event, now)
             case DecisionStored():
                 return self._settle(event.decision)
             case TimerFired():
@@ -200,6 +208,9 @@ class BinderCore:
                 break
             effects.append(self._publish_waiting(attempt, now))
         self._paused.end_pauses(now)
+        alone = None if self._in_flight else self._suspects.take_alone()
+        if alone is not None:
+            effects += self._proceed(alone, now)
         for _ in range(self._settings.steps_at_once):
             if not self._may_start:
                 break
@@ -258,7 +269,47 @@ class BinderCore:
             pod=delivery.ranked.pod,
         )
         self._attempts[attempt.uid] = attempt
+        return self._go_on(attempt, now)
+
+    # What ends binders.
+
+    def _go_on(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        """Begin the attempt, or resume it after a pause; a suspect once that is counted."""
+        if not attempt.is_suspect or attempt.is_counted:
+            return self._proceed(attempt, now)
+        attempt.phase = AttemptPhase.COUNTING
+        self._suspects.count(attempt.uid)
+        return [CountTry(uid=attempt.uid)]
+
+    def _on_counted(self, event: TryCounted, now: float) -> list[Effect]:
+        attempt = self._attempts.get(event.uid)
+        if not self._suspects.counted(event.uid) or attempt is None:
+            return []
+        attempt.is_counted = True
+        if self._is_closed:
+            return self._clear_tries(attempt)
+        if event.tries >= TryCounter.LIMIT:
+            reason = f"committing {attempt.pod.key!r} ended {TryCounter.LIMIT - 1} binders before this one"
+            return self._decide(attempt, failed(reason, reason="tries"), dead_letter=True)
+        if event.tries == 1:
+            return self._proceed(attempt, now)
+        self._suspects.put_off(attempt)
+        return []
+
+    def _proceed(self, attempt: BindingAttempt, now: float) -> list[Effect]:
+        if attempt.undecided is not None:
+            return self._void(attempt)
+        if attempt.is_posted:
+            return self._read(attempt)
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
+
+    def _clear_tries(self, attempt: BindingAttempt) -> list[Effect]:
+        """This binder goes on: neither the pod's pause nor what comes after its Decision counts."""
+        self._suspects.ended(attempt.uid)
+        if not attempt.is_counted:
+            return []
+        attempt.is_counted = False
+        return [ClearTries(uid=attempt.uid)]
 
     # From the conflict check to the Binding.
 
@@ -287,7 +338,7 @@ class BinderCore:
 
     def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Give the watch some time to show the pod; then read it. It is never taken from the message."""
-        if attempt.has_waited_for_watch:
+        if attempt.has_waited_for_watch or attempt.is_counted:  # others may wait for one that is counted
             return self._read(attempt)
         attempt.has_waited_for_watch = True
         attempt.due = now + self._settings.unseen_wait.total_seconds()
@@ -297,7 +348,11 @@ class BinderCore:
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
         self._waiting.remove(attempt.uid)
         del self._attempts[attempt.uid]
-        return [Reject(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries]
+        cleared = self._clear_tries(attempt)
+        return [
+            *cleared,
+            *(Reject(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries),
+        ]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
         """Assume the pod on the node, and begin the plugins' steps there."""
@@ -473,20 +528,17 @@ class BinderCore:
         attempt.phase = AttemptPhase.PAUSED
         attempt.due, attempt.waits_for = due, waits_for
         self._paused.add(attempt)
+        cleared = self._clear_tries(attempt)
         if attempt.has_paused:
-            return []
+            return cleared
         attempt.has_paused = True
-        return [SetAside(held=delivery) for delivery in attempt.deliveries]
+        return [*cleared, *(SetAside(held=delivery) for delivery in attempt.deliveries)]
 
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
         self._has_resumed_last = True
         attempt.read = None
-        if attempt.undecided is not None:
-            return self._void(attempt)
-        if attempt.is_posted:
-            return self._read(attempt)
-        return self._guard(attempt, lambda: self._examine(attempt, now), now)
+        return self._go_on(attempt, now)
 
     def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
         decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
@@ -553,7 +605,7 @@ class BinderCore:
         for delivery in attempt.undecided_deliveries():
             self._queue.push(delivery)
         acks: list[Effect] = [Ack(held=delivery) for delivery in attempt.decided_deliveries()]
-        return [*acks, RecordEvent(decision=decision, pod=attempt.pod)]
+        return [*acks, *self._clear_tries(attempt), RecordEvent(decision=decision, pod=attempt.pod)]
 
     def _decision(self, attempt: BindingAttempt, verdict: Verdict, *, repeat: int = 0) -> Decision:
         """The message of a verdict, with everything that explains it."""

@@ -45,6 +45,8 @@ class RankedDelivery:
     """The message's sequence in the stream. Bindings are started in this order."""
     delivery: Any
     """The bus's object for the message; the core only passes it back."""
+    is_suspect: bool = False
+    """Whether a former binder may have ended while it bound this pod: it left the message, and not in good order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,14 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TryCounted:
+    """The bus has stored that the pod of this uid is begun: ``tries`` times by binders that have not finished it."""
+
+    uid: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionStored:
     """The stream has acknowledged the Decision (PubAck)."""
 
@@ -120,7 +130,7 @@ class TimerFired:
 Answer = BindingAnswer | PodAnswer | EvictionAnswer | VolumesAnswer
 """The answers from which something follows."""
 
-Event = RankedDelivery | Answer | RequestFailed | DecisionStored | TimerFired
+Event = RankedDelivery | Answer | RequestFailed | TryCounted | DecisionStored | TimerFired
 
 
 # Effects.
@@ -170,6 +180,20 @@ class WriteVolumes:
 
     pod: Pod
     requests: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountTry:
+    """Store that the pod of this uid is begun once more, where it outlives the process. -> TryCounted."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearTries:
+    """Remove the count: this binder goes on without the pod. There is no answer."""
+
+    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,4 +254,4 @@ class LogError:
 ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes
 """The requests to the API server."""
 
-Effect = ApiRequest | PublishDecision | Ack | Nak | Reject | SetAside | RecordEvent | LogError
+Effect = ApiRequest | CountTry | ClearTries | PublishDecision | Ack | Nak | Reject | SetAside | RecordEvent | LogError

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from berth.api.errors import BerthError, DecodeError, TemporaryError
 from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.pod import Pod
-from berth.api.subjects import Attempt, Epoch
-from berth.bus.interface import BusLostError, Deliveries, Delivery, Session, UnansweredError
-from berth.bus.topology import RANKED
+from berth.api.subjects import Attempt, Epoch, key
+from berth.bus.interface import BusLostError, Deliveries, Delivery, MissingError, Session, UnansweredError
+from berth.bus.topology import COMMITS, RANKED
+from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
@@ -37,6 +38,8 @@ from berth_binder.events import (
     ApiRequest,
     BindingAnswer,
     ClearNomination,
+    ClearTries,
+    CountTry,
     DecisionStored,
     Effect,
     Event,
@@ -54,6 +57,7 @@ from berth_binder.events import (
     RequestFailed,
     SetAside,
     TimerFired,
+    TryCounted,
     VoidBindings,
     VolumesAnswer,
     WriteVolumes,
@@ -62,6 +66,8 @@ from berth_binder.settings import BinderSettings
 from berth_binder.takeover import Takeover
 
 log = get_logger()
+
+T = TypeVar("T")
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
@@ -88,6 +94,7 @@ class BinderParts:
     config: str
     """Digest of the configuration."""
     settings: BinderSettings
+    begun: BegunTries = field(default_factory=BegunTries)
     stats: dict[str, object] = field(default_factory=dict)
     """The leader's figures for NATS's service protocol; empty while it does not lead."""
 
@@ -110,6 +117,9 @@ class BinderRunner:
             settings=parts.settings.core,
         )
         self._publisher = DecisionPublisher(session, self._metrics)
+        self._tries = TryCounter(session, parts.begun, COMMITS)
+        self._left = 0
+        """The last message of RANKED that a former leader left when it ended."""
         self._tasks = asyncio.TaskGroup()
         self._requests: set[asyncio.Task[None]] = set()
         """Not in the group, so that a lost connection to NATS does not cancel what the API server will answer."""
@@ -133,9 +143,10 @@ class BinderRunner:
             BerthError, or a group of them: why the leadership ended.
         """
         ends = (self._leadership.lost, self._session.lost)
-        consumer = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
-        if consumer is not None:
-            consuming = self._session.consume(RANKED, consumer, max_unacked=self._parts.settings.max_unacked)
+        taken_over = await run_until(self._takeover().run(), *ends, self._parts.process.stopping)
+        if taken_over is not None:
+            self._left = taken_over.left
+            consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=self._parts.settings.max_unacked)
             try:
                 await run_until(self._consume(consuming), *ends)
             finally:
@@ -250,7 +261,13 @@ class BinderRunner:
             self._start(self._publisher.reject_unusable(delivery, reason))
         else:
             self._parts.process.peers.read("scorer", ranked.config, ranked.profile, self._now())
-            event = RankedDelivery(ranked=ranked, attempt=attempt, sequence=delivery.sequence, delivery=delivery)
+            event = RankedDelivery(
+                ranked=ranked,
+                attempt=attempt,
+                sequence=delivery.sequence,
+                delivery=delivery,
+                is_suspect=delivery.sequence <= self._left,
+            )
             self._handle(event)
 
     async def _is_known(self, term: int) -> bool:
@@ -323,6 +340,10 @@ class BinderRunner:
                 self._parts.recorder.record(effect.decision, self._parts.cache.pod(effect.pod.uid) or effect.pod)
             case LogError():
                 self._log_once(effect.text)
+            case CountTry():
+                self._start(self._count_try(effect))
+            case ClearTries():
+                self._start(self._clear_tries(effect))
             case PublishDecision():
                 self._start(self._publish(effect))
             case _:
@@ -430,6 +451,26 @@ class BinderRunner:
     async def _publish(self, effect: PublishDecision) -> None:
         await self._publisher.publish(effect)
         self._handle(DecisionStored(decision=effect.decision))
+
+    async def _count_try(self, effect: CountTry) -> None:
+        tries = await self._until_answered(lambda: self._tries.count(key("pod", effect.uid)))
+        self._handle(TryCounted(uid=effect.uid, tries=tries))
+
+    async def _clear_tries(self, effect: ClearTries) -> None:
+        """Not after the leadership: what has held up this loop for so long that the Lease was lost counts."""
+        self._leadership.check()
+        await self._until_answered(lambda: self._tries.clear(key("pod", effect.uid)))
+
+    async def _until_answered(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Try again while NATS does not answer. Raises BusLostError: the leadership is over."""
+        while True:
+            try:
+                return await work()
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError as error:
+                log.warning("counting what is begun again later", reason=str(error))
+                await self._parts.process.clock.sleep(PROGRESS_SECONDS)
 
     def _log_once(self, text: str) -> None:
         if text not in self._logged:

@@ -44,6 +44,18 @@ RETRY_SECONDS: Final = 0.5
 MAX_IN_FLIGHT: Final = 32
 """Fence patches under way at once: 300 take 0.6 s."""
 CONSUMER_PREFIX: Final = "binder-"
+RANKED_PODS: Final = all_of("ranked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """The result of a takeover."""
+
+    consumer: str
+    """The consumer to read from."""
+    left: int
+    """The sequence of the last message that a former leader left when it ended in any other way than by a clean stop:
+    one of those may be what ended it. 0 when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +75,8 @@ class Takeover:
         """The number of this leadership."""
         return Epoch(self.leadership.number)
 
-    async def run(self) -> str:
-        """Take over; returns the name of the consumer to read from.
+    async def run(self) -> TakenOver:
+        """Take over.
 
         Raises:
             BusLostError: the session is lost.
@@ -74,14 +86,14 @@ class Takeover:
         consumer = consumer_of(self.epoch)
         while True:
             await self._delete_former_consumers()
-            fenced = await self._fence()
+            fenced, left = await self._fence()
             # A former leader that was paused may have created its consumer again: then start over.
             if await self._create_consumer(consumer):
                 break
             await asyncio.sleep(RETRY_SECONDS)
         await self.session.put(CONTROL, FENCED_KEY, str(self.epoch).encode())
         log.info("taken over", epoch=self.epoch, fenced=fenced)
-        return consumer
+        return TakenOver(consumer=consumer, left=left)
 
     async def _delete_former_consumers(self) -> None:
         for name in former_consumers(await self.session.consumers(RANKED), self.epoch):
@@ -95,22 +107,26 @@ class Takeover:
             return False
         return True
 
-    async def _fence(self) -> int:
-        """Fence, and wait until the watch has shown all that former epochs did; returns how many pods were fenced."""
+    async def _fence(self) -> tuple[int, int]:
+        """Fence, and wait until the watch has shown all that former epochs did.
+
+        Returns how many pods were fenced, and the last message that a former leader left.
+        """
         if self.cache.highest_fence > self.epoch:
             await self.leadership.confirm()
-        pods = [] if self.leadership.follows_settled else await self._pods_to_fence()
+        pods, left = ([], 0) if self.leadership.follows_settled else await self._pods_to_fence()
         highest = await self._fence_all(pods or self._one_unbound())
         if highest:
             await self.informers.reached(POD, str(highest))
         else:
             await self._become_current()
         self.cache.forget_former_epochs()
-        return len(pods)
+        return len(pods), left
 
-    async def _pods_to_fence(self) -> list[Pod]:
-        candidates = [*await self._pods_in_ranked(), *await self._further_pods()]
-        return list({pod.uid: pod for pod in candidates if needs_fence(pod)}.values())
+    async def _pods_to_fence(self) -> tuple[list[Pod], int]:
+        in_ranked, left = await self._pods_in_ranked()
+        candidates = [*in_ranked, *await self._further_pods()]
+        return list({pod.uid: pod for pod in candidates if needs_fence(pod)}.values()), left
 
     async def _fence_all(self, pods: Iterable[Pod]) -> int:
         """Fence them, a bounded number at once; returns the highest resourceVersion that the patches gave."""
@@ -130,10 +146,11 @@ class Takeover:
     async def _become_current(self) -> None:
         await self.informers.become_current(POD, self.cache.pod_count)
 
-    async def _pods_in_ranked(self) -> list[Pod]:
-        """The unbound pods of messages in RANKED, each in its newest known state."""
-        found = (self._newest(each.data) async for each in self.session.scan(RANKED, all_of("ranked")))
-        return [pod async for pod in found if pod is not None]
+    async def _pods_in_ranked(self) -> tuple[list[Pod], int]:
+        """The unbound pods of messages in RANKED, each in its newest known state, and the last message's sequence."""
+        messages = [(self._newest(each.data), each.sequence) async for each in self.session.scan(RANKED, RANKED_PODS)]
+        pods = [pod for pod, _ in messages if pod is not None]
+        return pods, max((sequence for _, sequence in messages), default=0)
 
     def _newest(self, data: bytes) -> Pod | None:
         try:

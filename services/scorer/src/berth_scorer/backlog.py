@@ -1,8 +1,4 @@
-"""PENDING messages that the scorer holds: first in the order in which they may be ranked, then until RANKED is stored.
-
-Also counts, in KV ``tries``, how often scorers have begun to rank a pod without finishing (docs/protocol.md, 6): a
-crash or a hang in C ends the process and leaves the count, and the fourth one is the pod's failure.
-"""
+"""PENDING messages that the scorer holds: in the order in which they may be ranked, then until RANKED is stored."""
 
 from __future__ import annotations
 
@@ -15,13 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.decoding import version_number
 from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
-from berth.api.subjects import key
-from berth.bus.interface import Delivery, Session, WrongLastSequenceError
+from berth.bus.interface import Delivery, Session
 from berth.bus.stages import publish_dead_letter, publish_ranked
-from berth.bus.topology import RANKED, TRIES
+from berth.bus.topology import RANKED
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
 
@@ -108,102 +102,6 @@ class Backlog:
             if getattr(wanted, source) > getattr(self._positions, source)
         )
         return max((item.taken_at, *lacking)) + self._position_wait
-
-
-class BegunTries:
-    """What this process has to take back in KV ``tries``, as NATS did not answer. It outlives a session."""
-
-    def __init__(self) -> None:
-        self.unanswered: dict[str, int] = {}
-        """By attempt, the count whose write was not answered: it may have been stored."""
-        self.to_take_back: set[str] = set()
-        """Attempts whose ranking has ended in this process without being stored."""
-        self.to_clear: set[str] = set()
-        """Attempts whose ranking is stored."""
-
-
-class TryCounter:
-    """Counts, by attempt in KV ``tries``, the rankings that were begun and ended their process.
-
-    Waiting, naks and a NATS server that does not answer are not counted: what this process has counted and has not died
-    of is taken back. A count of an attempt that nobody finishes, as its pod was deleted, expires.
-    """
-
-    LIMIT: Final = 4
-    """The count at which the pod is the cause."""
-
-    def __init__(self, session: Session, begun: BegunTries) -> None:
-        self._session = session
-        self._begun = begun
-
-    async def count(self, attempt: str) -> bool:
-        """Count one more; true when the limit is reached.
-
-        Raises:
-            TemporaryError: NATS does not answer; nothing is counted in the end.
-        """
-        await self._settle_attempt(attempt)
-        while True:
-            tries, sequence = await self._read(attempt)
-            self._begun.unanswered[attempt] = tries + 1
-            try:
-                await self._write(attempt, tries + 1, sequence)
-            except WrongLastSequenceError:
-                continue
-            del self._begun.unanswered[attempt]
-            return tries + 1 >= self.LIMIT
-
-    async def take_back(self, attempt: str) -> None:
-        """The ranking has ended, and could not be stored: count one less. Raises as :meth:`count`."""
-        self._begun.to_take_back.add(attempt)
-        await self._settle_attempt(attempt)
-
-    async def clear(self, attempt: str) -> None:
-        """Remove the count: the ranking is finished and RANKED is stored. Raises as :meth:`count`."""
-        self._begun.to_clear.add(attempt)
-        await self._settle_attempt(attempt)
-
-    async def settle(self) -> None:
-        """Do what NATS has not answered yet. Raises as :meth:`count`."""
-        begun = self._begun
-        for attempt in {*begun.unanswered, *begun.to_take_back, *begun.to_clear}:
-            await self._settle_attempt(attempt)
-
-    async def _settle_attempt(self, attempt: str) -> None:
-        begun = self._begun
-        if attempt in begun.to_clear:
-            await self._session.purge(TRIES, key("attempt", attempt))
-        elif attempt in begun.to_take_back:
-            await self._take_back(attempt)
-        elif (unanswered := begun.unanswered.get(attempt)) is not None:
-            tries, _ = await self._read(attempt)
-            if tries == unanswered:
-                await self._take_back(attempt)
-        begun.unanswered.pop(attempt, None)
-        begun.to_take_back.discard(attempt)
-        begun.to_clear.discard(attempt)
-
-    async def _take_back(self, attempt: str) -> None:
-        while True:
-            tries, sequence = await self._read(attempt)
-            try:
-                if tries > 1:
-                    await self._write(attempt, tries - 1, sequence)
-                elif tries:
-                    await self._session.purge(TRIES, key("attempt", attempt), expected=sequence)
-            except WrongLastSequenceError:
-                continue
-            return
-
-    async def _read(self, attempt: str) -> tuple[int, int]:
-        """The count, and the key's sequence."""
-        entry = await self._session.get(TRIES, key("attempt", attempt))
-        if entry is None:
-            return 0, 0
-        return version_number(entry.data.decode(errors="replace")) if entry.data else 0, entry.sequence
-
-    async def _write(self, attempt: str, tries: int, sequence: int) -> None:
-        await self._session.put(TRIES, key("attempt", attempt), str(tries).encode(), expected=sequence)
 
 
 log = get_logger()

@@ -11,9 +11,10 @@ from typing import Final
 
 from berth.api.errors import DecodeError, TemporaryError
 from berth.api.messages import Pending, Ranked, UnknownSchemaError, attempt_of, decode
-from berth.api.subjects import all_of
+from berth.api.subjects import all_of, key
 from berth.bus.interface import BucketReader, Bus, BusLostError, Delivery, MissingError, Session, StreamReader
-from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER, TRIES
+from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.plugincalls import Timing
 from berth.framework.profile import Profile
@@ -24,7 +25,7 @@ from berth.process.metrics import Meter, point_of, status_of
 from berth.process.peers import present
 from berth.process.sessions import UndecodableReporter, follow_live, sessions
 from berth.process.tracing import TRACEPARENT
-from berth_scorer.backlog import RETRY_DELAY, Backlog, BegunTries, Outbox, PendingDelivery, TryCounter
+from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.ranker import Ranker
 from berth_scorer.view import View
 
@@ -39,7 +40,7 @@ HEARTBEAT: Final = timedelta(seconds=1)
 UNKNOWN_DELAY: Final = timedelta(seconds=2)
 """When a message of an unknown schema or profile is redelivered: another scorer may support it."""
 
-TRIES: Final = 5
+MAX_TRIES: Final = 5
 """How often one process tries to rank a pod before it answers with an error."""
 
 PLUGINS_EVERY: Final = 11
@@ -78,7 +79,7 @@ class Scorer:
         self._view = View(proposal_lifetime=self._lifetime)
         self._backlog = Backlog(position_wait=process.settings.numbers.position_wait)
         self._outbox = Outbox(session, process.metrics)
-        self._tries = TryCounter(session, begun)
+        self._tries = TryCounter(session, begun, TRIES)
         self._changed = asyncio.Event()
         self._answered = 0
 
@@ -231,7 +232,8 @@ class Scorer:
     async def _rank_alone(self, item: PendingDelivery) -> None:
         """Rank a suspect once everything else is published; the try is counted in KV ``tries``."""
         await self._outbox.wait_empty()
-        if await self._tries.count(item.pending.attempt):
+        name = key("attempt", item.pending.attempt)
+        if await self._tries.count(name) >= TryCounter.LIMIT:
             reason = f"ranking ended {TryCounter.LIMIT - 1} scorers before this one"
             self._outbox.send_dead_letter(item.delivery, reason, item.pending.attempt)
             message, headers = self._ranker.give_up(item.pending, reason), item.delivery.headers
@@ -240,9 +242,9 @@ class Scorer:
         try:
             await self._outbox.publish(item, message, headers)
         except TemporaryError:
-            await self._tries.take_back(item.pending.attempt)
+            await self._tries.take_back(name)
             raise
-        await self._tries.clear(item.pending.attempt)
+        await self._tries.clear(name)
 
     def _answer(self, item: PendingDelivery) -> tuple[Ranked, Mapping[str, str]]:
         """The ranking and its headers."""
@@ -251,11 +253,11 @@ class Scorer:
             return self._rank(item), {TRACEPARENT: span.traceparent}
 
     def _rank(self, item: PendingDelivery) -> Ranked:
-        """After ``TRIES`` exceptions in a row the answer is an error, with a dead letter."""
+        """After ``MAX_TRIES`` exceptions in a row the answer is an error, with a dead letter."""
         if item.pending.error:
             return self._ranker.give_up(item.pending, item.pending.error)
         reason = ""
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             timing, began = Timing(time.perf_counter), time.perf_counter()
             try:
                 message = self._rank_timed(item, timing)

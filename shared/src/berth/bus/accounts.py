@@ -22,6 +22,7 @@ from berth.bus.topology import (
     BUCKETS,
     BUS_ID_KEY,
     CLUSTER,
+    COMMITS,
     CONTROL,
     DEAD,
     DECISIONS,
@@ -112,6 +113,7 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
             account=OWN,
             sends=(
                 *(_stage("decision"), _stage("dead"), _key(CONTROL, "term.binder"), _key(CONTROL, "fence.binder")),
+                *(_key(COMMITS, ">"), *_direct(bucket_stream(COMMITS))),
                 *(Path(subject=f"$JS.ACK.{RANKED}.*.>"), _api(f"CONSUMER.NAMES.{RANKED}")),
                 *(_api(f"CONSUMER.{verb}.{RANKED}.*") for verb in ("CREATE", "INFO", "DELETE")),
                 *(_api(f"CONSUMER.MSG.NEXT.{RANKED}.*"), *shared),

@@ -67,7 +67,7 @@ class TopologySettings:
     """Bytes of ``bandwidth`` and of ``facts``, each. From 1 MiB. Anybody may put facts: what they write ends here."""
 
     control_bytes: int = 16 * MEBIBYTE
-    """Bytes of ``control`` and of ``tries``, each. From 1 MiB; a few hundred per pod that ends scorers."""
+    """Bytes of ``control``, ``tries`` and ``commits``, each. From 1 MiB; a few hundred per pod that ends services."""
 
     message_bytes: int = 8 * MEBIBYTE
     """Largest message or value, from 64 KiB. Far above the 1.5 MiB that etcd allows an object, so that every pod that

@@ -24,7 +24,9 @@ FACTS: Final = "facts"
 CONTROL: Final = "control"
 TRIES: Final = "tries"
 """Rankings that scorers have begun and not finished. A bucket of its own: scorers may not write to ``control``."""
-BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, CONTROL)
+COMMITS: Final = "commits"
+"""The same of Bindings, which only the binder counts: scorers may not write what it relies on."""
+BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, COMMITS, CONTROL)
 _TRIES_AGE: Final = timedelta(hours=1)
 """A count whose pod has gone is forgotten after this."""
 
@@ -112,7 +114,7 @@ def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
         ),
         _bucket(CLUSTER, settings.cluster_bytes),
         *(_bucket(name, settings.live_bytes) for name in (BANDWIDTH, FACTS)),
-        _bucket(TRIES, settings.control_bytes, max_age=_TRIES_AGE),
+        *(_bucket(name, settings.control_bytes, max_age=_TRIES_AGE) for name in (TRIES, COMMITS)),
         _bucket(CONTROL, settings.control_bytes),
     )
 

@@ -354,6 +354,8 @@ class PlacedPodTerms:
         self._changed[key] = next(self._changes)
         if not terms:
             del self._by_namespace[key], self._changed[key]
+        if not self._by_namespace:
+            self._cached.clear()
 
 
 def _places(kind: AffinityTermKind, term: AffinityTerm) -> Iterable[tuple[AffinityTermKind, str]]:

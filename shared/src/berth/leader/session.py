@@ -136,8 +136,13 @@ class LeaderSession:
         return self.number == 1 or self._lease.former_settled == str(self.number - 1)
 
     def settled(self) -> None:
-        """Every request of this leadership was answered, and no more follow. The Lease says so once it is released."""
-        self._lease.settled = str(self.number)
+        """Every request of this leadership was answered, and no more follow. The Lease says so once it is released.
+
+        It does not when it was not renewed in time: what held this process up may be a pod, for which the next leader
+        must look (docs/protocol.md, 6).
+        """
+        if not self._lease.expired():
+            self._lease.settled = str(self.number)
 
     async def confirm(self) -> None:
         """Ask the Lease and ``control`` whether another process leads, where something else says so.
