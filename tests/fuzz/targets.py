@@ -50,6 +50,7 @@ from berth.framework.cycle import rank
 from berth.framework.profile import Profile
 from berth.kube import credentials
 from berth.kube.errors import KubeconfigError
+from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
 from berth.kube.listwatch import ObjectDecoder
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of, read_configuration
@@ -301,7 +302,35 @@ def kubeconfig(data: bytes) -> None:
 REPORT = {"attempt": "u.1.1", "profile": "berth", "candidates": [Candidate(node="n1", total=9, scores={"Fit": 9})]}
 _POD = msgspec.convert(POD, Pod, strict=False)
 
+
+def http_answer(data: bytes) -> None:
+    """An answer of the API server, or of a proxy before it: the same in one piece and in two, wherever it is cut."""
+    whole = _outcome(data)
+    for cut in range(1, len(data), max(1, len(data) // 8)):
+        assert _outcome(data[:cut], data[cut:]) == whole, cut
+
+
+def _outcome(*pieces: bytes) -> object:
+    reader = AnswerReader()
+    answer: Answer | None = None
+    try:
+        for piece in pieces:
+            answer = answer or reader.feed(piece)
+        answer = answer or reader.end()
+    except BadAnswerError:
+        return BadAnswerError
+    return answer and answer[:3]
+
+
 TARGETS: dict[str, Target] = {
+    "http answer": Target(
+        http_answer,
+        [
+            b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            b"HTTP/1.0 429 Busy\r\nRetry-After: 1\r\nConnection: close\r\n\r\nbusy",
+        ],
+    ),
     "pending": Target(message(Pending), [encode(Pending(attempt="u.1.1", profile="berth", pod=_POD))]),
     "ranked": Target(message(Ranked), [encode(Ranked(**REPORT, pod=_POD))]),
     "decision": Target(
