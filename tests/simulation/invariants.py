@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from berth.api.kinds import NAMESPACE, NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, POD, STORAGE_CLASS, Kind
-from berth.api.kinds import POD_DISRUPTION_BUDGET as BUDGET
 from berth.api.pod import Pod, is_gated, priority_of
 from berth.bus.interface import PubAck, StoredMessage
 from berth.bus.jetstream import MESSAGE_ID
@@ -26,12 +24,9 @@ from berth.kube.errors import Response
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, TRAP
-from simulation.truth import Truth, decoded, is_present, requests_of, truth_of
+from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of
 from simulation.world import World
 
-READ_KINDS: Final[tuple[Kind[Any], ...]] = (
-    NODE, NAMESPACE, POD, BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
-)  # fmt: skip
 VISIBLE_SECONDS: Final = 1.0
 """What has been so for this long, a scheduler with full knowledge knows."""
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
@@ -466,6 +461,7 @@ NOT_OF_PODS: Final = tuple(
         "_keys",
         "_keys_of_row",
         "_marks",
+        "_namespaces",
         "_newest_versions",
         "_nodes",
         "_objects",

@@ -21,7 +21,7 @@ from berth_binder import cache as binder_cache
 from berth_binder.events import Ack
 from berth_scorer import backlog, view
 from berth_watcher import core as watcher_core
-from berth_watcher import mirror, store
+from berth_watcher import mirror, plugins, store
 from berth_watcher.attempts import Attempts
 from berth_watcher.window import InFlightWindow
 from simulation.simulate import Focus
@@ -169,6 +169,25 @@ def _evicts_unneeded() -> list[Replacement]:
     ]
 
 
+def _lists_in_conflicts() -> list[Replacement]:
+    """A conflict names versions of LISTs and bookmarks too."""
+
+    def versions(self: Any) -> dict[str, str]:
+        return {kind: str(version) for kind, version in self._reached.items()}
+
+    return [(binder_cache.Cache, "newest_resource_versions", versions)]
+
+
+def _waiting_once() -> list[Replacement]:
+    def publish_waiting(self: Any, attempt: Any, now: float) -> Any:
+        decision = self._decision(attempt, core.waiting(attempt.node, attempt.waits_for), repeat=0)
+        attempt.is_waiting = True
+        self._waiting.set(attempt, now + 1e6)
+        return core.PublishDecision(decision=decision, held=attempt.latest)
+
+    return [(core.BinderCore, "_publish_waiting", publish_waiting)]
+
+
 def _fences_believed() -> list[Replacement]:
     async def ask(self: Any) -> None:
         self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
@@ -250,6 +269,13 @@ def _queue_before_mirror() -> list[Replacement]:
         self._takeover = watcher_core.Takeover()
 
     return [(watcher_core.WatcherCore, "_start_queue", start_queue)]
+
+
+def _sort_keys_unguarded() -> list[Replacement]:
+    def sort_key(self: Any, pod: Any, since: Any) -> Any:
+        return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
+
+    return [(plugins.QueuePlugins, "sort_key", sort_key)]
 
 
 def _one_window() -> list[Replacement]:
@@ -425,16 +451,18 @@ REFUSALS: Final = Focus(
 """The only pods about which the API server would have been asked again are deleted."""
 TWO_LEADERS: Final = Focus(
     faults=("binder usurped",),
-    fault_counts=(3, 4),
+    fault_counts=(1,),
     acts=(5,),
     nodes=(2, 3),
-    pods=(4, 8),
-    kinds=("plain",),
+    pods=(2, 4),
+    kinds=("plain", "impossible"),
     watchers=(1,),
-    binders=(2, 3),
+    binders=(3, 4),
     scorers=(1,),
     variants=("one",),
+    seconds=(1.0, 2.0),
 )
+"""Two binders lead for a moment, and the one of the lower epoch is slow."""
 OLD_NEWS: Final = Focus(
     faults=("scorers behind",),
     fault_counts=(1, 2),
@@ -474,60 +502,62 @@ STARTS: Final = Focus(
 )
 """Watchers begin while NATS answers late, or stores nothing."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
+WAITING: Final = Focus(fault_counts=(0,), kinds=("volume",), acts=(0,), nodes=(2, 4), pods=(4, 8), rough=0.0)
+TRAPS: Final = Focus(fault_counts=(0,), kinds=("trapped", "plain"), acts=(5,), pods=(4, 8), variants=("one",))
 UNKNOWN_PROFILE: Final = Focus(
     fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
 )
 
 MUTATIONS: Final[dict[str, Mutation]] = {
-    "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=2, replace=_no_uid, is_quick=True),
+    "no-uid": Mutation(rule="a Binding carries uid and resourceVersion (5)", seeds=5, replace=_no_uid, is_quick=True),
     "ack-before-puback": Mutation(
         rule="PENDING is acknowledged after RANKED's PubAck (4)",
-        seeds=3,
+        seeds=5,
         replace=_acknowledged_before_puback,
         is_quick=True,
     ),
     "ack-before-decision": Mutation(
         rule="RANKED is acknowledged after the Decision's PubAck (5)",
-        seeds=3,
+        seeds=5,
         replace=_acknowledged_before_decision,
         is_quick=True,
     ),
     "no-recheck": Mutation(
         rule="a node must pass all filters on the newest state (5)",
-        seeds=20,
+        seeds=10,
         replace=_no_recheck,
         focus=BUSY,
         is_quick=True,
     ),
     "no-term-in-id": Mutation(
         rule="an attempt's id has the term (1)",
-        seeds=20,
+        seeds=10,
         replace=_no_term_in_message_id,
         focus=TAKEOVERS,
         is_quick=True,
     ),
     "old-consumer": Mutation(
-        rule="each epoch reads from a consumer of its own (5)", seeds=300, replace=_old_consumer, focus=TAKEOVERS
+        rule="each epoch reads from a consumer of its own (5)", seeds=30, replace=_old_consumer, focus=TAKEOVERS
     ),
-    "no-fence": Mutation(rule="fence (5)", seeds=1000, replace=_no_fence, focus=HELD),
+    "no-fence": Mutation(rule="fence (5)", seeds=60, replace=_no_fence, focus=HELD),
     "any-consumer-deleted": Mutation(
-        rule="consumers of lower epochs only (5)", seeds=300, replace=_every_other_consumer, focus=TWO_LEADERS
+        rule="consumers of lower epochs only (5)", seeds=80, replace=_every_other_consumer, focus=TWO_LEADERS
     ),
     "unknown-pod-believed": Mutation(
         rule="unknown uid and old resourceVersion is `gone` (5)",
-        seeds=300,
+        seeds=20,
         replace=_unknown_pod_is_believed,
         focus=GONE,
     ),
     "no-release-by-list": Mutation(
-        rule="release by LIST (5)", seeds=300, replace=_no_release_by_list, focus=DELETED_MEANWHILE
+        rule="release by LIST (5)", seeds=20, replace=_no_release_by_list, focus=DELETED_MEANWHILE
     ),
     "freed-after-lost-answer": Mutation(
         rule="a reservation is kept after a lost answer (5)", seeds=300, replace=_freed_after_lost_answer, focus=LATE
     ),
     "leadership-unchecked": Mutation(
         rule="a leader that cannot renew stops before another may begin (5)",
-        seeds=300,
+        seeds=40,
         replace=_leadership_unchecked,
         focus=PAUSES,
     ),
@@ -536,7 +566,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "silent-for-good": Mutation(
         rule="a silent API server is asked again by the clock (5; point 2)",
-        seeds=300,
+        seeds=100,
         replace=_silence_for_good,
         focus=REFUSALS,
     ),
@@ -545,9 +575,26 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "evicts-unneeded": Mutation(
         rule="no eviction for a pod that fits by the binder's own cache (5; point 1)",
-        seeds=300,
+        seeds=50,
         replace=_evicts_unneeded,
         focus=IMPORTANT,
+    ),
+    "lists-in-conflicts": Mutation(
+        rule="a conflict names versions of objects and events only (3)",
+        seeds=10,
+        replace=_lists_in_conflicts,
+        focus=OLD_NEWS,
+        is_quick=True,
+    ),
+    "waiting-once": Mutation(
+        rule="`waiting` is repeated every 10 s (5)", seeds=20, replace=_waiting_once, focus=WAITING, is_quick=True
+    ),
+    "sort-keys-unguarded": Mutation(
+        rule="a plugin that raises costs its pod only (6; point 8)",
+        seeds=10,
+        replace=_sort_keys_unguarded,
+        focus=TRAPS,
+        is_quick=True,
     ),
     "fences-believed": Mutation(
         rule="a number in a fence deposes nobody (5; point 5)",
@@ -564,25 +611,25 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         is_quick=True,
     ),
     "proposals-for-ever": Mutation(
-        rule="a proposal ends 30 s after the last word (4)", seeds=100, replace=_proposals_for_ever, focus=HASTE
+        rule="a proposal ends 30 s after the last word (4)", seeds=50, replace=_proposals_for_ever, focus=HASTE
     ),
     "positions-not-awaited": Mutation(
         rule="a scorer waits for the positions that a message asks for (4)",
-        seeds=300,
+        seeds=10,
         replace=_positions_not_awaited,
         focus=OLD_NEWS,
     ),
     "numbers-with-the-store": Mutation(
-        rule="numbers outlive the store (1)", seeds=300, replace=_numbers_with_the_store, focus=STORES
+        rule="numbers outlive the store (1)", seeds=10, replace=_numbers_with_the_store, focus=STORES
     ),
     "own-late-writes": Mutation(
         rule="a watcher rewrites what arrives late (3)", seeds=300, replace=_own_late_writes_stay, focus=BUS
     ),
     "queue-before-mirror": Mutation(
-        rule="first the mirror, then the queue (3; point 1)", seeds=300, replace=_queue_before_mirror, focus=STARTS
+        rule="first the mirror, then the queue (3; point 1)", seeds=10, replace=_queue_before_mirror, focus=STARTS
     ),
     "end-of-nomination": Mutation(
-        rule="the end of a nomination is an event (3)", seeds=300, replace=_end_of_nomination_unheard, focus=MINDS
+        rule="the end of a nomination is an event (3)", seeds=40, replace=_end_of_nomination_unheard, focus=MINDS
     ),
     "silent-attempts": Mutation(
         rule="a silent attempt is looked up after 10 s (3)",
@@ -591,3 +638,42 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         focus=BUS,
     ),
 }
+
+ELSEWHERE: Final[dict[str, str]] = {
+    "`bus.id` first on each connection (2): a simulated connection never outlives its store": (
+        "contract/test_bus_sessions.py::test_a_session_reads_the_bus_id_first"
+    ),
+    "messages of pods that wait are not counted (5; point 3): needs more than 1,024 pods": (
+        "integration/binder/test_progress.py"
+        "::test_important_pod_is_bound_behind_more_waiting_pods_than_messages_are_held"
+    ),
+    "an event touches those that it may help (3; point 6): about cost": (
+        "unit/watcher/test_unschedulable.py::test_event_wakes_exactly_the_pods_whose_hints_say_yes"
+    ),
+    "an event's work is done in slices (point 6): about cost": (
+        "unit/watcher/test_slices.py::test_pods_that_wake_at_one_event_are_moved_in_slices_and_none_is_lost"
+    ),
+    "objects above max_payload (point 7): the bus in memory has no limit": (
+        "faults/test_large_objects.py::test_a_bound_pod_above_max_payload_is_counted_and_stops_nobody"
+    ),
+    "a plugin that hangs (point 8): its deadline is of the processor's time": (
+        "unit/watcher/test_plugin_failures.py::test_plugin_that_hangs_for_every_pod_is_left_alone_for_a_minute"
+    ),
+    "writes of a takeover are bounded (point 9): about cost": (
+        "unit/watcher/test_takeover.py::test_writes_in_flight_are_bounded"
+    ),
+    "a refusal frees the room only when no earlier POST is open (point 10)": (
+        "unit/binder/test_core.py::test_refusal_frees_the_node_only_once_no_earlier_post_can_land"
+    ),
+    "streams made anew after a full disk (point 11): the bus in memory gives none up": (
+        "integration/bus/test_full_disk.py"
+        "::test_when_there_is_room_a_stream_that_was_given_up_is_made_anew_with_all_others"
+    ),
+    "configurations that differ are named (point 12): changes no pod": (
+        "unit/process/test_peers.py::test_a_difference_is_named_by_profile"
+    ),
+    "the best estimate (point 13): needs hundreds of nodes": (
+        "simulation/test_many_scorers.py::test_many_scorers_place_pods_as_one_does"
+    ),
+}
+"""Rules that a simulation cannot show, why, and the test that does."""

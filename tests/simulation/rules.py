@@ -6,18 +6,23 @@ An outcome that is wrong may need several faults at once. That a rule is broken 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from berth.api.messages import Positions
 from berth.bus.interface import PubAck
-from berth.bus.topology import CLUSTER, CONTROL, PENDING, RANKED, bucket_prefix, bucket_stream
+from berth.bus.topology import CLUSTER, CONTROL, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.sim.kinds import LEASES, NODES, PODS
 from berth.sim.routes import Route
 from simulation.loop import SimulatedProcess
+from simulation.truth import READ_KINDS, simulated
 from simulation.world import World
 
-POSITION_WAIT_SECONDS = 1.0
+POSITION_WAIT_SECONDS: Final = 1.0
+WAITING_SECONDS: Final = 11.0
+"""``waiting`` is repeated every 10 s."""
 
 
 class _Message(msgspec.Struct):
@@ -25,6 +30,8 @@ class _Message(msgspec.Struct):
     after: Positions = Positions()
     positions: Positions = Positions()
     error: str = ""
+    outcome: str = ""
+    resource_versions: dict[str, str] = {}
 
 
 class Rules:
@@ -34,19 +41,32 @@ class Rules:
         self._world = world
         self._numbers: dict[str, int] = {}
         """By role, the highest number of a leadership. It outlives the store."""
+        self._is_wiped = False
         self._epochs: dict[str, int] = {}
         """By process, the binder's epoch."""
         self._nodes: dict[int, dict[str, str]] = {}
         """By term, the nodes when it began: name and uid."""
         self._asked: dict[str, tuple[float, Positions]] = {}
         """By attempt, when PENDING was stored, and the positions that a scorer must reach."""
+        self._waiting: dict[str, float] = {}
+        """By attempt, when its last ``waiting`` was stored."""
+        self._revisions: dict[str, set[int]] = {}
+        """By kind, the revisions at which an object was written or deleted."""
+        for kind in READ_KINDS:
+            table = world.api.store.table(simulated(kind))
+            self._revisions[kind.name] = {stored.revision for stored in table.in_order()}
+            table.listeners[partial(self._on_change, kind.name)] = None
         world.bus.on_stored.append(self._on_stored)
         world.bus.on_wiped.append(self._on_wiped)
         world.bus.on_consumer_deleted.append(self._on_consumer_deleted)
         world.bus.on_delivered.append(self._on_delivered)
         world.api.on_sending.append(self._on_sending)
 
+    def _on_change(self, kind: str, change: Any) -> None:
+        self._revisions[kind].add(change.revision)
+
     def _on_wiped(self) -> None:
+        self._is_wiped = True
         self._nodes.clear()
         self._asked.clear()
 
@@ -55,16 +75,17 @@ class Rules:
             return
         if subject.startswith(TERMS):
             self._on_number(subject.removeprefix(TERMS), data)
-        elif ack.stream in (PENDING, RANKED):
+        elif ack.stream in (PENDING, RANKED, DECISIONS):
             message = _decoded(data)
             if message is not None and message.attempt:
-                self._on_pending(message) if ack.stream == PENDING else self._on_ranked(message)
+                {PENDING: self._on_pending, RANKED: self._on_ranked, DECISIONS: self._on_decision}[ack.stream](message)
 
     # --- 1: numbers never come again
 
     def _on_number(self, role: str, data: bytes) -> None:
         number = int(data)
-        if number <= self._numbers.get(role, 0):
+        is_forgotten = self._is_wiped and self._world.is_meddled  # the Lease had the other copy
+        if number <= self._numbers.get(role, 0) and not is_forgotten:
             self._world.problem(f"the {role} takes number {number}, and {self._numbers[role]} was taken before")
         self._numbers[role] = number
         if role == "watcher":
@@ -94,6 +115,19 @@ class Rules:
             f"asked for at {after}"
         )
 
+    # --- 3: what a conflict waits for; 5: ``waiting`` is repeated
+
+    def _on_decision(self, message: _Message) -> None:
+        if message.outcome == "conflict":
+            for kind, version in message.resource_versions.items():
+                if int(version) not in self._revisions.get(kind, ()):
+                    self._world.problem(f"a conflict waits for {kind} {version}, which is of no object or event")
+        before = self._waiting.pop(message.attempt, self._world.now)
+        if self._world.is_calm and self._world.now - before > WAITING_SECONDS:
+            self._world.problem(f"nothing is said of {message.attempt} for {self._world.now - before:.1f} s: it waits")
+        if message.outcome == "waiting":
+            self._waiting[message.attempt] = self._world.now
+
     # --- 5: consumers, and the leader's clock
 
     def _on_consumer_deleted(self, process: SimulatedProcess, stream: str, consumer: str) -> None:
@@ -117,7 +151,7 @@ class Rules:
                 self._world.problem(f"{process.name} sends {method} for {route.name}, and {holder} leads")
 
 
-TERMS = f"{bucket_prefix(CONTROL)}term."
+TERMS: Final = f"{bucket_prefix(CONTROL)}term."
 
 
 def _decoded(data: bytes) -> _Message | None:

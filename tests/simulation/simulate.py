@@ -27,9 +27,10 @@ from simulation import patches
 from simulation.cluster import ACTS, KINDS_OF_PODS, ClusterUsers
 from simulation.configurations import SECOND, configuration
 from simulation.faults import FAULTS, Faults
-from simulation.invariants import READ_KINDS, Invariants
+from simulation.invariants import Invariants
 from simulation.loop import OWNER, START_SECONDS, TooManyStepsError
 from simulation.rules import Rules
+from simulation.truth import READ_KINDS
 from simulation.world import World
 
 QUIET_SECONDS: Final = 60.0
@@ -294,6 +295,7 @@ class Script:
         chance, last = self.chance, 0.0
         self.planned = chance.choice(self.focus.fault_counts)
         seconds = chance.uniform(*self.focus.seconds)
+        self.world.is_calm = not self.planned and not self.world.rough_until
         for _ in range(self.planned):
             at, name = chance.uniform(0.0, seconds), chance.choice(self.focus.faults)
             self._later(at, self.faults.act, name)

@@ -2,11 +2,17 @@
 
 import pytest
 
-from simulation.mutations import MUTATIONS
-from simulation.test_simulation import simulate
+from simulation.mutations import ELSEWHERE, MUTATIONS
+from simulation.test_simulation import TESTS, simulate
 
 
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.is_quick])
 def test_a_rule_that_is_taken_away_is_missed(name):
     done = simulate("--mutations", name)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("test", ELSEWHERE.values())
+def test_what_the_simulation_cannot_show_has_a_test_elsewhere(test):
+    path, _, name = test.partition("::")
+    assert f"def {name}(" in (TESTS / path).read_text()

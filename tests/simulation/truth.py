@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from berth.api.kinds import NAMESPACE, NODE, PLUGIN_KINDS, POD, Kind
+from berth.api.kinds import (
+    NAMESPACE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    PLUGIN_KINDS,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    STORAGE_CLASS,
+    Kind,
+)
 from berth.api.pod import Pod, bound_at, is_finished
 from berth.api.subjects import Attempt, Term, Uid
 from berth.cluster.snapshot import Snapshot
@@ -18,6 +28,10 @@ from berth.kube.listwatch import ObjectDecoder, Undecodable
 from berth.sim.kinds import BY_ADDRESS
 from berth.sim.store import Store, StoredObject
 
+READ_KINDS: Final[tuple[Kind[Any], ...]] = (
+    NODE, NAMESPACE, POD, POD_DISRUPTION_BUDGET, STORAGE_CLASS, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM,
+)  # fmt: skip
+"""What the services of a run read. The other kinds have no objects in these clusters."""
 _DECODERS: Final = {kind.plural: ObjectDecoder(kind) for kind in (POD, NODE, NAMESPACE, *PLUGIN_KINDS.values())}
 _BEST: Final = 32
 

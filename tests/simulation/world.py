@@ -120,6 +120,8 @@ class World:
         """Called once, when a binder begins to evict pods."""
         self.rough_until = 0.0
         """Until then processes start with a connection to NATS that loses requests, or with a mirror that lags."""
+        self.is_calm = False
+        """Whether the run has no fault."""
         self.clocks_apart = False
         """Whether each process has a clock of its own."""
         self.is_meddled = False
