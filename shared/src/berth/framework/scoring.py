@@ -251,7 +251,6 @@ _FACTORS: Final = tuple(np.array(each, dtype=np.uint64) for each in (0xBF58476D1
 """Arrays without a dimension, with which an operation takes half as long as with numbers."""
 
 
-Points = npt.NDArray[np.float64]
 _DECIMALS: Final = 3
 
 
@@ -306,46 +305,55 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
     pod, raw, positions = best.pod, best.scored.raw, best.positions
     rows, snapshot = best.nodes.rows_at(positions), best.nodes.snapshot
     local = results.scores_with_another(rows)
-    whole: Scores = np.zeros(len(rows), dtype=np.int64)
-    normalized: Points | None = None
+    lost: list[float] = [0] * len(rows)
     for entry in profile.scores_that_read_pods:
         plugin = entry.plugin
-        before = raw.get(plugin.name)
-        if before is None:
+        if plugin.name not in raw:
             continue
         if plugin.is_row_local:
             after = local[plugin.name]
         else:
             nodes = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot))
             after = run_score_with_another(plugin, state, pod, nodes)
-        if not isinstance(plugin, NormalizePlugin):
-            whole += (before[positions] - after) * entry.weight
-        elif (after != before[positions]).any():
-            lost = _normalized_loss(plugin, entry.weight, best, after, state)
-            normalized = lost if normalized is None else normalized + lost
-    if normalized is None:
-        whole_points: list[float] = whole.tolist()
-        return whole_points
-    return [int(loss) if loss.is_integer() else loss for loss in np.round(whole + normalized, _DECIMALS).tolist()]
+        less = raw[plugin.name][positions] - after
+        if isinstance(plugin, NormalizePlugin):
+            more = _normalized_losses(plugin, entry.weight, best, after, state) if less.any() else ()
+        else:
+            more = (less * entry.weight).tolist()
+        if more:
+            lost = [one + another for one, another in zip(lost, more, strict=True)]
+    return [loss if isinstance(loss, int) else _rounded(loss) for loss in lost]
 
 
-def _normalized_loss(plugin: NormalizePlugin, weight: int, best: BestNodes, after: Scores, state: CycleState) -> Points:
+def _rounded(loss: float) -> float:
+    return int(loss) if loss.is_integer() else round(loss, _DECIMALS)
+
+
+def _normalized_losses(
+    plugin: NormalizePlugin, weight: int, best: BestNodes, after: Scores, state: CycleState
+) -> list[float]:
     """With NormalizeScore as in the ranking: what it gave to these nodes is read off in between.
 
     A rank has no value in between, and a node with 2 pods beside nodes with 7 must not lose to them by its first
-    newcomer. Beyond these scores NormalizeScore is called again, with the changed scores in addition to all others.
+    newcomer. Beyond these scores it is what other nodes with the same score got; without any, NormalizeScore is called
+    again, with the changed scores in addition to all others.
     """
-    raw, points = best.scored.raw[plugin.name], best.scored.parts[plugin.name][best.positions]
-    known = _points_by_score(raw[best.positions].tolist(), points.tolist())
-    scores = sorted(known)
-    expected = [_in_between(score, scores, known) for score in after.tolist()]
-    if None not in expected:
-        return np.asarray(points - np.array(expected), dtype=np.float64)
-    extended = Nodes(best.nodes.snapshot, np.concatenate((best.nodes.rows, best.nodes.rows_at(best.positions))))
-    normalized = run_normalize(plugin, state, best.pod, np.concatenate((raw, after)), extended)
-    beyond = (normalized[: len(raw)][best.positions] - normalized[len(raw) :]) * weight
-    inside = [each is not None for each in expected]
-    return np.asarray(np.where(inside, points - np.array([each or 0 for each in expected]), beyond), dtype=np.float64)
+    raw, positions = best.scored.raw[plugin.name], best.positions
+    points: list[int] = best.scored.parts[plugin.name][positions].tolist()
+    known: dict[int, float | None] = {**_points_by_score(raw[positions].tolist(), points)}
+    expected: list[float | None] = [known.get(score) for score in after.tolist()]
+    if None in expected:
+        scores, follows, all_points = sorted(known), bool(known), best.scored.parts[plugin.name]
+        for score in {score for score in after.tolist() if score not in known}:
+            given = _in_between(score, scores, known)
+            known[score] = _given_elsewhere(score, raw, all_points) if given is None and follows else given
+        expected = [known[score] for score in after.tolist()]
+    if None in expected:
+        extended = Nodes(best.nodes.snapshot, np.concatenate((best.nodes.rows, best.nodes.rows_at(positions))))
+        normalized = run_normalize(plugin, state, best.pod, np.concatenate((raw, after)), extended)
+        beyond = ((normalized[: len(raw)][positions] - normalized[len(raw) :]) * weight).tolist()
+        return [less if then is None else now - then for now, then, less in zip(points, expected, beyond, strict=True)]
+    return [now - then for now, then in zip(points, expected, strict=True) if then is not None]
 
 
 def _points_by_score(raw: Sequence[int], points: Sequence[int]) -> Mapping[int, int]:
@@ -357,13 +365,20 @@ def _points_by_score(raw: Sequence[int], points: Sequence[int]) -> Mapping[int, 
     return known
 
 
-def _in_between(score: int, scores: Sequence[int], known: Mapping[int, int]) -> float | None:
+def _in_between(score: int, scores: Sequence[int], known: Mapping[int, float | None]) -> float | None:
     """The points of a score, on the line between its neighbours in ``scores``; None beyond the first and the last."""
-    exact = known.get(score)
-    if exact is not None:
-        return exact
     place = bisect(scores, score)
     if not 0 < place < len(scores):
         return None
     below, above = scores[place - 1], scores[place]
-    return known[below] + (known[above] - known[below]) * (score - below) / (above - below)
+    from_points, to_points = known[below] or 0, known[above] or 0
+    return from_points + (to_points - from_points) * (score - below) / (above - below)
+
+
+def _given_elsewhere(score: int, raw: Scores, points: Scores) -> int | None:
+    """The points of all nodes with this raw score; None when there is none, or when they differ."""
+    there = points[raw == score]
+    if not len(there):
+        return None
+    low, high = int(there.min()), int(there.max())
+    return low if low == high else None
