@@ -3,10 +3,13 @@
 import time
 
 from berth.api.messages import Outcome, Positions
+from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, Resource
+from berth.kube.listwatch import Deleted, Listed, Upserted
 from berth_watcher.requeue import EventLog
 from berth_watcher.settings import AttemptSettings, RequeueSettings
-from harness.worlds.watcher_world import WatcherUnderTest, a_node, a_pod
+from berth_watcher.store import ObjectStore
+from harness.worlds.watcher_world import KINDS, WatcherUnderTest, a_node, a_pod
 
 FIT = {"blockers": ["NodeResourcesFit"]}
 
@@ -290,3 +293,54 @@ def test_decision_older_than_the_log_counts_as_having_missed_events():
     assert log.may_lack_events_since(9)
     assert not log.may_lack_events_since(10)
     assert len(list(log.since(10))) == 2
+
+
+def test_pod_that_leaves_a_node_requeues_those_that_fit_what_is_free_there_now():
+    there = [a_pod(f"runs-{n}", node="n1", cpu="1") for n in range(4)]
+    watcher = WatcherUnderTest().lead(a_node("n1", cpu="4"), *there, a_pod("small", cpu="1"), a_pod("large", cpu="3"))
+    for name in ("small", "large"):
+        rejected(watcher, name)
+
+    watcher.delete(there[0])
+    assert [watcher.stage(name) for name in ("small", "large")] == ["in flight", "unschedulable"]
+    watcher.delete(there[1])
+    assert watcher.stage("large") == "unschedulable"
+    watcher.delete(there[2])
+
+    assert watcher.stage("large") == "in flight"
+
+
+def test_room_on_a_node_follows_its_pods_and_its_allocatable():
+    store = ObjectStore(KINDS)
+
+    def show(*things) -> None:
+        for thing in things:
+            store.apply(Upserted(kind="pod" if isinstance(thing, Pod) else "node", object=thing))
+
+    assert store.room_of("n1") is None
+    show(a_pod("early", node="n1", cpu="1"), a_node("n1", cpu="4"))
+    assert store.room_of("n1")["cpu"] == 3000
+    show(a_pod("waits", cpu="1"), a_pod("second", node="n1", cpu="500m"), a_pod("early", node="n1", cpu="2", version=2))
+    assert store.room_of("n1")["cpu"] == 1500
+    show(a_pod("second", node="n1", cpu="500m", phase="Succeeded", version=3), a_node("n1", cpu="1", version=2))
+    assert store.room_of("n1")["cpu"] == -1000
+    pods = store.room_of("n1")["pods"]
+    store.apply(Deleted(kind="pod", object=a_pod("early", node="n1", cpu="2")))
+    assert store.room_of("n1") == {**store.room_of("n1"), "cpu": 1000, "pods": pods + 1}
+    store.apply(Listed(kind="node", objects=[], resource_version="20"))
+    assert store.room_of("n1") is None
+
+
+def test_one_deletion_wakes_none_of_two_thousand_pods_that_need_more():
+    names = [f"needs-{n}" for n in range(2000)]
+    settings = AttemptSettings(window_floor=2000)
+    runs = [a_pod(f"runs-{n}", node="n1", cpu="1") for n in range(4)]
+    watcher = WatcherUnderTest(settings=settings).lead(
+        a_node("n1", cpu="4"), *runs, *(a_pod(name, cpu="4") for name in names)
+    )
+    for name in names:
+        rejected(watcher, name)
+
+    watcher.delete(runs[0])
+
+    assert len(watcher.published) == 2000

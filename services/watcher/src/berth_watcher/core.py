@@ -83,7 +83,7 @@ class WatcherCore:
         self._mirror = Mirror(term, max_writes=max_writes)
         self._clock = clock = EventClock(started)
         self._plugins = plugins = QueuePlugins(profiles, clock, self._warn_of_plugin)
-        waiting = UnschedulablePods(profiles, plugins)
+        waiting = UnschedulablePods(profiles, plugins, store.room_of)
         self._queue = SchedulingQueue(profiles, clock, plugins.sort_key, waiting)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)

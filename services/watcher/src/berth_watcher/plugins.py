@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from berth.api.messages import Outcome
 from berth.api.pod import Pod
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import HintIndex, PodKey, nothing
+from berth.framework.hintindex import HintIndex, PodKey, RoomIndex, RoomOf, nothing
 from berth.framework.interface import Plugin
 from berth.framework.plugincalls import (
     PluginFailure,
@@ -150,12 +150,15 @@ Step = QueuedPod | None
 class UnschedulablePods:
     """The unschedulable and gated pods. An event never changes them: whoever tries a pod again removes it."""
 
-    def __init__(self, profiles: Mapping[str, Profile], calls: QueuePlugins) -> None:
+    def __init__(
+        self, profiles: Mapping[str, Profile], calls: QueuePlugins, room_of: RoomOf = lambda _node: None
+    ) -> None:
+        """``room_of``: what is free on a node now."""
         self._calls = calls
         self._pods: dict[str, QueuedPod] = {}
         self._groups_of: dict[str, list[_Group]] = {}
         self._rejected = {
-            (name, preempting): _RejectedPods(profile, calls)
+            (name, preempting): _RejectedPods(profile, calls, room_of)
             for name, profile in profiles.items()
             for preempting in (False, True)
         }
@@ -301,8 +304,9 @@ class _IndexedHint:
 class _RejectedPods:
     """Pods of one profile, by the plugins that rejected them."""
 
-    def __init__(self, profile: Profile, calls: QueuePlugins) -> None:
+    def __init__(self, profile: Profile, calls: QueuePlugins, room_of: RoomOf) -> None:
         self._calls = calls
+        self._room_of = room_of
         self._by_any_event = _Group()
         self._groups: dict[str, tuple[_KeyedGroup, ...]] = {}
         self._indexed: list[_IndexedHint] = []
@@ -345,6 +349,8 @@ class _RejectedPods:
             key = nothing if hint.hint is None else hint.key
             group = groups.setdefault(key, _KeyedGroup(plugin, key))
             index = hint.index() if hint.index is not None else None
+            if isinstance(index, RoomIndex):
+                index.room_of = self._room_of
             if index is not None:
                 group.add_index(index)
             self._indexed.append(_IndexedHint(plugin=plugin, hint=hint, group=group, index=index))

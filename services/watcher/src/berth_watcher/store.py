@@ -6,6 +6,7 @@ kube-scheduler does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,10 +14,11 @@ from typing import Final
 import msgspec
 
 from berth.api.decoding import version_number
-from berth.api.kinds import PLUGIN_KINDS, WATCHED_KINDS
+from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
+from berth.api.resources import PODS, Amounts, pod_requests, read_amounts
 from berth.framework.events import (
     NO_ACTION,
     Action,
@@ -56,6 +58,7 @@ class ObjectStore:
         """By kind, the resourceVersion that its reflector has reached."""
         self.undecodable: dict[tuple[str, str, str], Undecodable] = {}
         """Objects that could not be decoded, by kind, namespace and name."""
+        self._rooms = NodeRooms()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -64,6 +67,11 @@ class ObjectStore:
     def of(self, kind: str) -> Mapping[str, KubernetesObject]:
         """The objects of a kind, by name or uid."""
         return self._objects[kind]
+
+    def room_of(self, node: str) -> Amounts | None:
+        """What is free on a node beside its bound pods, by resource; None for a node that is not known."""
+        there = self._objects.get(NODE.name, {}).get(node)
+        return self._rooms.free(there) if isinstance(there, Node) else None
 
     def apply(self, event: ReflectorNews) -> list[ObjectChange]:
         """Store what a reflector shows, and return what it changed, in order."""
@@ -95,12 +103,14 @@ class ObjectStore:
             self.undecodable.pop((kind, thing.metadata.namespace, thing.metadata.name), None)
         old = objects.get(name)
         objects[name] = thing
+        self._rooms.update(old, thing)
         return ObjectChange(kind=kind, name=name, old=old, new=thing)
 
     def _remove(self, kind: str, name: str, last: KubernetesObject | None) -> list[ObjectChange]:
         old = self._objects[kind].pop(name, None)
         if old is None:
             return []
+        self._rooms.update(old, None)
         return [ObjectChange(kind=kind, name=name, old=last or old, new=None)]
 
     def _replace(self, event: Listed[KubernetesObject]) -> list[ObjectChange]:
@@ -109,6 +119,58 @@ class ObjectStore:
         missing = [name for name in self._objects[event.kind] if name not in listed]
         removed = [change for name in missing for change in self._remove(event.kind, name, None)]
         return removed + [self._set(event.kind, thing) for thing in event.objects]
+
+
+class NodeRooms:
+    """The bound pods of each node, and what they request together: added up for a node when it is asked for first."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, Pod]] = {}
+        self._requested: dict[str, Counter[str]] = {}
+
+    def update(self, old: KubernetesObject | None, new: KubernetesObject | None) -> None:
+        """An object has changed; only bound pods count."""
+        if isinstance(old, Node) and new is None:
+            self._requested.pop(old.metadata.name, None)
+        before = old if isinstance(old, Pod) and is_bound(old) else None
+        after = new if isinstance(new, Pod) and is_bound(new) else None
+        if before is not None and after is not None and before.spec == after.spec:
+            self._pods[after.spec.node_name][after.uid] = after
+            return
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def free(self, node: Node) -> Amounts:
+        """By resource; negative where more is requested than there is."""
+        name = node.metadata.name
+        requested = self._requested.get(name)
+        if requested is None:
+            requested = self._requested[name] = Counter()
+            for pod in self._pods.get(name, {}).values():
+                _add(requested, pod, 1)
+        allocatable = read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
+        return {resource: amount - requested[resource] for resource, amount in allocatable.items()}
+
+    def _count(self, pod: Pod, by: int) -> None:
+        name = pod.spec.node_name
+        pods = self._pods.setdefault(name, {})
+        if by > 0:
+            pods[pod.uid] = pod
+        else:
+            pods.pop(pod.uid, None)
+        if name in self._requested:
+            _add(self._requested[name], pod, by)
+        if not pods:
+            del self._pods[name]
+            self._requested.pop(name, None)
+
+
+def _add(requested: Counter[str], pod: Pod, by: int) -> None:
+    for resource, amount in pod_requests(pod.spec).amounts.items():
+        requested[resource] += by * amount
+    requested[PODS] += by
 
 
 def _key(kind: str, thing: KubernetesObject) -> str:

@@ -8,7 +8,7 @@ not called for the others. What a hint computes from a pod or a node is kept bet
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -54,6 +54,17 @@ class HintIndex(Protocol):
     def find(self, old: object, new: object) -> Iterable[Hashable]:
         """All keys for which the hint may say yes; the hint is then called for each of them."""
         ...
+
+
+RoomOf = Callable[[str], Mapping[str, int] | None]
+"""What is free on a node now, by resource, pods included; None for a node that is not known."""
+
+
+class RoomIndex:
+    """An index that also reads what is free on the node of an event. Whoever makes indexes sets ``room_of``."""
+
+    def __init__(self) -> None:
+        self.room_of: RoomOf = lambda _: None
 
 
 class ValueIndex:

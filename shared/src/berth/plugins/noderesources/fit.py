@@ -44,7 +44,7 @@ from berth.framework.interface import (
 )
 from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import Args, PluginFactory, key_problems
-from berth.plugins.noderesources.amountsindex import AmountsIndex, CountedAmounts
+from berth.plugins.noderesources.amountsindex import AmountsIndex, CountedAmounts, FreedIndex
 from berth.plugins.noderesources.scoringstrategy import (
     LEAST,
     ScoringStrategy,
@@ -143,13 +143,16 @@ class NodeResourcesFit(PreFilterPlugin, VectorFilterPlugin, VectorScorePlugin, E
         pod_change = ClusterEvent(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN)
         node_change = ClusterEvent(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE)
         return (
-            EventHint(pod_change, self._after_pod_change, key=self._wanted_by_pod),
+            EventHint(pod_change, self._after_pod_change, key=self._wanted_by_pod, index=self._freed_index),
             EventHint(node_change, self._after_node_change, key=self._wanted_by_pod, index=self._index),
             EventHint(ClusterEvent(Resource.NOMINATION, Action.DELETE)),
         )
 
     def _index(self) -> AmountsIndex:
         return AmountsIndex(self._wanted_by_pod, self._allocatable_of)
+
+    def _freed_index(self) -> FreedIndex:
+        return FreedIndex(self._wanted_by_pod)
 
     def _wanted_by_pod(self, pod: Pod) -> CountedAmounts:
         return self._wanted_by(pod.spec)
