@@ -7,6 +7,8 @@ ARGS ?=
 WORKERS ?= 2
 
 BIN := .venv/bin
+CYCLONEDX_VERSION := 7.1.0
+PIP_AUDIT_VERSION := 2.9.0
 STAMP := .venv/.berth-installed
 MEMBERS := shared $(wildcard services/*)
 PROJECTS := pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS))
@@ -20,7 +22,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz sbom audit check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +79,13 @@ simulate-faults: setup  ## run the services under simulated time with faults by 
 	PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
 check: lint format types layers spelling lock-current  ## run all static checks (make -k check continues after a failure)
+
+sbom: setup  ## write what the image contains to dist/berth.cdx.json (CycloneDX)
+	mkdir -p dist
+	$(BIN)/uv tool run --from cyclonedx-bom==$(CYCLONEDX_VERSION) cyclonedx-py requirements deploy/requirements.lock --output-file dist/berth.cdx.json
+
+audit: setup  ## look the image's packages up in the list of known vulnerabilities (needs the network)
+	$(BIN)/uv tool run --from pip-audit==$(PIP_AUDIT_VERSION) pip-audit --disable-pip --require-hashes --requirement deploy/requirements.lock
 
 fuzz: setup  ## try all that is read from outside with a million mutated inputs; ARGS="--inputs N --seed N"
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
