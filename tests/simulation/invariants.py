@@ -53,6 +53,8 @@ class Invariants:
         self._bound_by_us: set[str] = set()
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
+        self._node_history: dict[str, list[tuple[int, dict[str, Any] | None]]] = {}
+        """By name, every state of a node with its revision. The store forgets them when it is compacted."""
         self._judged_at = -1
         self._could_be_bound: dict[str, str] = {}
         """What could be bound at this revision of the API server."""
@@ -95,6 +97,9 @@ class Invariants:
     def _on_change(self, change: Any) -> None:
         self._times.append(self._world.now)
         self._revisions.append(change.revision)
+        if not change.key[0]:
+            value = change.after.value if change.after is not None else None
+            self._node_history.setdefault(change.key[1], []).append((change.revision, value))
         if change.key[0] and change.after is not None:
             self._check_move(change)
         elif change.key[0]:
@@ -153,12 +158,10 @@ class Invariants:
 
     def _node_states(self, request: ApiRequest, node: str) -> list[dict[str, Any]]:
         """The node as it is, and as the sender knew it."""
-        table = self._api.store.table(NODES)
-        known = table.as_of(max(self._seen(request).get("nodes", 0), table.floor))
-        states = [stored.value for stored in known if stored.key[1] == node]
-        if ("", node) in table.items:
-            states.append(table.items["", node].value)
-        return states
+        seen = self._seen(request).get("nodes", 0)
+        states = self._node_history.get(node, [])
+        known = [value for revision, value in states if revision <= seen][-1:]
+        return [value for value in (*known, *(value for _, value in states[-1:])) if value is not None]
 
     def _check_room(self, request: ApiRequest, node: str) -> None:
         states = self._node_states(request, node)
@@ -222,6 +225,8 @@ class Invariants:
         self._judge(request, decoded(stored), preemptor_uid, node)
 
     def _judge(self, request: ApiRequest, victim: Pod, preemptor_uid: str, node: str) -> None:
+        if any(request.seen.get(kind.plural, 0) < self._api.store.table(kind).floor for kind in (PODS, NODES)):
+            return  # compacted: what the binder knew cannot be told any more
         now = self._known(request, 0.0)
         preemptor = now.pods.get(preemptor_uid)
         if preemptor is None and self._deleted_at.get(preemptor_uid, self._api.store.revision) > request.seen["pods"]:

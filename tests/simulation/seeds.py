@@ -12,4 +12,7 @@ KEPT: Final[dict[int, str]] = {
     4: "NATS did not answer while a service verified its streams, or the disk was full while a watcher created them: "
     "the service ended with an error instead of asking again (sessions).",
     38: "The same, after the store was lost.",
+    278: "A Binding that the API server had refused with 429 was sent again to a node that was cordoned meanwhile, "
+    "though nothing had been carried out; and the judge asked a compacted store what the binder had known.",
+    392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }
