@@ -22,7 +22,7 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-failover bench-recovery simulate-faults faults soak fuzz sbom audit check lint format types layers spelling lock-current lock clean
+.PHONY: help setup run up test bench bench-cycle bench-requests bench-requeue bench-placement bench-tenant bench-failover bench-recovery simulate-faults faults soak fuzz sbom audit check lint format types layers spelling lock-current lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ bench-requests: setup  ## measure the CPU time of a POST to a real API server, b
 
 bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
 	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)
+
+bench-tenant: setup  ## measure how long one tenant's pod waits while another creates as much as the API server lets him
+	PYTHONPATH=tests $(BIN)/python -m bench.tenant $(ARGS)
 
 bench-failover: setup  ## measure how long no pod is bound when services and NATS stop, die or are replaced
 	PYTHONPATH=tests $(BIN)/python -m bench.failover $(ARGS)
