@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from time import process_time_ns
 from typing import Annotated
@@ -219,7 +219,7 @@ def measure_queue(pods: int) -> dict[str, float]:
         started=Timestamp(monotonic=0.0, wall=datetime.now(UTC)),
         max_writes=256,
     )
-    effects = [*core.begin(0.0), *core.handle([BucketComplete(position=0), StreamsRead()], 0.0)]
+    effects = [*chain.from_iterable(core.begin(0.0)), *core.handle([BucketComplete(position=0), StreamsRead()], 0.0)]
     while writes := [effect for effect in effects if isinstance(effect, WriteKey)]:
         effects = core.handle([KeyWritten(key=write.key, sequence=next(sequences)) for write in writes], 0.0)
     gc.collect()

@@ -141,7 +141,10 @@ class WatcherUnderTest:
             started=Timestamp(monotonic=1000.0, wall=EPOCH),
             max_writes=self.max_writes,
         )
-        self._carry_out(self.core.begin(self.now))
+        self.steps = 0
+        for effects in self.core.begin(self.now):
+            self.steps += 1
+            self._carry_out(effects)
 
     def read_bucket(self) -> None:
         """The bucket is read to its end."""

@@ -11,8 +11,8 @@ from berth.api.messages import Outcome, Positions
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
-from berth_watcher import requeue
-from berth_watcher.events import Tick
+from berth_watcher import core, requeue
+from berth_watcher.events import StreamsRead, Tick
 from berth_watcher.runner import Inbox
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
@@ -164,3 +164,24 @@ def test_events_are_taken_while_there_is_time_and_one_at_least():
     assert len(list(inbox.take(1, lambda: True))) == 1
     assert len(list(inbox.take(10, lambda: True))) == 1
     assert list(inbox.take(10, lambda: True)) == []
+
+
+def test_term_takes_its_pods_in_step_by_step_and_continues_them_in_slices(monkeypatch):
+    pods = 40
+    monkeypatch.setattr(core, "OBJECTS_IN_A_STEP", 10)
+    watcher = WatcherUnderTest(settings=AttemptSettings(window_floor=pods))
+    watcher.list_objects(*(a_pod(f"p{n}") for n in range(pods)))
+    watcher.take_over()
+    assert watcher.steps == pods // 10 + 1
+    watcher.read_bucket()
+    watcher.may_continue = lambda: False
+    watcher.send(StreamsRead())
+    for left in range(pods - 1, 1, -1):
+        assert (watcher.core.is_queue_running, watcher.published) == (False, [])
+        assert stages(watcher, pods).count("recovering") == left
+        assert watcher.core.next_wakeup() == watcher.now
+        watcher.advance(0)
+    for _ in range(2):
+        watcher.advance(0)
+    assert watcher.core.is_queue_running
+    assert len(watcher.published) == pods

@@ -6,6 +6,7 @@ changed. An attempt of which no message is found any more is followed by the nex
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import datetime
 from typing import Final
@@ -88,20 +89,40 @@ class Attempts:
         self.running = False
         """Whether the takeover is complete. Nothing is published before."""
         self._takeover_position = 0
+        self._starting: deque[QueuedPod] = deque()
         self.looked_at = 0
         """How often a pod was published or its attempt looked up."""
 
     def start(self, streams: StreamsRead, *, position: int, since_read: float) -> None:
-        """The takeover is complete: continue every pod from the state that the former leader left.
+        """The mirror is stored: continue every pod from the state that the former leader left.
 
-        ``position`` is that of ``cluster``, which every scorer must have read. The streams were read ``since_read``
-        seconds ago.
+        Call it again until ``running``: a slice is not enough for 200,000 pods. ``position`` is that of ``cluster``,
+        which every scorer must have read. The streams were read ``since_read`` seconds ago.
         """
-        self.running = True
         self._takeover_position = position
-        for queued in [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]:
-            state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
-            self._restore(queued, state, since_read)
+        if not self.is_starting:
+            self._starting.extend(self._recovering())
+        while self._starting:
+            queued = self._starting.popleft()
+            if self._queue.get(queued.uid) is queued and queued.stage is Stage.RECOVERING:
+                self._continue(queued, streams, since_read)
+            if self._starting and not self._clock.may_continue():
+                return
+        self.running = True
+        for queued in self._recovering():  # those that were added or changed meanwhile
+            self._continue(queued, streams, since_read)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether pods are left that :meth:`start` must continue."""
+        return bool(self._starting)
+
+    def _recovering(self) -> list[QueuedPod]:
+        return [pod for pod in self._queue.pods() if pod.stage is Stage.RECOVERING]
+
+    def _continue(self, queued: QueuedPod, streams: StreamsRead, since_read: float) -> None:
+        state = former_state(queued.uid, streams.in_flight.get(queued.uid), streams.decisions.get(queued.uid))
+        self._restore(queued, state, since_read)
 
     @property
     def not_stored(self) -> int:

@@ -6,7 +6,7 @@ attempts (what is in flight) and the requeue (when a pod is tried again).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -62,6 +62,10 @@ TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritte
 """The events by which a takeover goes on."""
 
 
+OBJECTS_IN_A_STEP: Final = 250
+"""Some milliseconds, of the seconds in which a term takes in a large cluster."""
+
+
 class WatcherCore:
     """One term of a watcher: call ``begin`` once, then ``handle`` for ever.
 
@@ -110,20 +114,27 @@ class WatcherCore:
         self._steps = 0
         self._handlers = self._routes()
 
-    def begin(self, now: float) -> list[Effect]:
-        """Take in what the reflectors have shown. Nothing is written or published until the bus has been read."""
+    def begin(self, now: float) -> Iterator[list[Effect]]:
+        """Take in what the reflectors have shown, step by step: the store must not change before it is done.
+
+        Nothing is written or published until the bus has been read. In one step 200,000 pods took as long as a Lease.
+        """
         self._clock.now = now
+        taken = 0
         for kind in self._store.kinds:
             for name, thing in self._store.of(kind).items():
                 self._mirror_object(kind, name, thing)
                 if isinstance(thing, Pod):
                     self._attempts.on_pod(thing)
+                taken += 1
+                if taken % OBJECTS_IN_A_STEP == 0:
+                    yield self._take_effects()
             self._requeue.on_version(kind, self._store.versions[kind], listed=True)
             self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
         for undecodable in self._store.undecodable.values():
             self._effects += self._undecodable.report(undecodable)
         self._requeue.begin(position=0)
-        return self._take_effects()
+        yield self._take_effects()
 
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = always) -> list[Effect]:
         """Handle events in order, then the pods they may help, then timers, and publish what may go.
@@ -162,7 +173,7 @@ class WatcherCore:
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
-        if self._mirror.may_write or self._requeue.has_more:
+        if self._mirror.may_write or self._requeue.has_more or self._attempts.is_starting:
             return self._clock.now
         times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
         return min((time for time in times if time is not None), default=None)
@@ -292,6 +303,8 @@ class WatcherCore:
             return
         since_read = self._clock.now - takeover.streams_read_at
         self._attempts.start(takeover.streams, position=self._mirror.position, since_read=since_read)
+        if not self._attempts.running:
+            return
         for decision in takeover.decisions:
             self._attempts.on_decision(decision)
         self._takeover = Takeover()

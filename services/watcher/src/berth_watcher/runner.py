@@ -177,7 +177,10 @@ class WatcherRunner:
                 inbox=self._inbox,
                 tasks=tasks,
             )
-            runner.run(core.begin(self._now()))
+            for effects in core.begin(self._now()):
+                runner.run(effects)
+                await asyncio.sleep(0)  # the Lease is renewed in between
+                self._leadership.check()
             cluster = await stack.enter_async_context(self._session.read_bucket(CLUSTER))
             decisions = await stack.enter_async_context(self._session.read_stream(DECISIONS, since=DECISIONS_BEFORE))
             tasks.create_task(self._read_cluster(cluster), name="cluster")
