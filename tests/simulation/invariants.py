@@ -464,6 +464,7 @@ NOT_OF_PODS: Final = tuple(
         "_handlers",
         "_of_interest",
         "_keys",
+        "_namespaces",
         "_keys_of_row",
         "_marks",
         "_namespaces",
