@@ -24,7 +24,7 @@ from berth.api.pod import Pod, PodCondition
 from berth.kube.client import KubeClient
 from berth.kube.clock import micro_time, whole_seconds
 from berth.kube.errors import Response, missing_right
-from berth.kube.writes import condition_patch, create_event, cut, patch_event, patch_pod_status
+from berth.kube.writes import condition_patch, create_event, cut, get_pod, patch_event, patch_pod_status
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth_binder.settings import EventSettings
@@ -44,6 +44,10 @@ _REASONS: Final = {
     Outcome.ERROR: "SchedulerError",
 }
 _encoder = msgspec.json.Encoder()
+
+
+CONDITION_TRIES: Final = 3
+"""How often a condition is patched when the pod changes at the same time, as by a nomination."""
 
 
 class EventRecorder:
@@ -129,13 +133,31 @@ class EventRecorder:
         wall = datetime.now(UTC)
         metadata = record.pod.metadata
         if isinstance(record, ConditionRecord):
-            body = condition_patch(record.condition(wall), uid=metadata.uid)
-            return await patch_pod_status(self._client, metadata.namespace, metadata.name, body)
+            return await self._patch_condition(record, wall)
         if record.count == 1:
             event = event_body(record, instance=self._process.identity, wall=wall)
             return await create_event(self._client, metadata.namespace, _encoder.encode(event))
         series = _encoder.encode(series_body(record, wall))
         return await patch_event(self._client, metadata.namespace, record.name, series)
+
+    async def _patch_condition(self, record: ConditionRecord, wall: datetime) -> Response:
+        """Only while the pod is unbound: a patch that arrives after its Binding would say that it is unschedulable.
+
+        Raises:
+            ApiUnreachableError: no answer.
+        """
+        metadata = record.pod.metadata
+        condition, version = record.condition(wall), metadata.resource_version
+        for _ in range(CONDITION_TRIES):
+            body = condition_patch(condition, uid=metadata.uid, resource_version=version)
+            response = await patch_pod_status(self._client, metadata.namespace, metadata.name, body)
+            if response.status != HTTPStatus.CONFLICT:
+                break
+            pod = await get_pod(self._client, metadata.namespace, metadata.name)
+            if pod is None or pod.uid != metadata.uid or pod.spec.node_name:
+                break
+            version = pod.metadata.resource_version
+        return response
 
 
 class EventBudget:

@@ -75,10 +75,14 @@ async def patch_pod_status(client: KubeClient, namespace: str, name: str, body: 
     return await client.request("PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH)
 
 
-def condition_patch(condition: PodCondition, *, uid: str | None = None) -> bytes:
-    """The patch that sets one condition. With a uid the API server answers 422 for another pod of that name."""
-    metadata = {"metadata": {"uid": uid}} if uid else {}
-    return _encoder.encode({**metadata, "status": {"conditions": [condition]}})
+def condition_patch(condition: PodCondition, *, uid: str | None = None, resource_version: str = "") -> bytes:
+    """The patch that sets one condition. With a uid the API server answers 422 for another pod of that name.
+
+    With a resourceVersion it answers 409 once the pod has changed.
+    """
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    metadata = {name: value for name, value in preconditions.items() if value}
+    return _encoder.encode({**({"metadata": metadata} if metadata else {}), "status": {"conditions": [condition]}})
 
 
 def fence_condition(epoch: int, token: str) -> PodCondition:
