@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import yaml
@@ -289,11 +290,11 @@ async def _no_plugin(*_: object) -> bytes:
 
 def kubeconfig(data: bytes) -> None:
     """Without running plugins, and without a file that it names: its content alone."""
-    credentials._output_of = _no_plugin
     path = _folder() / "kubeconfig"
     path.write_bytes(data)
     try:
-        asyncio.run(credentials.Kubeconfig(path).read())
+        with patch.object(credentials, "_output_of", _no_plugin):
+            asyncio.run(credentials.Kubeconfig(path).read())
     except KubeconfigError as error:
         _check_text(str(error))
         raise
