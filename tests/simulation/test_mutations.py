@@ -6,6 +6,7 @@ from simulation.mutations import ELSEWHERE, MUTATIONS
 from simulation.test_simulation import TESTS, simulate
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.is_quick])
 def test_a_rule_that_is_taken_away_is_missed(name):
     done = simulate("--mutations", name)
