@@ -97,7 +97,7 @@ async def test_standby_goes_on_where_the_leader_stopped(world):
     await world.until(world.all_bound)
 
     assert second.leads
-    assert len(world.names) == 40
+    assert len(set(world.names)) == len(set(world.attempts)) == 40  # one may be delivered again on a busy machine
 
 
 async def test_killed_watcher_loses_no_pod(world):
