@@ -57,6 +57,10 @@ bench-cycle: setup  ## measure the CPU time of a scheduling cycle by kind of pod
 bench-requests: setup  ## measure the CPU time of a POST to a real API server, beside aiohttp and beside the least possible
 	PYTHONPATH=tests $(BIN)/python -m bench.requests $(ARGS)
 
+.PHONY: bench-wire
+bench-wire: setup  ## measure what a message on the bus costs a client, with nats-py as it is and through berth.bus
+	PYTHONPATH=tests $(BIN)/python -m bench.wire $(ARGS)
+
 bench-requeue: setup  ## measure what an event costs the watcher while thousands of pods wait, and its queue with 200,000
 	PYTHONPATH=tests $(BIN)/python -m bench.requeue $(ARGS)
 

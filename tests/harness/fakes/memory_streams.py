@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from berth.api.errors import BerthError
-from berth.bus.connection import message_size
 from berth.bus.interface import (
     PubAck,
     StoredMessage,
@@ -24,6 +23,7 @@ from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     StreamSpec,
 )
+from berth.bus.wire import message_size
 from harness.fakes.bus_clock import BusClock
 from harness.fakes.memory_queue import WorkQueue
 

@@ -71,7 +71,7 @@ async def test_in_one_account_the_server_publishes_for_whoever_asks(server, admi
     await asyncio.sleep(0.3)
     assert await admin.last("RANKED", forged) is not None
     assert (await admin.state("dead")).messages == 0
-    await admin._connection.client.request("$JS.API.STREAM.PURGE.RANKED", b"")
+    await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
     await client.close()
 
 
@@ -96,7 +96,7 @@ async def test_no_request_that_manages_streams_or_consumers_is_carried_out(serve
 
 async def consumer_state(session: NatsSession) -> tuple[object, object]:
     """The scorers' consumer: its configuration, and whether it is paused."""
-    answer = await session._connection.client.request("$JS.API.CONSUMER.INFO.PENDING.scorer", b"")
+    answer = await session._connection.request("$JS.API.CONSUMER.INFO.PENDING.scorer")
     info = json.loads(answer.data)
     return info.get("config"), info.get("paused")
 

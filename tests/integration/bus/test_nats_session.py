@@ -1,12 +1,15 @@
 """A session on a real nats-server that is killed, restarted, paused, emptied or configured otherwise than declared."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+import uvloop
 from nats.aio.client import Client
 
 from berth.bus import ordered
@@ -55,10 +58,11 @@ async def test_a_kill_of_the_server_is_known_within_a_second(session, own_nats_s
 
 
 async def test_a_write_to_a_socket_that_the_loop_has_closed_is_a_lost_connection(session, monkeypatch):
-    async def closed(*_args: object, **_options: object) -> None:
+    def closed(_data: bytes) -> None:
         raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
 
-    monkeypatch.setattr(Client, "publish", closed)
+    wire = session._connection._wire
+    monkeypatch.setattr(wire, "_transport", SimpleNamespace(write=closed, abort=wire._transport.abort))
     with pytest.raises(BusLostError, match="the handler is closed"):
         await session.publish(PENDING, b"{}")
     assert session.lost.is_set()
@@ -112,6 +116,35 @@ async def test_a_silent_server_is_detected_with_full_buffers_too(own_nats_server
         assert {type(result) for result in results} == {BusLostError}
         await session.close()
     own_nats_server.go_on()
+
+
+async def test_what_a_slow_server_takes_late_is_stored_in_the_order_of_the_calls(session, own_nats_server):
+    own_nats_server.pause()
+    publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 500_000)) for n in range(100)]
+    await asyncio.sleep(0.1)
+    assert session._connection._wire.is_crowded
+    own_nats_server.go_on()
+    async with asyncio.timeout(LONG):
+        stored = [(await one).sequence for one in publishing]
+    assert stored == list(range(1, 101))
+    assert not session._connection._wire.is_crowded
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_server_that_dies_while_much_is_being_sent_ends_every_call(own_nats_server, run):
+    async def die_while_sending() -> None:
+        session = await NatsBus(settings_for(own_nats_server)).connect(name="test")
+        await session.apply()
+        own_nats_server.pause()
+        publishing = [asyncio.ensure_future(session.publish(f"{PENDING}-{n}", b"x" * 500_000)) for n in range(60)]
+        await asyncio.sleep(0.1)
+        own_nats_server.kill()
+        async with asyncio.timeout(LONG):
+            results = await asyncio.gather(*publishing, return_exceptions=True)
+            await session.close()
+        assert {type(result) for result in results} == {BusLostError}
+
+    run(die_while_sending())
 
 
 async def test_a_publish_without_an_answer_ends_and_leaves_the_session(own_nats_server):
@@ -346,7 +379,7 @@ async def test_a_recreated_stream_ends_its_readers_session(session):
     async with asyncio.timeout(LONG), session.read_stream("DECISIONS") as following:
         batches = following.batches()
         await anext(batches)
-        await session._connection.client.request("$JS.API.STREAM.DELETE.DECISIONS", b"")
+        await session._connection.request("$JS.API.STREAM.DELETE.DECISIONS")
         await session.apply()
         with pytest.raises(BusLostError, match="recreated"):
             await anext(batches)
@@ -380,8 +413,8 @@ async def test_services_are_listed_by_the_service_protocol(session, own_nats_ser
     stats = await client.request("$SRV.STATS.berth-scorer", b"")
     status = await client.request("berth.service.berth-scorer.host-1_a=2Eb", b"")
     await client.close()
-    assert b'"identity": "host-1_a.b"' in listed.data
-    assert b'"held": 3' in stats.data
+    assert json.loads(listed.data)["metadata"]["identity"] == "host-1_a.b"
+    assert json.loads(stats.data)["endpoints"][0]["data"] == {"held": 3}
     assert status.data == b'{"held":3}'
 
 

@@ -1,23 +1,49 @@
-"""Requests whose connection is lost."""
+"""Requests whose connection is lost, and requests that nobody answers."""
 
 import asyncio
 import gc
 from datetime import timedelta
 
+import pytest
+
 from berth.bus.connection import PendingRequests
-from berth.bus.interface import BusLostError
+from berth.bus.interface import BusLostError, MissingError, UnansweredError
+from berth.bus.wire import Message
 
 
 async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
     warnings = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
     requests = PendingRequests(timedelta(seconds=5))
-    request = requests.add("$KV.cluster.node.n1")
+    number, reply = requests.add("$KV.cluster.node.n1")
 
     requests.fail_all(lambda: BusLostError("gone"))
-    requests.remove(request)
-    del request
+    requests.remove(number)
+    del reply
     gc.collect()
     await asyncio.sleep(0)
 
     assert warnings == []
+
+
+async def test_requests_past_their_deadline_end_and_later_ones_stay():
+    requests = PendingRequests(timedelta(seconds=5))
+    _, first = requests.add("a")
+    number, second = requests.add("b")
+    now = asyncio.get_running_loop().time()
+    requests._by_number[number].deadline = now + 100
+
+    requests.expire(now + 50)
+    assert isinstance(first.exception(), UnansweredError)
+    assert not second.done()
+    requests.resolve(number, Message("inbox.2", "", b"", b"answer"))
+    requests.resolve(number, Message("inbox.2", "", b"", b"again"))
+    assert (await second).data == b"answer"
+
+
+async def test_a_request_that_nobody_listens_for_is_missing():
+    requests = PendingRequests(timedelta(seconds=5))
+    number, reply = requests.add("a")
+    requests.resolve(number, Message("inbox.1", "", b"NATS/1.0 503\r\n\r\n", b""))
+    with pytest.raises(MissingError):
+        await reply

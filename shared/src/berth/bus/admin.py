@@ -19,18 +19,19 @@ from berth.bus.jetstream import (
     ConsumerNames,
     StreamInfo,
     api_request,
-    consumer_config,
-    differences,
     get_entry,
+    nanoseconds,
     put_entry,
-    stream_config,
     stream_info,
 )
+from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
     BUCKETS,
     BUS_ID_KEY,
     CONTROL,
     PROBE,
+    STORED_PREFIX,
+    UNLIMITED,
     ConsumerSpec,
     StreamSpec,
     bucket_stream,
@@ -219,3 +220,54 @@ async def _create_bus_id(connection: Connection) -> str:
     except WrongLastSequenceError:
         return await read_bus_id(connection)
     return created
+
+
+# --- the declaration as configurations
+
+
+def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, object]:
+    """The declared stream as JetStream's stream configuration."""
+    return {
+        "name": stream.name,
+        "description": stream.description,
+        "subjects": list(stream.subjects),
+        "retention": stream.retention,
+        "discard": stream.discard,
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        "max_consumers": UNLIMITED,
+        "max_msgs": UNLIMITED,
+        "max_msgs_per_subject": stream.max_msgs_per_subject,
+        "max_bytes": stream.max_bytes,
+        "max_age": nanoseconds(stream.max_age),
+        "max_msg_size": settings.message_bytes,
+        "duplicate_window": nanoseconds(settings.duplicate_window),
+        "allow_direct": True,
+        "allow_rollup_hdrs": False,
+        "allow_msg_ttl": stream.key_value,
+        "deny_delete": stream.key_value,
+        "republish": {"src": stream.subjects[0], "dest": STORED_PREFIX + stream.subjects[0]},
+    }
+
+
+def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
+    """The declared consumer as JetStream's consumer configuration."""
+    return {
+        "name": consumer.name,
+        "durable_name": consumer.name,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": nanoseconds(consumer.ack_wait),
+        "max_deliver": UNLIMITED,
+        "max_ack_pending": UNLIMITED,
+        "replay_policy": "instant",
+    }
+
+
+def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
+    """All differences, each with both values. The server's response omits fields with their zero value."""
+    return [
+        f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
+        for key, value in declared.items()
+        if existing.get(key, type(value)()) != value
+    ]

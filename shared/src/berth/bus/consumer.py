@@ -15,19 +15,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from berth.api.errors import BerthError
-from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
-from berth.bus.interface import MissingError
+from berth.bus.connection import NO_RESPONDERS, Connection
+from berth.bus.interface import BusLostError, MissingError
 from berth.bus.jetstream import nanoseconds
-
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+from berth.bus.wire import Message, last_header
 
 INBOX_LIVES: Final = 2
 """How many times a request's life an inbox is used."""
@@ -62,8 +58,7 @@ class NatsDeliveries:
     async def __anext__(self) -> NatsDelivery:
         pull = self._pull
         while not pull.failure and not (pull.buffer and self._unsettled < pull.credit.limit):
-            if not await pull.wait():
-                pull.restart()
+            await pull.wait()
         if pull.failure:
             raise pull.failure
         self._unsettled += 1
@@ -93,27 +88,27 @@ _IN_PROGRESS: Final = b"+WPI"
 class NatsDelivery:
     """A message of a work queue. Once it is settled, further calls do nothing."""
 
-    __slots__ = ("_connection", "_metadata", "_msg", "_on_settled")
+    __slots__ = ("_connection", "_message", "_metadata", "_on_settled")
 
     def __init__(
-        self, msg: Msg, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
+        self, message: Message, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
     ) -> None:
-        self._msg = msg
+        self._message = message
         self._connection = connection
         self._metadata = metadata
         self._on_settled: Callable[[], None] | None = on_settled
 
     @property
     def subject(self) -> str:
-        return self._msg.subject
+        return self._message.subject
 
     @property
     def data(self) -> bytes:
-        return self._msg.data
+        return self._message.data
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._msg.headers or NO_HEADERS
+        return self._message.headers
 
     @property
     def sequence(self) -> int:
@@ -136,7 +131,7 @@ class NatsDelivery:
 
     def in_progress(self) -> None:
         if self._on_settled is not None:
-            self._connection.enqueue(self._msg.reply, _IN_PROGRESS)
+            self._connection.acknowledge(self._message.reply, _IN_PROGRESS)
 
     def set_aside(self) -> None:
         if self._on_settled is not None:
@@ -146,7 +141,7 @@ class NatsDelivery:
     def _settle(self, payload: bytes) -> None:
         if self._on_settled is None:
             return
-        self._connection.enqueue(self._msg.reply, payload)
+        self._connection.acknowledge(self._message.reply, payload)
         on_settled, self._on_settled = self._on_settled, None
         on_settled()
 
@@ -157,8 +152,7 @@ _DIGITS: Final = 19
 _NANOSECONDS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class MessageMetadata:
+class MessageMetadata(NamedTuple):
     """The fields of an ack subject ``$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>``.
 
     A server with domains writes two more tokens before the stream, and newer ones a random one at the end.
@@ -192,7 +186,7 @@ def metadata_of(reply: str) -> MessageMetadata | None:
 
 _HEARTBEAT: Final = "100"
 _CONSUMER_GONE: Final = ("consumer deleted", "consumer is push based")
-_NOT_SENT: Final = "Nats-Pending-Messages"
+_NOT_SENT: Final = b"Nats-Pending-Messages"
 
 
 class Pull:
@@ -203,7 +197,7 @@ class Pull:
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, limit: int) -> None:
-        self.buffer: Final[deque[tuple[Msg, MessageMetadata]]] = deque()
+        self.buffer: Final[deque[tuple[Message, MessageMetadata]]] = deque()
         self.credit: Final = Credit(limit=limit)
         self.failure: BerthError | None = None
         self.changed: Final = asyncio.Event()
@@ -223,31 +217,33 @@ class Pull:
         inboxes = [await self._new_inbox()]
         changing = asyncio.create_task(self._change_inbox(inboxes))
         remove_listener = self._connection.on_lost(self._on_lost)
+        remove_sweeper = self._connection.on_sweep(self._check_silence)
         try:
             self._request()
             yield self
         finally:
             remove_listener()
+            remove_sweeper()
             self._closed = True
             changing.cancel()
             with suppress(asyncio.CancelledError, BerthError):
                 await changing
             for inbox in inboxes:
-                await self._connection.unsubscribe(inbox)
+                self._connection.unsubscribe(inbox)
 
-    async def _new_inbox(self) -> Subscription:
+    async def _new_inbox(self) -> bytes:
         inbox = self._connection.new_inbox()
         subscription = await self._connection.subscribe(f"{inbox}.*", self._on_message)
         self._inbox = inbox
         return subscription
 
-    async def _change_inbox(self, inboxes: list[Subscription]) -> None:
+    async def _change_inbox(self, inboxes: list[bytes]) -> None:
         """A new inbox for new requests; the one before goes when its last request has expired."""
         while True:
             await asyncio.sleep(self._connection.settings.pull_expires.total_seconds() * INBOX_LIVES)
             inboxes.append(await self._new_inbox())
             await asyncio.sleep(self._connection.settings.pull_expires.total_seconds() + self.silence_allowed)
-            await self._connection.unsubscribe(inboxes.pop(0))
+            self._connection.unsubscribe(inboxes.pop(0))
 
     @property
     def silence_allowed(self) -> float:
@@ -255,30 +251,23 @@ class Pull:
         return self._connection.settings.pull_heartbeat.total_seconds() * HEARTBEATS_MISSED
 
     def request_soon(self) -> None:
-        """Request more, once for all settled in this iteration of the loop."""
-        if not self._request_scheduled:
+        """Request more if it is time, once for all settled in this iteration of the loop."""
+        if not self._request_scheduled and self.credit.is_low:
             self._request_scheduled = True
             self._loop.call_soon(self._request)
 
-    async def wait(self) -> bool:
-        """Wait until something arrives, fails or is settled; false when the server was silent for too long."""
+    async def wait(self) -> None:
+        """Wait until something arrives, fails or is settled."""
         self.changed.clear()
-        if not self.credit.outstanding:
-            await self.changed.wait()
-            return True
-        try:
-            async with asyncio.timeout(max(0.0, self._last_received + self.silence_allowed - self._loop.time())):
-                await self.changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        await self.changed.wait()
 
-    def restart(self) -> None:
-        """Consider all requests lost, and send one under a new number."""
-        self._number += 1
-        self._last_received = self._loop.time()
-        self.credit.outstanding = 0
-        self._request()
+    def _check_silence(self, now: float) -> None:
+        """A server that is silent for too long has lost the requests: send one under a new number."""
+        if self.credit.outstanding and now > self._last_received + self.silence_allowed:
+            self._number += 1
+            self._last_received = now
+            self.credit.outstanding = 0
+            self._request()
 
     def _request(self) -> None:
         self._request_scheduled = False
@@ -292,32 +281,32 @@ class Pull:
             "expires": nanoseconds(settings.pull_expires),
             "idle_heartbeat": nanoseconds(settings.pull_heartbeat),
         }
-        self._connection.enqueue(self._next, msgspec.json.encode(request), f"{self._inbox}.{self._number}")
-        self.changed.set()
+        with suppress(BusLostError):
+            self._connection.send(self._next, msgspec.json.encode(request), reply=f"{self._inbox}.{self._number}")
 
-    async def _on_message(self, msg: Msg) -> None:
+    def _on_message(self, message: Message) -> None:
         self._last_received = self._loop.time()
-        if msg.reply:
-            self._on_delivery(msg)
-        elif msg.headers and msg.subject.endswith(f".{self._number}"):
-            self._on_status(msg.headers)
+        if message.reply:
+            self._on_delivery(message)
+        elif message.subject.endswith(f".{self._number}"):
+            self._on_status(message)
 
-    def _on_delivery(self, msg: Msg) -> None:
-        metadata = metadata_of(msg.reply)
+    def _on_delivery(self, message: Message) -> None:
+        metadata = metadata_of(message.reply)
         if metadata is None:
             return  # no consumer has sent it: another client that may publish to this inbox
         self.credit.arrive()
-        self.buffer.append((msg, metadata))
+        self.buffer.append((message, metadata))
         self.changed.set()
 
-    def _on_status(self, headers: dict[str, str]) -> None:
-        status, text = headers.get(STATUS, ""), headers.get(DESCRIPTION, "")
-        if status == _HEARTBEAT:
-            self.changed.set()
-        elif status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
+    def _on_status(self, message: Message) -> None:
+        status, text = message.status, message.description
+        if status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
             self._fail(MissingError(f"consuming {self._name}: the consumer is not there ({text or 'no responders'})"))
-        else:
-            self.credit.give_back(int(headers.get(_NOT_SENT, self.credit.limit)))
+        elif status and status != _HEARTBEAT:
+            not_sent = last_header(message.head, _NOT_SENT) or b""
+            known = not_sent.isdigit() and len(not_sent) <= _DIGITS
+            self.credit.give_back(int(not_sent) if known else self.credit.limit)
             self.request_soon()
 
     def _on_lost(self) -> None:
@@ -338,9 +327,14 @@ class Credit:
     held: int = 0
     """Arrived and not yet settled."""
 
+    @property
+    def is_low(self) -> bool:
+        """Whether at least half of the limit has arrived."""
+        return self.outstanding * 2 <= self.limit
+
     def take(self) -> int:
         """How many to request now: none while more than half of the limit has not arrived yet."""
-        if self.outstanding * 2 > self.limit:
+        if not self.is_low:
             return 0
         wanted = max(0, self.limit - self.held - self.outstanding)
         self.outstanding += wanted

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
+import msgspec
+
 from berth.api.errors import BerthError, PermanentError, TemporaryError
 
 MessageListener = Callable[[str, bytes, Mapping[str, str]], None]
@@ -56,8 +58,7 @@ class MissingError(TemporaryError):
     """A stream, bucket or consumer does not exist (yet)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PubAck:
+class PubAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The stream has stored the message. ``duplicate``: it already had one with the same message id."""
 
     stream: str
@@ -77,20 +78,18 @@ class Unstored:
     it is restarted, or until the stream is made anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message in a stream."""
 
     subject: str
     sequence: int
     data: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     time: datetime
     """When the server stored it. Ages are computed from these times, never from a client's clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last value of a key, or the marker of its removal.
 
     ``key`` is the escaped key without the bucket's prefix; ``data`` is ``None`` for a removal.

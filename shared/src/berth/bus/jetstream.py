@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
-from nats.aio.msg import Msg
 
-from berth.api.decoding import decode_json, decoding, number
+from berth.api.decoding import MALFORMED, decoding, reason_of
 from berth.api.errors import BerthError, DecodeError, TemporaryError
-from berth.bus.connection import DESCRIPTION, NO_RESPONDERS, STATUS, Connection
+from berth.bus.connection import NO_RESPONDERS, Connection
 from berth.bus.interface import (
     BusRefusedError,
     Entry,
@@ -30,16 +29,12 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
-from berth.bus.settings import TopologySettings
 from berth.bus.topology import (
-    STORED_PREFIX,
-    UNLIMITED,
-    ConsumerSpec,
-    StreamSpec,
     bucket_prefix,
     bucket_stream,
     store_of,
 )
+from berth.bus.wire import Headers, Message, last_header
 
 
 class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,9 +150,9 @@ def decode_response(doing: str, data: bytes, decoder: msgspec.json.Decoder[R]) -
         BerthError: the response is an error (see :func:`error_from`), or cannot be decoded (TemporaryError).
     """
     try:
-        response = decode_json(decoder, data, "it")
-    except DecodeError as exc:
-        raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {exc}") from exc
+        response = decoder.decode(data)
+    except MALFORMED as exc:
+        raise TemporaryError(f"{doing}: the answer {data[:80]!r} cannot be read: {reason_of(exc)}") from exc
     if response.error is not None:
         raise error_from(doing, response.error)
     return response
@@ -173,54 +168,6 @@ def error_from(doing: str, error: JetStreamError) -> BerthError:
     if error.err_code in _TAKEN:  # a work queue allows one consumer for each subject
         return BusRefusedError(f"{text}: delete the consumer that takes the stream first")
     return TemporaryError(text) if error.code >= _SERVER_ERRORS else BusRefusedError(text)
-
-
-def stream_config(stream: StreamSpec, settings: TopologySettings) -> dict[str, object]:
-    """The declared stream as JetStream's stream configuration."""
-    return {
-        "name": stream.name,
-        "description": stream.description,
-        "subjects": list(stream.subjects),
-        "retention": stream.retention,
-        "discard": stream.discard,
-        "storage": settings.storage,
-        "num_replicas": settings.replicas,
-        "max_consumers": UNLIMITED,
-        "max_msgs": UNLIMITED,
-        "max_msgs_per_subject": stream.max_msgs_per_subject,
-        "max_bytes": stream.max_bytes,
-        "max_age": nanoseconds(stream.max_age),
-        "max_msg_size": settings.message_bytes,
-        "duplicate_window": nanoseconds(settings.duplicate_window),
-        "allow_direct": True,
-        "allow_rollup_hdrs": False,
-        "allow_msg_ttl": stream.key_value,
-        "deny_delete": stream.key_value,
-        "republish": {"src": stream.subjects[0], "dest": STORED_PREFIX + stream.subjects[0]},
-    }
-
-
-def consumer_config(consumer: ConsumerSpec) -> dict[str, object]:
-    """The declared consumer as JetStream's consumer configuration."""
-    return {
-        "name": consumer.name,
-        "durable_name": consumer.name,
-        "deliver_policy": "all",
-        "ack_policy": "explicit",
-        "ack_wait": nanoseconds(consumer.ack_wait),
-        "max_deliver": UNLIMITED,
-        "max_ack_pending": UNLIMITED,
-        "replay_policy": "instant",
-    }
-
-
-def differences(name: str, declared: dict[str, object], existing: dict[str, object]) -> list[str]:
-    """All differences, each with both values. The server's response omits fields with their zero value."""
-    return [
-        f"{name}: {key}: want {value!r}, got {existing.get(key)!r}"
-        for key, value in declared.items()
-        if existing.get(key, type(value)()) != value
-    ]
 
 
 def nanoseconds(duration: timedelta) -> int:
@@ -244,8 +191,8 @@ _publish_response: Final = msgspec.json.Decoder(PublishResponse)
 async def api_request(connection: Connection, subject: str, request: object, kind: type[R]) -> R:
     """Send a request to JetStream's API. Raises the exception of ``error_from`` for an error response."""
     data = b"" if request is None else msgspec.json.encode(request)
-    msg = await connection.request(f"{connection.settings.api}.{subject}", data)
-    return decode_response(f"requesting {subject}", msg.data, msgspec.json.Decoder(kind))
+    message = await connection.request(f"{connection.settings.api}.{subject}", data)
+    return decode_response(f"requesting {subject}", message.data, msgspec.json.Decoder(kind))
 
 
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
@@ -262,16 +209,17 @@ async def publish(
     headers: Mapping[str, str] | None = None,
 ) -> PubAck:
     """Publish and wait for the PubAck. Raises as :meth:`berth.bus.interface.Session.publish`."""
-    all_headers = dict(headers) if headers else {}
+    all_headers = headers
     if message_id is not None:
-        all_headers[MESSAGE_ID] = message_id
+        all_headers = {**(headers or {}), MESSAGE_ID: message_id}
     try:
-        msg = await connection.request(subject, data, all_headers)
-        response = decode_response(f"publishing to {subject!r}", msg.data, _publish_response)
+        message = await connection.request(subject, data, all_headers)
+        response = decode_response(f"publishing to {subject!r}", message.data, _publish_response)
     except (UnansweredError, StoreFullError) as exc:
         connection.stores.refused(store_of(subject), str(exc), answered=isinstance(exc, StoreFullError))
         raise
-    connection.stores.stored(store_of(subject))
+    if connection.stores.has_refused:
+        connection.stores.stored(store_of(subject))
     return PubAck(stream=response.stream, sequence=response.seq, duplicate=response.duplicate)
 
 
@@ -279,12 +227,15 @@ async def publish(
 
 _NOT_FOUND: Final = "404"
 _END_OF_BATCH: Final = "204"
-_PENDING: Final = "Nats-Num-Pending"
-_SEQUENCE: Final = "Nats-Sequence"
-_SUBJECT: Final = "Nats-Subject"
-_TIME: Final = "Nats-Time-Stamp"
+_PENDING: Final = b"Nats-Num-Pending"
+_SEQUENCE: Final = b"Nats-Sequence"
+_SUBJECT: Final = b"Nats-Subject"
+_TIME: Final = b"Nats-Time-Stamp"
+_DIGITS: Final = 20
+"""Of an unsigned 64-bit integer."""
 _ADDED: Final = frozenset(
-    {"Nats-Stream", _SUBJECT, _SEQUENCE, _TIME, _PENDING, "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
+    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"}
+    | {"Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
 """Headers that the server adds to a response; the others are the message's own."""
 
@@ -293,13 +244,12 @@ async def last_message(connection: Connection, stream: str, subject: str) -> Sto
     """The last message of a subject or under a filter, ``None`` when there is none."""
     if "*" in subject or ">" in subject:
         return await _leaders_last(connection, stream, subject)
-    msg = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
-    headers = msg.headers or {}
-    if _SEQUENCE in headers:
-        return _stored(msg, headers)
-    if headers.get(STATUS) == _NOT_FOUND:
+    message = await connection.request(f"{connection.settings.api}.DIRECT.GET.{stream}.{subject}")
+    if (stored := stored_message(message)) is not None:
+        return stored
+    if message.status == _NOT_FOUND:
         return None
-    raise _error_of(f"reading {subject!r} of {stream}", headers)
+    raise _error_of(f"reading {subject!r} of {stream}", message)
 
 
 async def last_sequence(connection: Connection, stream: str, subject: str) -> int:
@@ -310,13 +260,12 @@ async def last_sequence(connection: Connection, stream: str, subject: str) -> in
 
 async def _leaders_last(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
     request = msgspec.json.encode({"last_by_subj": subject})
-    msg = await connection.request(f"{connection.settings.api}.STREAM.MSG.GET.{stream}", request)
-    response = _leaders_message.decode(msg.data)
+    message = await connection.request(f"{connection.settings.api}.STREAM.MSG.GET.{stream}", request)
+    response = _leaders_message.decode(message.data)
     if response.error is not None and response.error.err_code == _NO_MESSAGE:
         return None
-    found = decode_response(f"reading {subject!r} of {stream}", msg.data, _leaders_message).message
-    lines = found.hdrs.decode(errors="replace").split("\r\n")[1:]
-    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    found = decode_response(f"reading {subject!r} of {stream}", message.data, _leaders_message).message
+    headers = Headers(found.hdrs)
     return StoredMessage(subject=found.subject, sequence=found.seq, data=found.data, headers=headers, time=found.time)
 
 
@@ -355,75 +304,102 @@ async def get_page(
 async def _request_page(
     connection: Connection, stream: str, request: Mapping[str, object], doing: str
 ) -> tuple[list[StoredMessage], bool]:
-    responses: asyncio.Queue[Msg | None] = asyncio.Queue()
+    page = Page(connection, doing)
     inbox = connection.new_inbox()
-    remove_listener = connection.on_lost(lambda: responses.put_nowait(None))
-    subscription = await connection.subscribe(inbox, responses.put)
+    subscription = connection.subscribe_soon(inbox, page.on_message)
+    remove_listener, remove_sweeper = connection.on_lost(page.on_lost), connection.on_sweep(page.on_sweep)
     try:
         await connection.publish(
             f"{connection.settings.api}.DIRECT.GET.{stream}", msgspec.json.encode(request), reply=inbox
         )
-        return await _collect_page(connection, responses, doing)
+        return page.messages, await page.has_more
     finally:
         remove_listener()
-        await connection.unsubscribe(subscription)
+        remove_sweeper()
+        connection.unsubscribe(subscription)
 
 
-async def _collect_page(
-    connection: Connection, responses: asyncio.Queue[Msg | None], doing: str
-) -> tuple[list[StoredMessage], bool]:
-    page: list[StoredMessage] = []
-    while True:
-        headers = (msg := await _next_response(connection, responses, doing)).headers or {}
-        if _SEQUENCE in headers:
-            page.append(_stored(msg, headers))
-        elif headers.get(STATUS) == _END_OF_BATCH:
-            return page, bool(page) and int(headers.get(_PENDING, "0")) > 0
-        elif headers.get(STATUS) == _NOT_FOUND:
-            return page, False
+class Page:
+    """Collects the answers to one batched Direct Get. The server ends them with a status."""
+
+    def __init__(self, connection: Connection, doing: str) -> None:
+        self.messages: Final[list[StoredMessage]] = []
+        self._loop = asyncio.get_running_loop()
+        self.has_more: Final[asyncio.Future[bool]] = self._loop.create_future()
+        self._connection = connection
+        self._doing = doing
+        self._last_received = self._loop.time()
+
+    def on_message(self, message: Message) -> None:
+        """An answer: a stored message, or the end."""
+        self._last_received = self._loop.time()
+        if self.has_more.done():
+            return
+        try:
+            stored = stored_message(message)
+        except DecodeError as exc:
+            self._fail(TemporaryError(f"{self._doing}: {exc}"))
+            return
+        if stored is not None:
+            self.messages.append(stored)
+        elif message.status == _END_OF_BATCH:
+            self.has_more.set_result(bool(self.messages) and last_header(message.head, _PENDING) not in (None, b"0"))
+        elif message.status == _NOT_FOUND:
+            self.has_more.set_result(False)
         else:
-            raise _error_of(doing, headers)
+            self._fail(_error_of(self._doing, message))
+
+    def on_sweep(self, now: float) -> None:
+        """Answers that stop coming."""
+        seconds = self._connection.settings.answer_timeout.total_seconds()
+        if now > self._last_received + seconds:
+            self._fail(UnansweredError(f"{self._doing}: no answer within {seconds:g} s"))
+
+    def on_lost(self) -> None:
+        """The connection is lost."""
+        self._fail(self._connection.lost_error())
+
+    def _fail(self, error: BerthError) -> None:
+        if not self.has_more.done():
+            self.has_more.set_exception(error)
+            self.has_more.exception()  # retrieved: its reader may have gone
 
 
-async def _next_response(connection: Connection, responses: asyncio.Queue[Msg | None], doing: str) -> Msg:
-    seconds = connection.settings.answer_timeout.total_seconds()
-    try:
-        async with asyncio.timeout(seconds):
-            msg = await responses.get()
-    except TimeoutError as exc:
-        raise UnansweredError(f"{doing}: no answer within {seconds:g} s") from exc
-    if msg is None:
-        raise connection.lost_error()
-    return msg
-
-
-def stored_copy(msg: Msg) -> StoredMessage | None:
+def stored_copy(message: Message) -> StoredMessage | None:
     """A message that its stream republished, ``None`` for one that does not come from a stream."""
-    headers = msg.headers or {}
-    if _SEQUENCE not in headers:
-        return None
     try:
-        with decoding("a copy"):
-            return _stored(msg, headers)
+        return stored_message(message)
     except DecodeError:
         return None
 
 
-def _stored(msg: Msg, headers: Mapping[str, str]) -> StoredMessage:
+def stored_message(message: Message) -> StoredMessage | None:
+    """The stored message that an answer or a copy carries; ``None`` without the server's headers.
+
+    Raises:
+        DecodeError: the server has not written these headers.
+    """
+    head = message.head
+    if (sequence := last_header(head, _SEQUENCE)) is None:
+        return None
+    subject, time = last_header(head, _SUBJECT), last_header(head, _TIME)
+    if subject is None or time is None or not sequence.isdigit() or len(sequence) > _DIGITS:
+        raise DecodeError(f"decoding a stored message: its headers are {head[-300:]!r}")
+    with decoding("the time of a stored message"):
+        stored_at = datetime.fromisoformat(time.decode())
     return StoredMessage(
-        subject=headers[_SUBJECT],
-        sequence=number(headers[_SEQUENCE], "a sequence"),
-        data=msg.data,
-        headers={name: value for name, value in headers.items() if name not in _ADDED},
-        time=datetime.fromisoformat(headers[_TIME]),
+        subject=subject.decode(errors="replace"),
+        sequence=int(sequence),
+        data=message.data,
+        headers=Headers(head, _ADDED),
+        time=stored_at,
     )
 
 
-def _error_of(doing: str, headers: Mapping[str, str]) -> BerthError:
-    status = headers.get(STATUS, "0")
-    if status == NO_RESPONDERS:
+def _error_of(doing: str, message: Message) -> BerthError:
+    if message.status == NO_RESPONDERS:
         return MissingError(f"{doing}: no responders: no such stream, or no JetStream")
-    return error_from(doing, JetStreamError(code=int(status), description=headers.get(DESCRIPTION, "")))
+    return error_from(doing, JetStreamError(code=int(message.status or "0"), description=message.description))
 
 
 # --- buckets

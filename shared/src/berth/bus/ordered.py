@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
-from nats.aio.msg import Msg
-
 from berth.bus.connection import Connection
 from berth.bus.interface import BusRefusedError, Entry, StoredMessage
 from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stream_info
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
+from berth.bus.wire import Message
 
 T = TypeVar("T")
 Convert = Callable[[StoredMessage], T]
@@ -75,7 +74,7 @@ class NatsReader(Generic[T]):
         self._connection = connection
         self._start = start
         self._convert = convert
-        self._copies: deque[Msg] = deque()
+        self._copies: deque[Message] = deque()
         self._changed = asyncio.Event()
         self._scan: Scan | None = None
         self._stream_end = 0
@@ -92,13 +91,15 @@ class NatsReader(Generic[T]):
             await self._connection.subscribe(STORED_PREFIX + subject, self._on_copy) for subject in self._start.subjects
         ]
         remove_listener = self._connection.on_lost(self._changed.set)
+        remove_sweeper = self._connection.on_sweep(self._on_sweep)
         try:
             await self._begin()
             yield self
         finally:
             remove_listener()
+            remove_sweeper()
             for subscription in subscriptions:
-                await self._connection.unsubscribe(subscription)
+                self._connection.unsubscribe(subscription)
 
     async def batches(self) -> AsyncIterator[list[T]]:
         """What has arrived, in order, without end."""
@@ -117,7 +118,7 @@ class NatsReader(Generic[T]):
             elif self._loop.time() >= self._next_check:
                 await self._check()
             else:
-                await self._wait()
+                await self._changed.wait()
 
     async def _begin(self) -> None:
         stream = self._start.stream
@@ -182,12 +183,12 @@ class NatsReader(Generic[T]):
 
     # --- copies
 
-    async def _on_copy(self, msg: Msg) -> None:
+    def _on_copy(self, message: Message) -> None:
         if len(self._copies) >= MOST_BUFFERED:
             self._copies.clear()
             if self._scan is None:
                 self._scan = Scan(end=self.position)
-        self._copies.append(msg)
+        self._copies.append(message)
         self._changed.set()
 
     def _drain(self) -> list[T]:
@@ -206,13 +207,10 @@ class NatsReader(Generic[T]):
             batch.append(self._convert(stored))
         return batch
 
-    async def _wait(self) -> None:
-        """Until a copy arrives, the connection is lost, or the next check is due."""
-        try:
-            async with asyncio.timeout_at(self._next_check):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+    def _on_sweep(self, now: float) -> None:
+        """Wake the reader when the next check is due."""
+        if now >= self._next_check:
+            self._changed.set()
 
     async def _check(self) -> None:
         """Whether the stream has more than has arrived."""

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
-from nats.aio.msg import Msg
-from nats.micro import add_service
-from nats.micro.request import Request
-from nats.micro.service import EndpointStats
 
 from berth.api.decoding import decode_json
 from berth.api.errors import DecodeError
@@ -26,7 +23,7 @@ from berth.api.subjects import PREFIX, escape_token
 from berth.bus import admin, jetstream, ordered
 from berth.bus import consumer as consuming
 from berth.bus.connection import Connection
-from berth.bus.consumer import NO_HEADERS, NatsDeliveries
+from berth.bus.consumer import NatsDeliveries
 from berth.bus.interface import (
     NO_METADATA,
     Bus,
@@ -46,8 +43,7 @@ from berth.bus.interface import (
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
 from berth.bus.topology import STORED_PREFIX
-
-log = logging.getLogger(__name__)
+from berth.bus.wire import Listener, Message
 
 
 class NatsBus(Bus):
@@ -77,14 +73,6 @@ class NatsBus(Bus):
             raise
 
 
-def _call(listener: MessageListener, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-    """An exception of the listener costs one message, not the subscription."""
-    try:
-        listener(subject, data, headers)
-    except Exception:
-        log.exception("a listener failed on a message of %r", subject)
-
-
 class NatsSession(Session):
     """One client on one connection. :class:`berth.bus.interface.Session` documents every call."""
 
@@ -107,15 +95,15 @@ class NatsSession(Session):
     async def close(self) -> None:
         await self._connection.close()
 
-    async def publish(
+    def publish(
         self,
         subject: str,
         data: bytes,
         *,
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> PubAck:
-        return await jetstream.publish(self._connection, subject, data, message_id=message_id, headers=headers)
+    ) -> Coroutine[Any, Any, PubAck]:
+        return jetstream.publish(self._connection, subject, data, message_id=message_id, headers=headers)
 
     def consume(self, stream: str, consumer: str, *, max_unacked: int) -> AbstractAsyncContextManager[NatsDeliveries]:
         return consuming.consume(self._connection, stream, consumer, max_unacked)
@@ -154,15 +142,15 @@ class NatsSession(Session):
         return await jetstream.purge_entry(self._connection, bucket, key, expected)
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
-        async def on_message(msg: Msg) -> None:
-            _call(listener, msg.subject, msg.data, msg.headers or NO_HEADERS)
+        def on_message(message: Message) -> None:
+            listener(message.subject, message.data, message.headers)
 
         await self._connection.subscribe(subject, on_message)
 
     async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
-        async def on_copy(msg: Msg) -> None:
-            if (stored := jetstream.stored_copy(msg)) is not None:
-                _call(listener, stored.subject, stored.data, stored.headers)
+        def on_copy(message: Message) -> None:
+            if (stored := jetstream.stored_copy(message)) is not None:
+                listener(stored.subject, stored.data, stored.headers)
 
         await self._connection.subscribe(STORED_PREFIX + subject, on_copy)
 
@@ -211,30 +199,53 @@ ALL_ANSWERS_SECONDS: Final = 0.5
 NEXT_ANSWER_SECONDS: Final = 0.2
 """After this long without an answer no further one is expected."""
 
-_STATS_SUBJECT: Final = "$SRV.STATS"
+_PREFIX: Final = "$SRV"
+_TYPES: Final = "io.nats.micro.v1"
+_QUEUE: Final = "q"
+_NOT_COUNTED: Final = MappingProxyType(
+    {"num_requests": 0, "num_errors": 0, "last_error": "", "processing_time": 0, "average_processing_time": 0}
+)
+"""Fields that the protocol asks for. Requests for the statistics of a service are nobody's statistics."""
 
 
 async def _register(
     connection: Connection, service: str, metadata: dict[str, str], *, version: str, stats: Stats
 ) -> None:
     """Register, with one endpoint that answers with the stats: ``nats req berth.service.<service>.<identity> ''``."""
-
-    def for_listing(_: EndpointStats) -> Mapping[str, object]:
-        return stats()
-
-    async def answer(request: Request) -> None:
-        await request.respond(msgspec.json.encode(stats()))
-
-    registered = await add_service(
-        connection.client,
-        name=service,
-        version=version,
-        description=f"berth: {service.removeprefix('berth-')}",
-        metadata=metadata,
-        stats_handler=for_listing,
-    )
+    instance = uuid.uuid4().hex
+    about = {"name": service, "id": instance, "version": version, "metadata": metadata}
     subject = f"{PREFIX}.service.{escape_token(service)}.{escape_token(metadata['identity'])}"
-    await registered.add_endpoint(name=ENDPOINT, subject=subject, handler=answer)
+    endpoint = {"name": ENDPOINT, "subject": subject, "queue_group": _QUEUE}
+    description = f"berth: {service.removeprefix('berth-')}"
+    started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+    def ping() -> object:
+        return {**about, "type": f"{_TYPES}.ping_response"}
+
+    def info() -> object:
+        endpoints = [{**endpoint, "metadata": {}}]
+        return {**about, "type": f"{_TYPES}.info_response", "description": description, "endpoints": endpoints}
+
+    def listed_stats() -> object:
+        endpoints = [{**endpoint, **_NOT_COUNTED, "data": stats()}]
+        return {**about, "type": f"{_TYPES}.stats_response", "started": started, "endpoints": endpoints}
+
+    for verb, answer in (("PING", ping), ("INFO", info), ("STATS", listed_stats)):
+        for asked in (verb, f"{verb}.{service}", f"{verb}.{service}.{instance}"):
+            connection.subscribe_soon(f"{_PREFIX}.{asked}", _answering(connection, answer))
+    connection.subscribe_soon(subject, _answering(connection, stats))
+    await connection.flush(connection.settings.answer_timeout)
+
+
+def _answering(connection: Connection, answer: Callable[[], object]) -> Listener:
+    """A listener that answers each request with JSON."""
+
+    def on_request(message: Message) -> None:
+        if message.reply:
+            with contextlib.suppress(BusLostError):
+                connection.send(message.reply, msgspec.json.encode(answer()))
+
+    return on_request
 
 
 class _EndpointInfo(msgspec.Struct, frozen=True):
@@ -254,18 +265,18 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 async def _services(connection: Connection) -> list[ServiceInstance]:
     """All services that answer a request for stats; answers that cannot be decoded are left out."""
-    answers: asyncio.Queue[Msg] = asyncio.Queue()
+    answers: asyncio.Queue[Message] = asyncio.Queue()
     inbox = connection.new_inbox()
-    subscription = await connection.subscribe(inbox, answers.put)
+    subscription = await connection.subscribe(inbox, answers.put_nowait)
     found = []
     try:
-        await connection.publish(_STATS_SUBJECT, b"", reply=inbox)
+        connection.send(f"{_PREFIX}.STATS", reply=inbox)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALL_ANSWERS_SECONDS):
                 while True:
                     found.append(await asyncio.wait_for(answers.get(), NEXT_ANSWER_SECONDS))
     finally:
-        await connection.unsubscribe(subscription)
+        connection.unsubscribe(subscription)
     return sorted((one for msg in found if (one := _instance(msg.data))), key=lambda one: (one.service, one.identity))
 
 

@@ -205,6 +205,11 @@ class BusSettings:
     way, with nothing after it, is read after this time."""
 
     @property
+    def addresses(self) -> str:
+        """The addresses for people: without what stands before an ``@``."""
+        return ", ".join(server.rpartition("@")[2] for server in self.servers)
+
+    @property
     def api(self) -> str:
         """The prefix of requests to JetStream."""
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
@@ -215,6 +220,8 @@ class BusSettings:
         found += [f"{name}: want at least 0.1 s, got {value}" for name, value in self._waits() if value < _SHORTEST]
         if not self.servers:
             found.append("servers: want at least one address, got none")
+        if any(server.startswith(("ws://", "wss://")) for server in self.servers):
+            found.append(f"servers: want nats:// or tls://, got {self.addresses}: services use no WebSockets")
         if self.pull_heartbeat * 2 > self.pull_expires:
             found.append(f"pull_heartbeat: want at most half of pull_expires, got {self.pull_heartbeat}")
         return found

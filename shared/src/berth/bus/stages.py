@@ -17,10 +17,10 @@ from berth.api.errors import DecodeError
 from berth.api.messages import AttemptReport, DeadLetter, Decision, Message, Pending, Ranked, encode
 from berth.api.pod import name_of
 from berth.api.subjects import PREFIX, Attempt, Epoch, PodSubject, decision_id, escape_token
-from berth.bus.connection import message_size
 from berth.bus.interface import PubAck, Session, TooLargeError
 from berth.bus.jetstream import MESSAGE_ID
 from berth.bus.topology import DEAD
+from berth.bus.wire import message_size
 
 OUTCOME: Final = "Berth-Outcome"
 TRACE: Final = ("traceparent", "tracestate")
