@@ -17,6 +17,11 @@ from berth.kube.credentials import InClusterAccount, Kubeconfig, KubeCredentials
 from berth.kube.errors import KubeconfigError
 
 
+@pytest.fixture(autouse=True)
+def _a_busy_machine_is_no_slow_plugin(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(credentials_module, "PATIENCE", timedelta(seconds=60))
+
+
 class ManualClock:
     def __init__(self) -> None:
         self.seconds = 0.0
