@@ -2,7 +2,7 @@
 
 Pods that the plugin puts at one place but for their time are of one rank: with PrioritySort, of one priority. Within a
 rank first those that lost a conflict, then one pod of each namespace after the other, so that thousands of pods of one
-namespace hold up those of others by one pod and not by thousands (docs/adr/0015-namespaces-take-turns.md). Within a
+namespace hold up those of others by one pod and not by thousands (docs/adr/0020-namespaces-take-turns.md). Within a
 namespace the plugin's order counts.
 """
 
