@@ -11,7 +11,7 @@ from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
 from berth.api.node import Taint
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
-from berth.cluster.nodes import Nodes, node_info
+from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.plugincalls import may_help
@@ -73,6 +73,14 @@ def points(pod: Pod, snapshot: Snapshot, args: PodTopologySpreadArgs | None = No
         return [], []
     raw = plugin.score_all(state, pod, nodes)
     return raw.tolist(), plugin.normalize(state, pod, raw, nodes).tolist()
+
+
+def test_one_more_pod_costs_nothing_where_an_empty_selector_counts_none():
+    pod, snapshot = web("p", constraint(SOFT, label_selector=LabelSelector())), cluster(n0=2)
+    plugin, state = PodTopologySpread(PodTopologySpreadArgs()), CycleState(snapshot.class_of(pod))
+    assert not plugin.pre_score(state, pod, Nodes(snapshot)).is_skip
+    with_another = NodesWithAnother(snapshot, None, AnotherPod(pod, snapshot))
+    assert plugin.score_with_another(state, pod, with_another).tolist() == points(pod, snapshot)[0]
 
 
 OUTSIDE = {"n3": NODE_LABEL_NOT_MATCHED}

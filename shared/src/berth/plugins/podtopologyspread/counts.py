@@ -99,7 +99,7 @@ def _count_constraint(constraint: Constraint, among: Mask, pod: Pod, snapshot: S
 class ConstraintScore:
     """The raw score of one constraint: pods by domain (by row for host names), times a weight, plus a constant.
 
-    ``self_match``: 1 if the selector matches the incoming pod.
+    ``self_match``: 1 if the incoming pod will be counted once it is placed.
     """
 
     domains: DomainSums
@@ -162,7 +162,9 @@ def spread_scores(
     scored[nodes.rows] = True
     scored &= complete
     parts = tuple(
-        _constraint_score(c, complete & c.eligible_mask(nodes.snapshot, pod_class), scored, every, int(c.selects(pod)))
+        _constraint_score(
+            c, complete & c.eligible_mask(nodes.snapshot, pod_class), scored, every, self_match=int(c.counts_pod(pod))
+        )
         for c in constraints
     )
     return SpreadScores(parts, ~complete)
