@@ -48,15 +48,17 @@ from berth.api.pod import (
 from berth.api.subjects import Attempt, Term, Uid
 from berth.api.workloads import ReplicaSet, Service
 from berth.cluster.snapshot import Snapshot
-from berth.framework.cycle import check, rank
+from berth.framework.cycle import Ranking, check, rank
 from berth.framework.profile import Profile, build_profiles
 from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from berth.process.lifecycle import keep_freed_memory
+from berth.process.settings import Numbers
 
 RESULTS = Path(__file__).parent / "results"
 PODS_PER_NODE = 10
 WARM_UP = 20
+EXPLAINED = Numbers().explained
 BUDGET_NODES = 5000
 BUDGET_MEBIBYTES = 300
 BUDGETS: Mapping[str, int] = {
@@ -81,8 +83,11 @@ class LoadedCluster:
 
     def place(self, pod: Pod) -> None:
         """Rank a pod and place it on the best node, as a scorer does."""
-        best = rank(pod, self.snapshot, self.profile, attempt=first_attempt(pod)).candidates[0]
-        self.snapshot.place(pod, best.node)
+        self.snapshot.place(pod, self.rank(pod).candidates[0].node)
+
+    def rank(self, pod: Pod) -> Ranking:
+        """As a scorer with its default settings does."""
+        return rank(pod, self.snapshot, self.profile, attempt=first_attempt(pod), explained=EXPLAINED)
 
 
 def loaded_cluster(node_count: int) -> LoadedCluster:
@@ -114,14 +119,11 @@ def scenarios(cluster: LoadedCluster, node_count: int) -> Iterator[tuple[str, Ca
     few, every = applications()[50:60:2], applications()
     millis = count(101)
 
-    def ranked(pod: Pod) -> object:
-        return rank(pod, snapshot, profile, attempt=first_attempt(pod))
-
     yield "known class", lambda: cluster.place(plain(next(numbers)))
-    yield "known class, nothing changed", lambda: ranked(plain(next(numbers)))
-    yield "new class", lambda: ranked(plain(next(numbers), f"{next(millis)}m"))
-    yield "new class, refused by every node", lambda: ranked(plain(next(numbers), f"{1000 + next(millis)}"))
-    yield "known class, refused by every node", lambda: ranked(plain(next(numbers), "1000"))
+    yield "known class, nothing changed", lambda: cluster.rank(plain(next(numbers)))
+    yield "new class", lambda: cluster.rank(plain(next(numbers), f"{next(millis)}m"))
+    yield "new class, refused by every node", lambda: cluster.rank(plain(next(numbers), f"{1000 + next(millis)}"))
+    yield "known class, refused by every node", lambda: cluster.rank(plain(next(numbers), "1000"))
     yield "spread over zones", lambda: cluster.place(spread(next(numbers)))
     yield "apart by host", lambda: cluster.place(apart(next(numbers)))
     yield "of a replica set", lambda: cluster.place(every[5].pod(next(numbers)))
