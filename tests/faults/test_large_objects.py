@@ -19,10 +19,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp's, about what the test sends
 ]
 
-TOO_LARGE = 7_000
-"""Tolerations of a pod that the API server takes, and that is 1.2 MB as a message."""
-LARGE = 5_500
-"""Of one that fits beside its ranking."""
+TOLERATIONS = 7_000
+"""Of a pod that the API server takes, and that is 1.2 MB as a message."""
+TOO_MANY_VALUES = 18_500
+"""Of node affinity, in a pod of the same size that a cycle can take (docs/limits.md)."""
+MANY_VALUES = 14_400
+"""In one that fits beside its ranking."""
 
 
 @pytest.fixture
@@ -40,6 +42,13 @@ def berth(own_control_plane: ControlPlane, bus: NatsServer, tmp_path: Path) -> I
         yield berth
 
 
+def avoiding(count: int) -> dict:
+    """A pod that fits on every node whose label has none of so many values."""
+    wanted = {"key": "k", "operator": "NotIn", "values": [f"v{i:06}{'y' * 56}" for i in range(count)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
 def tolerating(count: int) -> dict:
     one = {"operator": "Equal", "effect": "NoSchedule"}
     return {"tolerations": [one | {"key": f"k{i:06}{'x' * 50}", "value": f"v{i:06}{'y' * 50}"} for i in range(count)]}
@@ -47,7 +56,7 @@ def tolerating(count: int) -> dict:
 
 async def test_a_bound_pod_above_max_payload_is_counted_and_stops_nobody(berth: BerthUp, cluster_outside: ClusterUser):
     [node] = await cluster_outside.add_nodes(1, cpu="8")
-    huge = {**tolerating(TOO_LARGE), "nodeName": node}
+    huge = {**tolerating(TOLERATIONS), "nodeName": node}
     await cluster_outside.create([cluster_outside.pod("huge", cpu="7", spec=huge)])
     small = await cluster_outside.add_pods(10, cpu="100m")
     await cluster_outside.all_bound(small)
@@ -68,8 +77,8 @@ async def test_a_waiting_pod_above_max_payload_gets_an_event_with_size_and_limit
     await cluster_outside.add_nodes(1, cpu="8")
     await cluster_outside.create(
         [
-            cluster_outside.pod("huge", cpu="1", spec=tolerating(TOO_LARGE)),
-            cluster_outside.pod("large", cpu="1", spec=tolerating(LARGE)),
+            cluster_outside.pod("huge", cpu="1", spec=avoiding(TOO_MANY_VALUES)),
+            cluster_outside.pod("large", cpu="1", spec=avoiding(MANY_VALUES)),
         ]
     )
     await cluster_outside.all_bound(["large", *await cluster_outside.add_pods(10, cpu="100m")])

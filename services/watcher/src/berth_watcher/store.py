@@ -147,9 +147,11 @@ class NodeRooms:
         name = node.metadata.name
         requested = self._requested.get(name)
         if requested is None:
-            requested = self._requested[name] = Counter()
+            requested = Counter()
             for pod in self._pods.get(name, {}).values():
                 _add(requested, pod, 1)
+            if requested:
+                self._requested[name] = requested
         allocatable = read_amounts(node.status.allocatable, "status.allocatable", lambda _: None)
         return {resource: amount - requested[resource] for resource, amount in allocatable.items()}
 
