@@ -266,7 +266,7 @@ def _queue_before_mirror() -> list[Replacement]:
         self._attempts.start(found.streams, position=self._mirror.position, since_read=0.0)
         for decision in found.decisions:
             self._attempts.on_decision(decision)
-        self._takeover = watcher_core.Takeover()
+        self._takeover = watcher_core.TakeoverState()
 
     return [(watcher_core.WatcherCore, "_start_queue", start_queue)]
 

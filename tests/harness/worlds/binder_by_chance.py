@@ -27,7 +27,7 @@ from berth_binder.events import (
     PodAnswer,
     PostBinding,
     PublishDecision,
-    Reject,
+    RejectRanked,
     TimerFired,
     VoidBindings,
 )
@@ -128,7 +128,7 @@ class RandomBinderWorld:
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Ack() | Nak() | Reject():
+                case Ack() | Nak() | RejectRanked():
                     self.unsettled.discard(effect.held.sequence)
                 case PublishDecision():
                     self.bench.decisions.append(effect.decision)

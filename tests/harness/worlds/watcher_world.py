@@ -33,7 +33,6 @@ from berth_watcher.events import (
     PublishPending,
     PurgeKey,
     StreamsRead,
-    Tick,
     WriteKey,
 )
 from berth_watcher.queue import Timestamp, always
@@ -167,7 +166,7 @@ class WatcherUnderTest:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-        self.send(Tick())
+        self.send()
 
     def show(self, *things: Pod | Node | Namespace) -> None:
         """The watch shows objects, added or modified."""

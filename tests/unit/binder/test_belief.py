@@ -7,7 +7,7 @@ import pytest
 
 from berth.api.messages import Outcome, Reason
 from berth.api.pod import Toleration
-from berth_binder.events import Reject
+from berth_binder.events import RejectRanked
 from harness.worlds.binder_bench import Bench, at_version, labelled, make_pod, posts, ranked, reads
 
 
@@ -90,14 +90,14 @@ def test_profile_is_the_one_that_the_pod_names(bench):
     pod = bench.show(make_pod("web", spec={"scheduler_name": "other"}))
     claimed = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduler_name="berth"))
     effects = bench.take(ranked(claimed, "n1"))
-    assert [type(each) for each in effects] == [Reject]
+    assert [type(each) for each in effects] == [RejectRanked]
     assert "other" in effects[0].reason
     assert list(bench.core.held()) == []
 
 
 def test_message_whose_profile_is_not_its_pods_is_rejected(bench):
     pod = bench.show(make_pod("web", spec={"scheduler_name": "other"}))
-    assert [type(each) for each in bench.take(ranked(pod, "n1"))] == [Reject]
+    assert [type(each) for each in bench.take(ranked(pod, "n1"))] == [RejectRanked]
 
 
 def test_pod_of_which_a_cycle_cannot_take_so_much_is_an_error_whatever_the_message_says(bench):

@@ -8,7 +8,7 @@ import pytest
 
 from berth.bus.connection import PendingRequests
 from berth.bus.interface import BusLostError, MissingError, UnansweredError
-from berth.bus.wire import Message
+from berth.bus.wire import Msg
 
 
 async def test_a_request_that_nobody_waits_for_any_more_leaves_no_warning():
@@ -36,14 +36,14 @@ async def test_requests_past_their_deadline_end_and_later_ones_stay():
     requests.expire(now + 50)
     assert isinstance(first.exception(), UnansweredError)
     assert not second.done()
-    requests.resolve(number, Message("inbox.2", "", b"", b"answer"))
-    requests.resolve(number, Message("inbox.2", "", b"", b"again"))
+    requests.resolve(number, Msg("inbox.2", "", b"", b"answer"))
+    requests.resolve(number, Msg("inbox.2", "", b"", b"again"))
     assert (await second).data == b"answer"
 
 
 async def test_a_request_that_nobody_listens_for_is_missing():
     requests = PendingRequests(timedelta(seconds=5))
     number, reply = requests.add("a")
-    requests.resolve(number, Message("inbox.1", "", b"NATS/1.0 503\r\n\r\n", b""))
+    requests.resolve(number, Msg("inbox.1", "", b"NATS/1.0 503\r\n\r\n", b""))
     with pytest.raises(MissingError):
         await reply

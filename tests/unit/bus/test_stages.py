@@ -1,9 +1,11 @@
 """Messages that are larger than NATS takes are cut, and what remains says so."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
-from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Ranked, Rejection, decode
+from berth.api.messages import Candidate, DeadLetter, Decision, Outcome, Pending, Positions, Ranked, Rejection, decode
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodSpec
 from berth.bus.settings import TopologySettings
@@ -85,6 +87,23 @@ async def test_a_ranking_that_fits_in_no_form_is_an_error(session):
     found = await stored(session, RANKED, Ranked)
     assert found.error == "the ranking does not fit into a message beside the pod"
     assert (found.candidates, found.pod) == ([], a_pod(0))
+
+
+async def test_the_smallest_form_of_a_ranking_keeps_what_is_small(session):
+    ranked = Ranked(
+        config="digest",
+        attempt="u.1.1",
+        profile="berth",
+        pod=a_pod(LIMIT),
+        failures=3,
+        scorer="scorer-0",
+        asked_at=datetime(2026, 1, 1, tzinfo=UTC),
+        positions=Positions(cluster=7, decisions=5),
+        view_age_seconds=0.5,
+        error="why",
+    )
+    await publish_ranked(session, ranked)
+    assert await stored(session, RANKED, Ranked) == msgspec.structs.replace(ranked, pod=a_pod(0))
 
 
 async def test_an_error_of_any_length_is_published(session):

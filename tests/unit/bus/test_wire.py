@@ -16,7 +16,7 @@ from berth.bus.wire import (
     MOST_HELD_BYTES,
     MOST_LINE_BYTES,
     Headers,
-    Message,
+    Msg,
     Wire,
     header_block,
     header_lines,
@@ -72,7 +72,7 @@ class Reader:
         return b"".join(writes)
 
 
-def frame(message: Message, number: int) -> bytes:
+def frame(message: Msg, number: int) -> bytes:
     """A message as the server sends it."""
     reply = f" {message.reply}" if message.reply else ""
     begun = f"{message.subject} {number}{reply}".encode()
@@ -83,18 +83,18 @@ def frame(message: Message, number: int) -> bytes:
 
 ACK = "$JS.ACK.PENDING.scorer.1.7.3.1700000000123456789.0"
 MESSAGES = [
-    Message("_INBOX.a.1", "", b"", b'{"stream":"PENDING","seq":7}'),
-    Message("berth.pending.p.n.web", ACK, b"", b""),
-    Message("_INBOX.a.2", "", b"NATS/1.0 404 No Messages\r\n\r\n", b""),
-    Message("berth.pending.p.n.web", ACK, b"NATS/1.0\r\nNats-Msg-Id: u.7.1\r\n\r\n", b"\r\nMSG a 1 1\r\n\r\n"),
-    Message("berth.pending.p.n.b", "", b"NATS/1.0\r\n\r\n", b"PING\r\n"),
+    Msg("_INBOX.a.1", "", b"", b'{"stream":"PENDING","seq":7}'),
+    Msg("berth.pending.p.n.web", ACK, b"", b""),
+    Msg("_INBOX.a.2", "", b"NATS/1.0 404 No Messages\r\n\r\n", b""),
+    Msg("berth.pending.p.n.web", ACK, b"NATS/1.0\r\nNats-Msg-Id: u.7.1\r\n\r\n", b"\r\nMSG a 1 1\r\n\r\n"),
+    Msg("berth.pending.p.n.b", "", b"NATS/1.0\r\n\r\n", b"PING\r\n"),
 ]
 REFUSED = 'Permissions Violation for Publish to "a.B"'
 STREAM = (
     b'INFO {"server_id":"NB","version":"2.15.1","max_payload":8388608,"connect_urls":["127.0.0.1:4222"]} \r\n'
     b"PONG\r\n"
     + b"PING\r\n".join(frame(each, 1 + number % 2) for number, each in enumerate(MESSAGES))
-    + frame(Message("nobody.listens", "", b"", b"x"), 9)
+    + frame(Msg("nobody.listens", "", b"", b"x"), 9)
     + b"-ERR '%b'\r\n+OK\r\nPONG\r\nPONG\r\n" % REFUSED.encode()
 )
 """What nats-server sends, with payloads that look like other frames."""
@@ -122,7 +122,7 @@ async def test_a_stream_is_read_byte_by_byte():
 @given(
     st.lists(
         st.builds(
-            Message,
+            Msg,
             st.from_regex(r"[a-zA-Z0-9_.é]{1,20}", fullmatch=True),
             st.sampled_from(["", "reply.1", ACK]),
             st.sampled_from([b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"xx"]),
@@ -180,7 +180,7 @@ async def test_what_breaks_the_protocol_ends_the_connection_with_its_reason(rece
 
 
 async def test_a_large_message_is_not_looked_at_before_it_is_whole():
-    reader, large = Reader(), Message("berth.a", "", b"", bytes(range(256)) * 4096)
+    reader, large = Reader(), Msg("berth.a", "", b"", bytes(range(256)) * 4096)
     stream = frame(large, 2)
     for at in range(0, len(stream), 1000):
         reader.wire.data_received(stream[at : at + 1000])
@@ -190,7 +190,7 @@ async def test_a_large_message_is_not_looked_at_before_it_is_whole():
 async def test_a_listener_that_fails_costs_one_message(caplog):
     reader = Reader()
 
-    def fail_once(message: Message) -> None:
+    def fail_once(message: Msg) -> None:
         reader.seen.append(message)
         if len(reader.seen) == 1:
             raise ValueError("a bug")
@@ -354,7 +354,7 @@ def test_headers_are_those_of_nats_py(block):
 
 @given(st.binary(max_size=200))
 def test_no_header_block_raises(block):
-    message = Message("a", "", block, b"")
+    message = Msg("a", "", block, b"")
     assert dict(message.headers) == dict(Headers(block))
     assert message.status == "" or len(message.status) == 3
     assert isinstance(message.description, str)
@@ -395,7 +395,7 @@ def test_of_a_header_that_the_publisher_and_the_server_wrote_the_servers_counts(
 
 
 def test_a_status_is_read_from_the_first_line():
-    found = Message("a", "", b"NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 3\r\n\r\n", b"")
+    found = Msg("a", "", b"NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 3\r\n\r\n", b"")
     assert (found.status, found.description) == ("409", "Consumer Deleted")
-    assert Message("a", "", b"NATS/1.0 503\r\n\r\n", b"").status == "503"
-    assert Message("a", "", b"NATS/1.0\r\nA: 503\r\n\r\n", b"").status == ""
+    assert Msg("a", "", b"NATS/1.0 503\r\n\r\n", b"").status == "503"
+    assert Msg("a", "", b"NATS/1.0\r\nA: 503\r\n\r\n", b"").status == ""

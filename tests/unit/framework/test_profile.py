@@ -8,7 +8,7 @@ from berth.api.config.load import load
 from berth.api.pod import PodSchedulingGate
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreEnqueuePlugin
-from berth.framework.plugincalls import may_help, pre_enqueue, run_sort_key
+from berth.framework.plugincalls import pre_enqueue, run_sort_key
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT
@@ -16,6 +16,7 @@ from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
+from harness.worlds.queueing_hints import may_help
 
 MORNING, NOON = datetime(2026, 1, 1, 6, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
 NODE_ADDED = ClusterEvent(Resource.NODE, Action.ADD)

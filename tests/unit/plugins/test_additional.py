@@ -11,7 +11,6 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.scoring import normalize_by_rank
 from berth.plugins.additional.freecapacity import FreeCapacity
 from berth.plugins.additional.nodelabel import NodeFilterLabel, NodeFilterLabelArgs, NodeScoreLabel, NodeScoreLabelArgs
@@ -21,6 +20,7 @@ from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, a_pod, first_attempt, pod_requesting
 from harness.builders.profiles import profile_of
+from harness.worlds.queueing_hints import may_help
 
 
 def cluster(*nodes) -> Snapshot:

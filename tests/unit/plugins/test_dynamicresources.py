@@ -4,10 +4,10 @@ from berth.api.pod import PodResourceClaim
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import pod_with_claims
+from harness.worlds.queueing_hints import may_help
 
 
 def said_of(pod):

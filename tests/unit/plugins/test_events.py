@@ -15,13 +15,13 @@ from berth.api.pod import (
 )
 from berth.framework.events import Action, ClusterEvent, Resource
 from berth.framework.interface import EnqueueExtensions
-from berth.framework.plugincalls import may_help
 from berth.framework.profile import POINT_TYPES, REFUSING
 from berth.plugins.networktraffic.args import NetworkTrafficArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
 from harness.builders.objects import a_container, a_node, a_pod, pod_requesting
 from harness.builders.profiles import profile_of
+from harness.worlds.queueing_hints import may_help
 
 NOTHING_HELPS = ("DynamicResources",)
 """No event helps the pods that they reject (pods with resource claims)."""

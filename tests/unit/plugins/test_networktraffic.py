@@ -18,12 +18,12 @@ from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import CycleState
 from berth.plugins.networktraffic.args import NetworkTrafficArgs, query_of
 from berth.plugins.networktraffic.plugin import FACTORY, FilteringNetworkTraffic, NetworkTraffic
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import profile_of
+from harness.worlds.queueing_hints import may_help
 
 T0 = 1_700_000_000.0
 """Now, in Unix seconds."""

@@ -7,11 +7,11 @@ from berth.api.pod import Container, ContainerPort
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import CycleState
 from berth.plugins.nodeports import TAKEN, NodePorts
 from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
+from harness.worlds.queueing_hints import may_help
 
 
 def taking(name: str, port: int, address: str = "", protocol: str = "TCP", **container):

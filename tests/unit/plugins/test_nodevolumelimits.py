@@ -8,7 +8,6 @@ from berth.api.pod import AWSElasticBlockStore, CSISource, GCEPersistentDisk, Vo
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import SUCCESS, CycleState
 from berth.plugins.volumes.nodevolumelimits import MAX_VOLUME_COUNT_EXCEEDED, NodeVolumeLimits
 from harness.builders.objects import a_node, a_pod
@@ -24,6 +23,7 @@ from harness.builders.volumes import (
     pod_with_claims,
     pod_with_ephemeral_claim,
 )
+from harness.worlds.queueing_hints import may_help
 
 EBS = "ebs.csi.aws.com"
 

@@ -14,7 +14,6 @@ from berth.api.workloads import LabelsSpec, ReplicaSet, SelectorSpec, Service
 from berth.cluster.nodes import AnotherPod, Nodes, NodesWithAnother, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import CycleState
 from berth.plugins.podtopologyspread.plugin import (
     CONSTRAINTS_NOT_MATCHED,
@@ -28,6 +27,7 @@ from harness.builders.objects import a_node, a_pod
 from harness.builders.profiles import default_profile
 from harness.builders.random_clusters import pods, snapshots
 from harness.builders.random_objects import NODE_NAMES
+from harness.worlds.queueing_hints import may_help
 
 ZONES = {"n0": "a", "n1": "a", "n2": "b", "n3": None}
 """Nodes and their zones; the last one is in none."""

@@ -11,7 +11,6 @@ from berth.api.volumes import ClaimReference, PersistentVolume, PersistentVolume
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.plugins.volumes.volumebinding.claimmatcher import SELECTED_NODE
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
@@ -30,6 +29,7 @@ from harness.builders.volumes import (
     reached_by,
     storage_capacity_of,
 )
+from harness.worlds.queueing_hints import may_help
 
 BY_HAND = a_class("kubernetes.io/no-provisioner")
 NONE_TO_BIND = "node(s) didn't find available persistent volumes to bind"

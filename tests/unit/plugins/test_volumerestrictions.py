@@ -10,12 +10,12 @@ from berth.cluster.nodes import node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import CycleState
 from berth.plugins.volumes.volumerestrictions import DISK_CONFLICT, READ_WRITE_ONCE_POD_CONFLICT, VolumeRestrictions
 from harness.builders.objects import a_node, a_pod, first_attempt
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import a_claim, a_volume, add_objects, pod_with_claims
+from harness.worlds.queueing_hints import may_help
 
 
 def with_disk(name: str, **source):

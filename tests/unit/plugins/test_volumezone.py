@@ -7,12 +7,12 @@ import pytest
 from berth.cluster.nodes import Nodes, node_info
 from berth.cluster.snapshot import Snapshot
 from berth.framework.events import Action, ClusterEvent, Resource
-from berth.framework.plugincalls import may_help
 from berth.framework.status import CycleState
 from berth.plugins.volumes.volumezone import ZONE_CONFLICT, VolumeZone
 from harness.builders.objects import a_node
 from harness.builders.profiles import default_profile
 from harness.builders.volumes import ZONE, a_claim, a_class, a_volume, add_objects, pod_with_claims
+from harness.worlds.queueing_hints import may_help
 
 BETA = "failure-domain.beta.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"

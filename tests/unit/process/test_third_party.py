@@ -13,7 +13,6 @@ from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import check, rank
 from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin, PreFilterPlugin, PreFilterResult, ScorePlugin
-from berth.framework.plugincalls import may_help
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory
@@ -21,6 +20,7 @@ from berth.plugins.presets import DEFAULT
 from berth.plugins.registry import with_third_party
 from berth.process.configuration import GROUP, PluginBuildError, third_party_plugins
 from harness.builders.objects import a_node, a_pod, first_attempt
+from harness.worlds.queueing_hints import may_help
 
 ADDED = ClusterEvent(Resource.NODE, Action.ADD)
 DEADLINE = timedelta(milliseconds=50)

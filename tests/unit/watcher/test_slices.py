@@ -12,7 +12,7 @@ from berth.framework.events import Action, ClusterEvent, EventHint, Resource
 from berth.framework.interface import EnqueueExtensions, FilterPlugin
 from berth.framework.status import SUCCESS, Status
 from berth_watcher import core, requeue
-from berth_watcher.events import StreamsRead, Tick
+from berth_watcher.events import StreamsRead
 from berth_watcher.runner import Inbox
 from berth_watcher.settings import AttemptSettings
 from harness.builders.profiles import default_profile
@@ -156,7 +156,7 @@ def test_namespaces_take_turns_among_equal_pods_that_wake_at_the_same_event():
 
 def test_events_are_taken_while_there_is_time_and_one_at_least():
     inbox = Inbox()
-    inbox.put(*(Tick() for _ in range(5)))
+    inbox.put(*(StreamsRead() for _ in range(5)))
     left = iter([True, False, False])
 
     assert len(list(inbox.take(10, lambda: next(left)))) == 2

@@ -1,4 +1,4 @@
-"""Attempts to bind a pod: the queue of RANKED messages, the state of an attempt, its pauses, and which are decided.
+"""Attempts to bind a pod: the queue of RANKED messages, the state, pauses and end of an attempt, and suspects.
 
 An attempt begins with its first RANKED message and ends with the PubAck of its Decision. There is one per uid: messages
 of later attempts of the same uid join it. Its results are a node, an eviction plan, or a verdict that ends it. Every
@@ -159,6 +159,8 @@ class BindingAttempt:
     """The resourceVersions, by kind, of what was written for the pod: the watches must have reached them."""
     is_posted: bool = False
     """Whether a Binding to that node has ever been sent."""
+    posted_version: int = 0
+    """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
     lost_version: int = 0
     """The same of the POSTs without an answer: until the pod's version is higher, the node must be kept for it."""
     read: Pod | None = None
@@ -167,8 +169,6 @@ class BindingAttempt:
     """Whether it has had its wait for a watch that has not shown the pod yet."""
     undecided: tuple[Verdict, bool] | None = None
     """A verdict, and whether with a dead letter, that must wait until no POST of the pod can land any more."""
-    posted_version: int = 0
-    """The highest resourceVersion that a POST has named: once the pod's is higher, none of them can land any more."""
     failures: int = 0
     """Requests for this pod that were not answered or have to be repeated: each makes the next pause longer."""
     conflicts: int = 0
@@ -399,3 +399,46 @@ class ApiSilence:
     def may_examine_from(self) -> float:
         """The time from which on a message may be examined; in the past while the API server answers."""
         return self._next_probe if self.is_silent else 0.0
+
+
+class Suspects:
+    """Pods that a former binder left when it ended: one of them may be what ended it (docs/protocol.md, 6).
+
+    Each is counted before it goes on. One that was counted before goes on alone, so that the next end is its own.
+    """
+
+    def __init__(self) -> None:
+        self._counting: str | None = None
+        self._next_alone: BindingAttempt | None = None
+        self._alone: str | None = None
+
+    @property
+    def hold_up_others(self) -> bool:
+        """Whether nothing else may be started now."""
+        return self._counting is not None or self._next_alone is not None or self._alone is not None
+
+    def count(self, uid: str) -> None:
+        """The pod's count is being stored."""
+        self._counting = uid
+
+    def counted(self, uid: str) -> bool:
+        """The count is stored. Returns whether that was awaited."""
+        awaited = self._counting == uid
+        if awaited:
+            self._counting = None
+        return awaited
+
+    def put_off(self, attempt: BindingAttempt) -> None:
+        """The attempt goes on when nothing else is under way."""
+        self._next_alone = attempt
+
+    def take_alone(self) -> BindingAttempt | None:
+        """Remove and return the attempt that was put off: nothing else is under way. It is alone until it ``ended``."""
+        attempt, self._next_alone = self._next_alone, None
+        self._alone = attempt.uid if attempt is not None else self._alone
+        return attempt
+
+    def ended(self, uid: str) -> None:
+        """The pod is decided, or pauses."""
+        if self._alone == uid:
+            self._alone = None

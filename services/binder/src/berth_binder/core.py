@@ -35,6 +35,7 @@ from berth_binder.attempt import (
     PausedAttempts,
     Placement,
     RankedQueue,
+    Suspects,
     Verdict,
     bound,
     failed,
@@ -63,7 +64,7 @@ from berth_binder.events import (
     PublishDecision,
     RankedDelivery,
     RecordEvent,
-    Reject,
+    RejectRanked,
     RequestAnswer,
     RequestFailed,
     SetAside,
@@ -77,7 +78,6 @@ from berth_binder.events import (
 from berth_binder.pluginsteps import PluginSteps
 from berth_binder.preemption import evictions, nomination_is_useless, verdict_after_evicting
 from berth_binder.settings import CoreSettings
-from berth_binder.suspects import Suspects
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
 UNANSWERED: Final = "the API server has not answered yet"
@@ -238,7 +238,7 @@ class BinderCore:
         if delivery.ranked.profile not in self._profiles:
             return [Nak(held=delivery, delay=self._settings.nak_delay)]
         if delivery.ranked.pod.spec.scheduler_name != delivery.ranked.profile:
-            return [Reject(held=delivery, reason=_wrong_profile(delivery, delivery.ranked.pod))]
+            return [RejectRanked(held=delivery, reason=_wrong_profile(delivery, delivery.ranked.pod))]
         return self._admit(delivery, now)
 
     def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
@@ -351,7 +351,7 @@ class BinderCore:
         cleared = self._clear_tries(attempt)
         return [
             *cleared,
-            *(Reject(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries),
+            *(RejectRanked(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries),
         ]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:

@@ -222,7 +222,7 @@ class Nak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reject:
+class RejectRanked:
     """Copy the message to ``dead`` and acknowledge it: it can never be used."""
 
     held: RankedDelivery
@@ -254,4 +254,6 @@ class LogError:
 ApiRequest = PostBinding | GetPod | VoidBindings | EvictPods | ClearNomination | WriteVolumes
 """The requests to the API server."""
 
-Effect = ApiRequest | CountTry | ClearTries | PublishDecision | Ack | Nak | Reject | SetAside | RecordEvent | LogError
+Effect = (
+    ApiRequest | CountTry | ClearTries | PublishDecision | Ack | Nak | RejectRanked | SetAside | RecordEvent | LogError
+)

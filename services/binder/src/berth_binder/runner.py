@@ -52,7 +52,7 @@ from berth_binder.events import (
     PublishDecision,
     RankedDelivery,
     RecordEvent,
-    Reject,
+    RejectRanked,
     RequestAnswer,
     RequestFailed,
     SetAside,
@@ -332,7 +332,7 @@ class BinderRunner:
                 effect.held.delivery.ack()
             case Nak():
                 effect.held.delivery.nak(effect.delay)
-            case Reject():
+            case RejectRanked():
                 self._start(self._publisher.reject_unusable(effect.held.delivery, effect.reason))
             case SetAside():
                 effect.held.delivery.set_aside()

@@ -41,7 +41,6 @@ from berth_watcher.events import (
     PublishNotStored,
     PublishRefused,
     StreamsRead,
-    Tick,
     Warn,
 )
 from berth_watcher.metrics import Figures
@@ -110,7 +109,7 @@ class WatcherCore:
             settings=settings,
             emit=self._effects.append,
         )
-        self._takeover = Takeover()
+        self._takeover = TakeoverState()
         self._steps = 0
         self._handlers = self._routes()
 
@@ -228,7 +227,6 @@ class WatcherCore:
             PublishNotStored: self._attempts.on_publish_not_stored,
             LiveDataReceived: self._on_live_data,
             StreamsRead: self._on_streams_read,
-            Tick: lambda _event: None,
         }
 
     def _count_step(self, event: Event) -> None:
@@ -307,7 +305,7 @@ class WatcherCore:
             return
         for decision in takeover.decisions:
             self._attempts.on_decision(decision)
-        self._takeover = Takeover()
+        self._takeover = TakeoverState()
 
     def _on_live_data(self, event: LiveDataReceived) -> None:
         try:
@@ -329,7 +327,7 @@ class WatcherCore:
 
 
 @dataclass(slots=True)
-class Takeover:
+class TakeoverState:
     """What the beginning of a term waits for, and what arrived meanwhile."""
 
     last_difference: int | None = None

@@ -147,11 +147,6 @@ class PublishNotStored:
     attempt: Attempt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Only time has passed."""
-
-
 Event = (
     Listed[KubernetesObject]
     | Upserted[KubernetesObject]
@@ -171,7 +166,6 @@ Event = (
     | PublishNotStored
     | LiveDataReceived
     | StreamsRead
-    | Tick
 )
 
 

@@ -20,7 +20,7 @@ from berth.api.errors import BerthError
 from berth.bus.interface import BusLostError, BusRefusedError, MissingError, TooLargeError, UnansweredError, Unstored
 from berth.bus.login import Login
 from berth.bus.settings import BusSettings
-from berth.bus.wire import Listener, Message, Wire, header_block
+from berth.bus.wire import Listener, Msg, Wire, header_block
 
 NO_RESPONDERS: Final = "503"
 
@@ -88,7 +88,7 @@ class Connection:
 
     # --- requests, publishes, subscriptions
 
-    async def request(self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None) -> Message:
+    async def request(self, subject: str, data: bytes = b"", headers: Mapping[str, str] | None = None) -> Msg:
         """Send a request and wait for its one reply.
 
         Raises:
@@ -191,7 +191,7 @@ class Connection:
         """A unique subject for replies."""
         return self._login.new_inbox()
 
-    def _on_reply(self, message: Message) -> None:
+    def _on_reply(self, message: Msg) -> None:
         number = message.subject[len(self._inbox) :]
         if number.isdecimal() and len(number) <= _NUMBER_DIGITS:
             self._requests.resolve(int(number), message)
@@ -290,7 +290,7 @@ class PendingRequest:
 
     subject: str
     deadline: float
-    reply: asyncio.Future[Message]
+    reply: asyncio.Future[Msg]
 
     def fail(self, error: BerthError) -> None:
         """End it, also when its caller has gone."""
@@ -308,7 +308,7 @@ class PendingRequests:
         self._numbers = itertools.count(1)
         self._by_number: dict[int, PendingRequest] = {}
 
-    def add(self, subject: str) -> tuple[int, asyncio.Future[Message]]:
+    def add(self, subject: str) -> tuple[int, asyncio.Future[Msg]]:
         """The number of a new request, and its reply."""
         number, reply = next(self._numbers), self._loop.create_future()
         self._by_number[number] = PendingRequest(subject, self._loop.time() + self._timeout, reply)
@@ -318,7 +318,7 @@ class PendingRequests:
         """Nothing was sent."""
         self._by_number.pop(number, None)
 
-    def resolve(self, number: int, message: Message) -> None:
+    def resolve(self, number: int, message: Msg) -> None:
         """A reply arrived; its request may have ended before."""
         request = self._by_number.pop(number, None)
         if request is None or request.reply.done():

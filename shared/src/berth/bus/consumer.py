@@ -23,7 +23,7 @@ from berth.api.errors import BerthError
 from berth.bus.connection import NO_RESPONDERS, Connection
 from berth.bus.interface import BusLostError, MissingError
 from berth.bus.jetstream import nanoseconds
-from berth.bus.wire import Message, last_header
+from berth.bus.wire import Msg, last_header
 
 INBOX_LIVES: Final = 2
 """How many times a request's life an inbox is used."""
@@ -91,7 +91,7 @@ class NatsDelivery:
     __slots__ = ("_connection", "_message", "_metadata", "_on_settled")
 
     def __init__(
-        self, message: Message, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
+        self, message: Msg, metadata: MessageMetadata, connection: Connection, on_settled: Callable[[], None]
     ) -> None:
         self._message = message
         self._connection = connection
@@ -197,7 +197,7 @@ class Pull:
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, limit: int) -> None:
-        self.buffer: Final[deque[tuple[Message, MessageMetadata]]] = deque()
+        self.buffer: Final[deque[tuple[Msg, MessageMetadata]]] = deque()
         self.credit: Final = Credit(limit=limit)
         self.failure: BerthError | None = None
         self.changed: Final = asyncio.Event()
@@ -284,14 +284,14 @@ class Pull:
         with suppress(BusLostError):
             self._connection.send(self._next, msgspec.json.encode(request), reply=f"{self._inbox}.{self._number}")
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: Msg) -> None:
         self._last_received = self._loop.time()
         if message.reply:
             self._on_delivery(message)
         elif message.subject.endswith(f".{self._number}"):
             self._on_status(message)
 
-    def _on_delivery(self, message: Message) -> None:
+    def _on_delivery(self, message: Msg) -> None:
         metadata = metadata_of(message.reply)
         if metadata is None:
             return  # no consumer has sent it: another client that may publish to this inbox
@@ -299,7 +299,7 @@ class Pull:
         self.buffer.append((message, metadata))
         self.changed.set()
 
-    def _on_status(self, message: Message) -> None:
+    def _on_status(self, message: Msg) -> None:
         status, text = message.status, message.description
         if status == NO_RESPONDERS or text.lower().startswith(_CONSUMER_GONE):
             self._fail(MissingError(f"consuming {self._name}: the consumer is not there ({text or 'no responders'})"))

@@ -34,7 +34,7 @@ from berth.bus.topology import (
     bucket_stream,
     store_of,
 )
-from berth.bus.wire import Headers, Message, last_header
+from berth.bus.wire import Headers, Msg, last_header
 
 
 class JetStreamError(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +304,7 @@ async def get_page(
 async def _request_page(
     connection: Connection, stream: str, request: Mapping[str, object], doing: str
 ) -> tuple[list[StoredMessage], bool]:
-    page = Page(connection, doing)
+    page = DirectGetBatch(connection, doing)
     inbox = connection.new_inbox()
     subscription = connection.subscribe_soon(inbox, page.on_message)
     remove_listener, remove_sweeper = connection.on_lost(page.on_lost), connection.on_sweep(page.on_sweep)
@@ -319,7 +319,7 @@ async def _request_page(
         connection.unsubscribe(subscription)
 
 
-class Page:
+class DirectGetBatch:
     """Collects the answers to one batched Direct Get. The server ends them with a status."""
 
     def __init__(self, connection: Connection, doing: str) -> None:
@@ -330,7 +330,7 @@ class Page:
         self._doing = doing
         self._last_received = self._loop.time()
 
-    def on_message(self, message: Message) -> None:
+    def on_message(self, message: Msg) -> None:
         """An answer: a stored message, or the end."""
         self._last_received = self._loop.time()
         if self.has_more.done():
@@ -365,7 +365,7 @@ class Page:
             self.has_more.exception()  # retrieved: its reader may have gone
 
 
-def stored_copy(message: Message) -> StoredMessage | None:
+def stored_copy(message: Msg) -> StoredMessage | None:
     """A message that its stream republished, ``None`` for one that does not come from a stream."""
     try:
         return stored_message(message)
@@ -373,7 +373,7 @@ def stored_copy(message: Message) -> StoredMessage | None:
         return None
 
 
-def stored_message(message: Message) -> StoredMessage | None:
+def stored_message(message: Msg) -> StoredMessage | None:
     """The stored message that an answer or a copy carries; ``None`` without the server's headers.
 
     Raises:
@@ -396,7 +396,7 @@ def stored_message(message: Message) -> StoredMessage | None:
     )
 
 
-def _error_of(doing: str, message: Message) -> BerthError:
+def _error_of(doing: str, message: Msg) -> BerthError:
     if message.status == NO_RESPONDERS:
         return MissingError(f"{doing}: no responders: no such stream, or no JetStream")
     return error_from(doing, JetStreamError(code=int(message.status or "0"), description=message.description))

@@ -24,7 +24,7 @@ from berth.bus.interface import BusRefusedError, Entry, StoredMessage
 from berth.bus.jetstream import entry_of, get_page, last_sequence, stored_copy, stream_info
 from berth.bus.jetstream import scan as scan_messages
 from berth.bus.topology import STORED_PREFIX, bucket_prefix, bucket_stream, stream_subjects
-from berth.bus.wire import Message
+from berth.bus.wire import Msg
 
 T = TypeVar("T")
 Convert = Callable[[StoredMessage], T]
@@ -74,7 +74,7 @@ class NatsReader(Generic[T]):
         self._connection = connection
         self._start = start
         self._convert = convert
-        self._copies: deque[Message] = deque()
+        self._copies: deque[Msg] = deque()
         self._changed = asyncio.Event()
         self._scan: Scan | None = None
         self._stream_end = 0
@@ -183,7 +183,7 @@ class NatsReader(Generic[T]):
 
     # --- copies
 
-    def _on_copy(self, message: Message) -> None:
+    def _on_copy(self, message: Msg) -> None:
         if len(self._copies) >= MOST_BUFFERED:
             self._copies.clear()
             if self._scan is None:

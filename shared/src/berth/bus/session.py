@@ -43,7 +43,7 @@ from berth.bus.interface import (
 from berth.bus.ordered import ALL, NatsReader
 from berth.bus.settings import BusSettings
 from berth.bus.topology import STORED_PREFIX
-from berth.bus.wire import Listener, Message
+from berth.bus.wire import Listener, Msg
 
 
 class NatsBus(Bus):
@@ -142,13 +142,13 @@ class NatsSession(Session):
         return await jetstream.purge_entry(self._connection, bucket, key, expected)
 
     async def subscribe(self, subject: str, listener: MessageListener) -> None:
-        def on_message(message: Message) -> None:
+        def on_message(message: Msg) -> None:
             listener(message.subject, message.data, message.headers)
 
         await self._connection.subscribe(subject, on_message)
 
     async def subscribe_stored(self, subject: str, listener: MessageListener) -> None:
-        def on_copy(message: Message) -> None:
+        def on_copy(message: Msg) -> None:
             if (stored := jetstream.stored_copy(message)) is not None:
                 listener(stored.subject, stored.data, stored.headers)
 
@@ -240,7 +240,7 @@ async def _register(
 def _answering(connection: Connection, answer: Callable[[], object]) -> Listener:
     """A listener that answers each request with JSON."""
 
-    def on_request(message: Message) -> None:
+    def on_request(message: Msg) -> None:
         if message.reply:
             with contextlib.suppress(BusLostError):
                 connection.send(message.reply, msgspec.json.encode(answer()))
@@ -265,7 +265,7 @@ _stats_decoder: Final = msgspec.json.Decoder(_ServiceStats)
 
 async def _services(connection: Connection) -> list[ServiceInstance]:
     """All services that answer a request for stats; answers that cannot be decoded are left out."""
-    answers: asyncio.Queue[Message] = asyncio.Queue()
+    answers: asyncio.Queue[Msg] = asyncio.Queue()
     inbox = connection.new_inbox()
     subscription = await connection.subscribe(inbox, answers.put_nowait)
     found = []

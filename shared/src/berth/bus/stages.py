@@ -155,13 +155,18 @@ def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
     """At last an error in place of the ranking, without the pod: only its name is needed for that."""
     yield from _smaller_reports(message)
     reason = message.error or "the ranking does not fit into a message beside the pod"
-    yield Ranked(
-        config=message.config,
-        attempt=message.attempt,
-        profile=message.profile,
+    yield msgspec.structs.replace(
+        message,
         pod=name_of(message.pod),
         scorer=message.scorer[:REASON_CHARACTERS],
-        asked_at=message.asked_at,
+        candidates=[],
+        rejections=[],
+        blockers=[],
+        preemption=None,
+        message="",
+        proposals_counted=False,
+        behind=False,
+        clears_nomination=False,
         error=reason[:REASON_CHARACTERS],
     )
 

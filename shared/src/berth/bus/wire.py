@@ -81,7 +81,7 @@ class Headers(Mapping[str, str]):
         return self._lines
 
 
-class Message(msgspec.Struct, gc=False):
+class Msg(msgspec.Struct, gc=False):
     """A message as it arrived. ``head`` is its header block, empty for a message without one."""
 
     subject: str
@@ -108,7 +108,7 @@ class Message(msgspec.Struct, gc=False):
         return line.strip().decode(errors="replace") if self.status else ""
 
 
-Listener = Callable[[Message], None]
+Listener = Callable[[Msg], None]
 """Called with each message of a subscription. It must not block."""
 
 
@@ -361,7 +361,7 @@ class Wire(asyncio.Protocol):
             start = message_end + 2
             if (listener := self._listeners.get(words[1])) is None:
                 continue
-            message = Message(words[0].decode(errors="replace"), reply, data[body:payload], data[payload:message_end])
+            message = Msg(words[0].decode(errors="replace"), reply, data[body:payload], data[payload:message_end])
             try:
                 listener(message)
             except Exception:  # it costs one message, not the connection

@@ -7,7 +7,7 @@ are called by the watcher, the others in the scheduling cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -18,7 +18,7 @@ import numpy as np
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import ClusterEvent, EventHint
+from berth.framework.events import EventHint
 from berth.framework.hintindex import HintIndex, PodKey
 from berth.framework.interface import (
     MAX_SCORE,
@@ -405,34 +405,6 @@ def pre_enqueue(profile: Profile, pod: Pod) -> Status:
         if not status.is_success:
             return status
     return SUCCESS
-
-
-def may_help(  # noqa: PLR0913, PLR0917 - the pod and the event as a queueing hint gets them, in the same order
-    profile: Profile, unschedulable_plugins: Collection[str], event: ClusterEvent, pod: Pod, old: object, new: object
-) -> bool:
-    """Whether an event may make a pod schedulable that these plugins rejected.
-
-    Every event may help when no plugin is named, or when one of them has no EnqueueExtensions.
-    """
-    return not unschedulable_plugins or any(
-        hint is None or (hint.event.matches(event) and _may_help(profile.requeueing[name], hint, pod, old, new))
-        for name in unschedulable_plugins
-        for hint in _hints_of(profile, name)
-    )
-
-
-def _hints_of(profile: Profile, plugin: str) -> Sequence[EventHint | None]:
-    """The plugin's events; a single None where every event may help."""
-    hints = profile.event_hints.get(plugin)
-    return (None,) if hints is None else hints
-
-
-def _may_help(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:
-    """A hint that fails counts as yes: a try too many beats a pod that is never retried."""
-    try:
-        return run_hint(plugin, hint, pod, old, new)
-    except PluginFailure:
-        return True
 
 
 def run_hint(plugin: Plugin, hint: EventHint, pod: Pod, old: object, new: object) -> bool:

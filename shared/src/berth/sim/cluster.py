@@ -25,7 +25,7 @@ from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, 
 from berth.sim.nodes import Kubelet, KubeletSettings
 from berth.sim.prometheus import PREFIX
 from berth.sim.resources import Clock, Resources, incoming, utc_now
-from berth.sim.server import ApiServer
+from berth.sim.server import SimulatedApiServer
 from berth.sim.status import JsonObject
 from berth.sim.store import DEFAULT_HISTORY, FIRST_REVISION, Store, StoredObject
 
@@ -196,7 +196,7 @@ class SimulatedCluster:
         Raises:
             OSError: the port is taken.
         """
-        api = ApiServer(self.resources, self.faults)
+        api = SimulatedApiServer(self.resources, self.faults)
         runner = web.ServerRunner(
             web.Server(api.handle, access_log=None, handler_cancellation=True), shutdown_timeout=_SHUTDOWN_SECONDS
         )

@@ -31,7 +31,7 @@ _HEALTH_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 _FAULTS_PATH = "/sim/faults"
 
 
-class ApiServer:
+class SimulatedApiServer:
     """Answers requests; `handle` is what aiohttp's low-level server calls."""
 
     def __init__(self, resources: Resources, injected: Faults) -> None:
