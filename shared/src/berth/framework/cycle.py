@@ -234,20 +234,20 @@ def _to_score(cycle: _Cycle, feasible: FeasibleNodes, count: int) -> tuple[Nodes
 def _candidates(cycle: _Cycle, nodes: Nodes, attempt: Attempt, best: int) -> tuple[Candidate, ...]:
     pod, profile, state = cycle.pod, cycle.profile, cycle.found.state
     if len(nodes) == 1:
-        scored, positions = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
+        scored, indices = Scored(np.zeros(1, dtype=np.int64)), np.zeros(1, dtype=np.intp)
         lost = [0.0]
     else:
         scored = score(pod, nodes, profile, state, cycle.results, timing=cycle.timing)
         fewer_pods_first = profile.fewer_pods_first
-        positions = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
-        best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, positions=positions)
+        indices = best_first(scored.totals, nodes, attempt, best, fewer_pods_first=fewer_pods_first, keys=scored.keys)
+        best_nodes = BestNodes(pod=pod, nodes=nodes, scored=scored, indices=indices)
         lost = losses(best_nodes, profile, state, cycle.results)
     if cycle.detail is not None:
         cycle.detail.add_scores(scored, nodes.names)
-    rows = nodes.rows_at(positions)
+    rows = nodes.rows_at(indices)
     counted = counted_pods(pod, Nodes(cycle.snapshot, rows), profile).tolist()
-    found = zip(rows.tolist(), scored.totals[positions].tolist(), counted, lost, strict=True)
-    explained = scored.of(positions[: cycle.explained])
+    found = zip(rows.tolist(), scored.totals[indices].tolist(), counted, lost, strict=True)
+    explained = scored.of(indices[: cycle.explained])
     return tuple(
         [
             _candidate(cycle, row, total, pods, loss, explained[place] if place < len(explained) else None)

@@ -84,10 +84,10 @@ class Scored:
     raw: dict[str, Scores] = field(default_factory=dict)
     keys: Scores | None = None
 
-    def of(self, positions: RowIndex) -> list[dict[str, int]]:
+    def of(self, indices: RowIndex) -> list[dict[str, int]]:
         """For each position, the points by plugin."""
-        columns = [scores[positions].tolist() for scores in self.parts.values()]
-        rows = zip(*columns, strict=True) if columns else [()] * len(positions)
+        columns = [scores[indices].tolist() for scores in self.parts.values()]
+        rows = zip(*columns, strict=True) if columns else [()] * len(indices)
         return [dict(zip(self.parts, row, strict=True)) for row in rows]
 
 
@@ -285,12 +285,12 @@ def counted_pods_of(pod: Pod, names: Sequence[str], snapshot: Snapshot, profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestNodes:
-    """``positions``: which of the scored nodes are the best, best first."""
+    """``indices``: which of the scored nodes are the best, best first."""
 
     pod: Pod
     nodes: Nodes
     scored: Scored
-    positions: RowIndex
+    indices: RowIndex
 
 
 def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassResults) -> list[float]:
@@ -302,8 +302,8 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
     Raises:
         PluginFailure: a plugin failed.
     """
-    pod, raw, positions = best.pod, best.scored.raw, best.positions
-    rows, snapshot = best.nodes.rows_at(positions), best.nodes.snapshot
+    pod, raw, indices = best.pod, best.scored.raw, best.indices
+    rows, snapshot = best.nodes.rows_at(indices), best.nodes.snapshot
     local = results.scores_with_another(rows)
     lost: list[float] = [0] * len(rows)
     for entry in profile.scores_that_read_pods:
@@ -315,7 +315,7 @@ def losses(best: BestNodes, profile: Profile, state: CycleState, results: ClassR
         else:
             nodes = NodesWithAnother(snapshot, rows, AnotherPod(pod, snapshot))
             after = run_score_with_another(plugin, state, pod, nodes)
-        less = raw[plugin.name][positions] - after
+        less = raw[plugin.name][indices] - after
         if isinstance(plugin, NormalizePlugin):
             more = _normalized_losses(plugin, entry.weight, best, after, state) if less.any() else ()
         else:
@@ -338,9 +338,9 @@ def _normalized_losses(
     newcomer. Beyond these scores it is what other nodes with the same score got; without any, NormalizeScore is called
     again, with the changed scores in addition to all others.
     """
-    raw, positions = best.scored.raw[plugin.name], best.positions
-    points: list[int] = best.scored.parts[plugin.name][positions].tolist()
-    known: dict[int, float | None] = {**_points_by_score(raw[positions].tolist(), points)}
+    raw, indices = best.scored.raw[plugin.name], best.indices
+    points: list[int] = best.scored.parts[plugin.name][indices].tolist()
+    known: dict[int, float | None] = {**_points_by_score(raw[indices].tolist(), points)}
     expected: list[float | None] = [known.get(score) for score in after.tolist()]
     if None in expected:
         scores, follows, all_points = sorted(known), bool(known), best.scored.parts[plugin.name]
@@ -349,9 +349,9 @@ def _normalized_losses(
             known[score] = _given_elsewhere(score, raw, all_points) if given is None and follows else given
         expected = [known[score] for score in after.tolist()]
     if None in expected:
-        extended = Nodes(best.nodes.snapshot, np.concatenate((best.nodes.rows, best.nodes.rows_at(positions))))
+        extended = Nodes(best.nodes.snapshot, np.concatenate((best.nodes.rows, best.nodes.rows_at(indices))))
         normalized = run_normalize(plugin, state, best.pod, np.concatenate((raw, after)), extended)
-        beyond = ((normalized[: len(raw)][positions] - normalized[len(raw) :]) * weight).tolist()
+        beyond = ((normalized[: len(raw)][indices] - normalized[len(raw) :]) * weight).tolist()
         return [less if then is None else now - then for now, then, less in zip(points, expected, beyond, strict=True)]
     return [now - then for now, then in zip(points, expected, strict=True) if then is not None]
 

@@ -247,10 +247,14 @@ METRICS: Final[dict[str, Metric]] = {
         buckets=_ATTEMPT,
     ),
     "berth_in_flight_pods": Metric(
-        kind="gauge", labels=("profile",), meaning="Pods published and not yet decided, by profile."
+        kind="gauge",
+        labels=("profile",),
+        meaning="Slots of the window taken by pods published and not yet decided. A costly pod takes several.",
     ),
     "berth_window_pods": Metric(
-        kind="gauge", labels=("profile",), meaning="Pods of a profile that may be in flight now."
+        kind="gauge",
+        labels=("profile",),
+        meaning="Slots of a profile's window now: one for most pods in flight, several for a costly one.",
     ),
     "berth_stalled_pods": Metric(
         kind="gauge",
@@ -287,10 +291,15 @@ METRICS: Final[dict[str, Metric]] = {
         meaning="Seconds that a scorer held a pod before ranking it: for its turn, or for a position of its view.",
         buckets=_ATTEMPT,
     ),
-    "berth_held_pods": Metric(kind="gauge", meaning="Pods that a scorer has received and not ranked yet."),
+    "berth_held_pods": Metric(
+        kind="gauge", meaning="Pods that a scorer has received and whose RANKED is not stored yet."
+    ),
     "berth_proposals": Metric(kind="gauge", meaning="Proposals that a scorer counts, its own and its peers'."),
     "berth_reservations": Metric(kind="gauge", meaning="Pods that the binder has assumed on a node."),
-    "berth_bindings_in_flight": Metric(kind="gauge", meaning="Bindings and pod reads without an answer yet."),
+    "berth_bindings_in_flight": Metric(
+        kind="gauge",
+        meaning="Requests for pods without an answer yet: Bindings, reads, voids, evictions, writes of volumes.",
+    ),
     "berth_bindings_total": Metric(
         kind="counter", labels=("code",), meaning="Answers to Bindings, by HTTP status; none when no answer came."
     ),

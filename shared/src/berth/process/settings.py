@@ -204,7 +204,8 @@ class Numbers:
     the pod's attempt fails with an error that names the plugin. Less than an ack_wait, since the call blocks the
     service."""
     max_in_flight_bindings: Annotated[int, readers.integer(1, 1024)] = 32
-    """Bindings in flight at once, 1-1024: 32 keep an API server busy, 1 is strictly serial."""
+    """Requests for pods in flight at once (Bindings, reads, evictions, writes), 1-1024: 32 keep an API server busy,
+    1 is strictly serial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
