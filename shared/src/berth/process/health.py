@@ -238,22 +238,22 @@ async def health_server(settings: HealthSettings, health: Health, meter: Prometh
 
 
 async def _listen(runner: web.AppRunner, settings: HealthSettings) -> asyncio.Server:
-    opened: dict[_Connection, None] = {}
+    opened: dict[_ProbeConnection, None] = {}
     answers = runner.server
     assert answers is not None  # noqa: S101 - the runner is set up
     try:
         return await asyncio.get_running_loop().create_server(
-            lambda: _Connection(answers(), opened), settings.host, settings.port
+            lambda: _ProbeConnection(answers(), opened), settings.host, settings.port
         )
     except OSError as exc:
         where = f"listening on health.port {settings.port} of {settings.host!r}"
         raise HealthPortError(f"{where}: {exc.strerror}: choose another with --health-port") from exc
 
 
-class _Connection(asyncio.Protocol):
+class _ProbeConnection(asyncio.Protocol):
     """Passes everything to aiohttp's handler, and ends the connection at its deadline, or when it is one too many."""
 
-    def __init__(self, handler: asyncio.Protocol, opened: dict[_Connection, None]) -> None:
+    def __init__(self, handler: asyncio.Protocol, opened: dict[_ProbeConnection, None]) -> None:
         self._handler = handler
         self._opened = opened
 
