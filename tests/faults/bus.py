@@ -17,6 +17,8 @@ from faults.world import World
 
 READ_SECONDS = 30.0
 PREFIX = "$KV.cluster."
+QUOTED = 2_000
+"""Bytes of a message that is left, for the report."""
 
 
 class Bus:
@@ -73,10 +75,22 @@ class Bus:
         found = []
         async with self._connected() as client:
             for stream in ("PENDING", "RANKED"):
-                count = (await client.jetstream().stream_info(stream)).state.messages
-                if count:
-                    found.append(f"{count} messages are left in {stream}")
+                state = (await client.jetstream().stream_info(stream)).state
+                if state.messages:
+                    found.append(f"{state.messages} messages are left in {stream}: {await self._first(client, stream)}")
         return found
+
+    async def _first(self, client: nats.NATS, stream: str) -> str:
+        """The oldest message of a stream, and what its consumers wait for."""
+        manager = client.jetstream()
+        state = (await manager.stream_info(stream)).state
+        message = await manager.get_msg(stream, state.first_seq)
+        consumers = [
+            f"{each.name} delivered {each.delivered and each.delivered.stream_seq}, {each.num_ack_pending} unsettled, "
+            f"{each.num_redelivered} again, {each.num_pending} to come, {each.num_waiting} requests"
+            for each in await manager.consumers_info(stream)
+        ]
+        return f"{message.subject} ({message.seq}) {(message.data or b'')[:QUOTED]!r}; {'; '.join(consumers)}"
 
     async def differences_of_the_mirror(self, seconds: float) -> list[str]:
         """Nodes and bound pods that the bucket `cluster` has and the cluster has not, and the reverse."""
