@@ -21,8 +21,8 @@ from berth.process.peers import (
     Announcement,
     PeerReporter,
     Peers,
-    present,
 )
+from berth.process.sessions import present
 from berth.process.settings import Settings
 from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter

@@ -15,8 +15,7 @@ from berth.bus.topology import BANDWIDTH, CLUSTER
 from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.peers import present
-from berth.process.sessions import sessions
+from berth.process.sessions import present, sessions
 from berth_metrics_collector.nodenames import MatchedSamples, MirroredNodes
 from berth_metrics_collector.poller import Poller, Reporter
 from berth_metrics_collector.prometheus import Prometheus

@@ -22,8 +22,7 @@ from berth.process.health import Condition
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter, point_of, status_of
-from berth.process.peers import present
-from berth.process.sessions import UndecodableReporter, follow_live, sessions
+from berth.process.sessions import UndecodableReporter, follow_live, present, sessions
 from berth.process.tracing import TRACEPARENT
 from berth_scorer.backlog import RETRY_DELAY, Backlog, Outbox, PendingDelivery
 from berth_scorer.ranker import Ranker

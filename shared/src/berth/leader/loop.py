@@ -13,8 +13,7 @@ from berth.leader.session import LeaderSession, NotLeadingError, lead
 from berth.leader.term import Role
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
-from berth.process.peers import present
-from berth.process.sessions import sessions
+from berth.process.sessions import present, sessions
 
 log = get_logger()
 

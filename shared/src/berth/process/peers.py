@@ -3,35 +3,23 @@
 Every service announces itself every 5 s and hears the others (docs/protocol.md, 2). Messages carry their writer's
 digest as well, so that one which does not announce itself is noticed too. During a rollout two configurations side by
 side are normal: a difference is a warning and stops nothing. It is logged once, and again when it is over.
-
-    async with present(session, process, stats=...):
-        ...work until session.lost...
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from berth.api.config.encode import ConfigurationDigests
-from berth.api.errors import BerthError, DecodeError
-from berth.api.messages import Versioned, decode_versioned, encode
+from berth.api.messages import Versioned
 from berth.api.subjects import PREFIX, escape_token
-from berth.bus.interface import BusRefusedError, Session
 from berth.process.health import Health
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
-
-if TYPE_CHECKING:
-    from berth.process.lifecycle import Process
 
 log = get_logger()
 
@@ -269,68 +257,3 @@ class PeerReporter:
             self._metrics.set("berth_configuration_mismatch", number, service=service, profile=profile)
         text = "; ".join(self.sentences)
         self._health.condition("configuration").ready(f"differs: {text}" if text else "the same as everywhere")
-
-
-Stats = Callable[[], Mapping[str, object]]
-
-
-@asynccontextmanager
-async def present(session: Session, process: Process, *, stats: Stats = dict) -> AsyncIterator[None]:
-    """Register this process with NATS's service protocol, and announce it and hear the others until the block ends.
-
-    ``stats`` are the service's own statistics. Raises as the session's calls.
-    """
-    peers, clock = process.peers, process.clock
-    reporter = PeerReporter(peers, process.health, process.metrics)
-    own = peers.own
-
-    def all_stats() -> dict[str, object]:
-        gone = [
-            {"service": one.service, "identity": one.identity, "seconds": round(seconds, 1)}
-            for one, seconds in peers.gone(clock.now())
-        ]
-        return {
-            **stats(),
-            "configuration": own.config,
-            "profiles": own.profiles,
-            "settings": own.settings,
-            "readiness": process.health.summary(),
-            "differences": reporter.sentences,
-            "gone": gone,
-        }
-
-    def listen(subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
-        with contextlib.suppress(DecodeError):  # of a newer schema, or not an announcement
-            announcement = decode_versioned(data, Announcement, "an announcement")
-            if announcement.subject == subject:
-                peers.hear(announcement, clock.now())
-
-    name = f"berth-{process.name}"
-    await session.register(
-        name,
-        identity=process.identity,
-        version=version(name),
-        stats=all_stats,
-        metadata={"configuration": own.config, **{f"profile.{each}": digest for each, digest in own.profiles.items()}},
-    )
-    try:
-        await session.subscribe(ALL_ANNOUNCEMENTS, listen)
-    except BusRefusedError as error:
-        log.warning("cannot compare configurations with other services", error=str(error))
-
-    async def announce() -> None:
-        with contextlib.suppress(BerthError):  # a lost connection is noticed by the service itself
-            while True:
-                await session.broadcast(own.subject, encode(own))
-                reporter.review(clock.now())
-                await clock.sleep(EVERY_SECONDS)
-
-    announcing = asyncio.create_task(announce(), name="announce")
-    try:
-        yield
-    finally:
-        announcing.cancel()
-        await asyncio.gather(announcing, return_exceptions=True)
-        if process.stopping.is_set():
-            with contextlib.suppress(BerthError):
-                await session.broadcast(own.subject, encode(msgspec.structs.replace(own, leaving=True)))

@@ -1,7 +1,8 @@
 """One connected and verified NATS session after the other, until the service stops (docs/protocol.md, 2).
 
     async for session in sessions(bus, name="scorer", process=process):
-        ...work until session.lost...
+        async with present(session, process, stats=...):
+            ...work until session.lost...
 
 The process never ends because NATS is unreachable, or its streams are missing or different.
 """
@@ -9,12 +10,17 @@ The process never ends because NATS is unreachable, or its streams are missing o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Final
 
-from berth.api.errors import DecodeError, TemporaryError
+import msgspec
+
+from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.messages import decode_versioned, encode
 from berth.bus.interface import (
     BucketReader,
     Bus,
@@ -32,6 +38,7 @@ from berth.process.health import ONCE, WaitReporter
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
+from berth.process.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, Announcement, PeerReporter
 
 log = get_logger()
 
@@ -288,3 +295,68 @@ async def _follow(
             except DecodeError as exc:
                 undecodable.report(f"{bucket} {entry.key}", str(exc))
         reached(bucket, following.position)
+
+
+Stats = Callable[[], Mapping[str, object]]
+
+
+@asynccontextmanager
+async def present(session: Session, process: Process, *, stats: Stats = dict) -> AsyncIterator[None]:
+    """Register this process with NATS's service protocol, and announce it and hear the others until the block ends.
+
+    ``stats`` are the service's own statistics. Raises as the session's calls.
+    """
+    peers, clock = process.peers, process.clock
+    reporter = PeerReporter(peers, process.health, process.metrics)
+    own = peers.own
+
+    def all_stats() -> dict[str, object]:
+        gone = [
+            {"service": one.service, "identity": one.identity, "seconds": round(seconds, 1)}
+            for one, seconds in peers.gone(clock.now())
+        ]
+        return {
+            **stats(),
+            "configuration": own.config,
+            "profiles": own.profiles,
+            "settings": own.settings,
+            "readiness": process.health.summary(),
+            "differences": reporter.sentences,
+            "gone": gone,
+        }
+
+    def listen(subject: str, data: bytes, _headers: Mapping[str, str]) -> None:
+        with contextlib.suppress(DecodeError):  # of a newer schema, or not an announcement
+            announcement = decode_versioned(data, Announcement, "an announcement")
+            if announcement.subject == subject:
+                peers.hear(announcement, clock.now())
+
+    name = f"berth-{process.name}"
+    await session.register(
+        name,
+        identity=process.identity,
+        version=version(name),
+        stats=all_stats,
+        metadata={"configuration": own.config, **{f"profile.{each}": digest for each, digest in own.profiles.items()}},
+    )
+    try:
+        await session.subscribe(ALL_ANNOUNCEMENTS, listen)
+    except BusRefusedError as error:
+        log.warning("cannot compare configurations with other services", error=str(error))
+
+    async def announce() -> None:
+        with contextlib.suppress(BerthError):  # a lost connection is noticed by the service itself
+            while True:
+                await session.broadcast(own.subject, encode(own))
+                reporter.review(clock.now())
+                await clock.sleep(EVERY_SECONDS)
+
+    announcing = asyncio.create_task(announce(), name="announce")
+    try:
+        yield
+    finally:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        if process.stopping.is_set():
+            with contextlib.suppress(BerthError):
+                await session.broadcast(own.subject, encode(msgspec.structs.replace(own, leaving=True)))
