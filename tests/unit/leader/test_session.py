@@ -284,6 +284,15 @@ async def test_successor_knows_whether_everything_was_answered(stage, elect):
     assert not third.leadership.follows_settled
 
 
+async def test_a_leader_whose_lease_lapsed_does_not_say_that_everything_was_answered(stage):
+    first = await stage.leader("a")
+    stage.clock._now += 10.5  # what held it up may be a pod, for which the next leader must look
+    first.leadership.settled()
+    await stage.end(first)
+    second = await stage.leader("b")
+    assert not second.leadership.follows_settled
+
+
 async def test_another_bus_id_under_a_living_connection_ends_leading(stage):
     watcher = await stage.leader("a")
     session = await stage.bus.connect(name="other")
