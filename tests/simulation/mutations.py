@@ -21,9 +21,8 @@ from berth_binder import cache as binder_cache
 from berth_binder.events import Ack
 from berth_scorer import backlog, view
 from berth_watcher import core as watcher_core
-from berth_watcher import mirror, plugins, store
-from berth_watcher.attempts import Attempts
-from berth_watcher.window import InFlightWindow
+from berth_watcher import hints, mirror, store
+from berth_watcher.attempts import Attempts, InFlightWindow
 from simulation.simulate import Focus
 
 Replacement = tuple[Any, str, Any]
@@ -275,7 +274,7 @@ def _sort_keys_unguarded() -> list[Replacement]:
     def sort_key(self: Any, pod: Any, since: Any) -> Any:
         return self._profiles[pod.spec.scheduler_name].queue_sort.sort_key(pod, since)
 
-    return [(plugins.QueuePlugins, "sort_key", sort_key)]
+    return [(hints.QueuePlugins, "sort_key", sort_key)]
 
 
 def _one_window() -> list[Replacement]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from berth.api.pod import Pod
 from berth.framework.events import ClusterEvent
 from berth.framework.profile import Profile
-from berth_watcher.plugins import QueuePlugins
+from berth_watcher.hints import QueuePlugins
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -27,7 +27,7 @@ from berth.plugins.noderesources.amountsindex import MAX_COLUMNS
 from berth.plugins.noderesources.fit import NodeResourcesFitArgs
 from berth.plugins.registry import BUILT_IN
 from berth.plugins.v1_18.registry import as_of_1_18
-from berth_watcher.plugins import QueuePlugins, UnschedulablePods
+from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.queue import EventClock, QueuedPod, Timestamp
 from berth_watcher.store import RESOURCES, ObjectChange, cluster_events
 from harness.builders.objects import a_container, a_pod

@@ -6,20 +6,17 @@ attempts (what is in flight) and the requeue (when a pod is tried again).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from berth.api.decoding import check_size, decode_json, structure_of
+from berth.api.decoding import check_size
 from berth.api.errors import DecodeError
 from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
-from berth.api.messages import DeadLetter, watermark_key
+from berth.api.messages import watermark_key
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod, bound_at_text, is_bound
-from berth.api.podlimits import refusal
-from berth.api.subjects import PodSubject, Term, key, parse_key
+from berth.api.pod import Pod
+from berth.api.subjects import Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
 from berth.kube.listwatch import Listed, Undecodable
@@ -37,19 +34,25 @@ from berth_watcher.events import (
     KeyWritten,
     LiveDataReceived,
     PodRead,
-    PublishDeadLetter,
     PublishNotStored,
     PublishRefused,
     StreamsRead,
     Warn,
 )
+from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.metrics import Figures
-from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
-from berth_watcher.plugins import QueuePlugins, UnschedulablePods
+from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, desired_entry, left_out
 from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
 from berth_watcher.requeue import Requeue
 from berth_watcher.settings import AttemptSettings
-from berth_watcher.store import REFLECTOR_NEWS, ObjectChange, ObjectStore, ReflectorNews, cluster_events
+from berth_watcher.store import (
+    REFLECTOR_NEWS,
+    ObjectChange,
+    ObjectStore,
+    ReflectorNews,
+    UndecodableObjects,
+    cluster_events,
+)
 
 LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
     BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
@@ -255,23 +258,11 @@ class WatcherCore:
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
         """Set what the mirror must hold of an object. Returns the number of the change."""
-        kept = trimmed(thing) if thing is not None else None
-        since = bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
-        desired = DesiredEntry(object=kept, bound_at=since) if kept is not None else None
+        desired = desired_entry(thing)
         number = self._mirror.set_desired(key(kind, name), desired)
-        if number != NO_CHANGE and isinstance(thing, Pod) and isinstance(kept, Pod):
-            self._report_left_out(thing, kept)
+        if number != NO_CHANGE:
+            self._effects += left_out(thing, desired)
         return number
-
-    def _report_left_out(self, pod: Pod, kept: Pod) -> None:
-        if kept.spec.affinity is None and pod.spec.affinity is not None:
-            reason = refusal(pod)
-            self._effects.append(
-                Warn(
-                    message=f"the affinity of pod {pod.key!r} on a node counts for nobody",
-                    fields={"pod": pod.key, "uid": pod.uid, "reason": reason},
-                )
-            )
 
     def _on_bucket_complete(self, event: BucketComplete) -> None:
         self._mirror.start_writing(event.position)
@@ -336,68 +327,3 @@ class TakeoverState:
     streams_read_at: float = 0.0
     """Monotonic seconds."""
     decisions: list[DecisionReceived] = field(default_factory=list)
-
-
-PAYLOAD_CHARACTERS: Final = 4096
-"""Of an undecodable object, in its dead letter: enough to find what is wrong with it."""
-
-
-class UndecodableObjects:
-    """Reports objects that cannot be decoded: a warning and, for an unbound pod of ours, a dead letter.
-
-    Each version is reported once, since every LIST brings the object again.
-    """
-
-    def __init__(self, profiles: Container[str]) -> None:
-        self._profiles = profiles
-        self._reported: dict[tuple[str, str, str], str] = {}
-
-    def report(self, thing: Undecodable) -> list[Effect]:
-        key = (thing.kind, thing.namespace, thing.name)
-        if thing.deleted:
-            self._reported.pop(key, None)
-            return []
-        if self._reported.get(key) == thing.resource_version:
-            return []
-        self._reported[key] = thing.resource_version
-        profile = self._profile_of(thing)
-        return [_warning(thing), *([_dead_letter(thing, profile)] if profile else [])]
-
-    def _profile_of(self, thing: Undecodable) -> str:
-        """The profile of ours that an unbound pod names, if that can be decoded; empty for none."""
-        if thing.kind != "pod":
-            return ""
-        try:
-            spec = decode_json(_partial_pod, thing.raw, "a pod").spec
-        except DecodeError:
-            return ""
-        return spec.scheduler_name if spec.scheduler_name in self._profiles and not spec.node_name else ""
-
-
-class _PartialSpec(msgspec.Struct, rename="camel"):
-    scheduler_name: str = "default-scheduler"
-    node_name: str = ""
-
-
-class _PartialPod(msgspec.Struct):
-    spec: _PartialSpec = msgspec.field(default_factory=_PartialSpec)
-
-
-_partial_pod: Final = msgspec.json.Decoder(_PartialPod)
-
-
-def _warning(thing: Undecodable) -> Warn:
-    message = f"{thing.kind} {_full_name(thing)!r} cannot be decoded and is left out: {thing.reason}"
-    return Warn(message=message, fields={"uid": thing.uid, "resource_version": thing.resource_version})
-
-
-def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
-    subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
-    payload = structure_of(thing.raw)[:PAYLOAD_CHARACTERS]  # people may read it, and not the values of its environment
-    reason = f"pod {_full_name(thing)!r} cannot be decoded and is not scheduled: {thing.reason}"
-    dead_letter = DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload)
-    return PublishDeadLetter(dead_letter=dead_letter)
-
-
-def _full_name(thing: Undecodable) -> str:
-    return f"{thing.namespace}/{thing.name}" if thing.namespace else thing.name

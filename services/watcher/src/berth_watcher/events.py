@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from berth.api.livedata import LiveBucket
 from berth.api.messages import DeadLetter, DecisionSummary, Pending
@@ -82,13 +82,18 @@ class PodRead:
     pod: Pod | None
 
 
+WorkQueue = Literal["pending", "ranked"]
+Service = Literal["scorer", "binder"]
+CONSUMERS: Final[Mapping[WorkQueue, Service]] = {"pending": "scorer", "ranked": "binder"}
+"""The service that takes the messages of each work queue."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLookedUp:
     """Where the message of an attempt is."""
 
     attempt: Attempt
-    held_by: Literal["pending", "ranked"] | None = None
-    """The work queue that holds it."""
+    held_by: WorkQueue | None = None
     decision: DecisionSummary | None = None
     """The last one of the pod's subject, which may be about another attempt."""
     time: datetime | None = None

@@ -14,8 +14,7 @@ from berth.api.messages import DecisionSummary
 from berth.bus.interface import StoredMessage
 from berth.bus.topology import DECISIONS, PENDING
 from berth.process.metrics import GaugeName, Meter, result_of
-from berth_watcher.events import CountScheduled, PublishPending
-from berth_watcher.window import Service
+from berth_watcher.events import CountScheduled, PublishPending, Service
 
 GAUGES: Final[tuple[GaugeName, ...]] = (
     "scheduler_pending_pods",

@@ -21,7 +21,7 @@ from berth.api.errors import DecodeError
 from berth.api.messages import WATERMARK, MirrorEntry, Watermark, decode_entry, encode_entry, encode_watermark
 from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod, PodStatus, bound_at_text, disruption_condition, is_being_preempted, is_bound
-from berth.api.podlimits import pod_affinity_counts
+from berth.api.podlimits import pod_affinity_counts, refusal
 from berth.api.subjects import Term
 from berth.api.trimming import smaller_forms
 from berth.bus.interface import Entry
@@ -145,8 +145,6 @@ class Mirror:
         It is NO_CHANGE when the desired value was the same. A watermark is not numbered: nothing waits for it.
         """
         key = self._keys.get(name)
-        if desired is None:
-            self._reduced.pop(name, None)
         if desired is None:
             self._reduced.pop(name, None)
         if key is None:
@@ -407,6 +405,27 @@ class Watermarks:
     @staticmethod
     def _may_write(mark: _Mark, settled: int) -> bool:
         return bool(mark.next_version) and mark.next_change <= settled
+
+
+def desired_entry(thing: KubernetesObject | None) -> DesiredEntry | None:
+    """What the mirror must hold of an object; ``None`` for nothing."""
+    kept = trimmed(thing) if thing is not None else None
+    if kept is None:
+        return None
+    return DesiredEntry(
+        object=kept, bound_at=bound_at_text(thing) if isinstance(thing, Pod) and is_bound(thing) else None
+    )
+
+
+def left_out(thing: KubernetesObject | None, desired: DesiredEntry | None) -> list[Effect]:
+    """A warning about a part of a pod that plugins would read and that has too much of something."""
+    kept = desired.object if desired is not None else None
+    if not isinstance(thing, Pod) or not isinstance(kept, Pod):
+        return []
+    if kept.spec.affinity is not None or thing.spec.affinity is None:
+        return []
+    message = f"the affinity of pod {thing.key!r} on a node counts for nobody"
+    return [Warn(message=message, fields={"pod": thing.key, "uid": thing.uid, "reason": refusal(thing)})]
 
 
 def trimmed(thing: KubernetesObject) -> KubernetesObject | None:

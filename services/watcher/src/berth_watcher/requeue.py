@@ -19,8 +19,8 @@ from berth.api.livedata import BANDWIDTH, FACTS
 from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.node import Node
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
+from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
 from berth_watcher.mirror import Mirror
-from berth_watcher.plugins import QueuePlugins, Step, UnschedulablePods
 from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store import label_of

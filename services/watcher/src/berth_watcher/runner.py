@@ -67,6 +67,7 @@ from berth_watcher.events import (
     ReadPod,
     StepDown,
     Warn,
+    WorkQueue,
     WriteKey,
 )
 from berth_watcher.metrics import (
@@ -82,7 +83,6 @@ from berth_watcher.queue import Timestamp
 from berth_watcher.settings import WatcherSettings
 from berth_watcher.store import REFLECTOR_NEWS, ObjectStore
 from berth_watcher.takeover import holds, last_decision, read_streams
-from berth_watcher.window import WorkQueue
 
 log = get_logger()
 

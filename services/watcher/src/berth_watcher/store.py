@@ -1,24 +1,27 @@
 """The objects of the cluster as the reflectors show them, what each event changed, and which cluster events that is.
 
 A standby keeps the store current. Cluster events are what queueing hints are asked about; metrics name them as
-kube-scheduler does.
+kube-scheduler does. Objects that cannot be decoded are left out and reported.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from berth.api.decoding import version_number
+from berth.api.decoding import decode_json, structure_of, version_number
+from berth.api.errors import DecodeError
 from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
+from berth.api.messages import DeadLetter
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
 from berth.api.resources import PODS, Amounts, pod_requests, read_amounts
+from berth.api.subjects import PodSubject
 from berth.framework.events import (
     NO_ACTION,
     Action,
@@ -28,6 +31,7 @@ from berth.framework.events import (
     pod_update_actions,
 )
 from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
+from berth_watcher.events import Effect, PublishDeadLetter, Warn
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
@@ -274,3 +278,68 @@ def _action_label(actions: Action) -> str:
     for action in actions:
         return _ACTION_LABELS.get(action) or "".join(word.capitalize() for word in (action.name or "").split("_"))
     return ""
+
+
+PAYLOAD_CHARACTERS: Final = 4096
+"""Of an undecodable object, in its dead letter: enough to find what is wrong with it."""
+
+
+class UndecodableObjects:
+    """Reports objects that cannot be decoded: a warning and, for an unbound pod of ours, a dead letter.
+
+    Each version is reported once, since every LIST brings the object again.
+    """
+
+    def __init__(self, profiles: Container[str]) -> None:
+        self._profiles = profiles
+        self._reported: dict[tuple[str, str, str], str] = {}
+
+    def report(self, thing: Undecodable) -> list[Effect]:
+        key = (thing.kind, thing.namespace, thing.name)
+        if thing.deleted:
+            self._reported.pop(key, None)
+            return []
+        if self._reported.get(key) == thing.resource_version:
+            return []
+        self._reported[key] = thing.resource_version
+        profile = self._profile_of(thing)
+        return [_warning(thing), *([_dead_letter(thing, profile)] if profile else [])]
+
+    def _profile_of(self, thing: Undecodable) -> str:
+        """The profile of ours that an unbound pod names, if that can be decoded; empty for none."""
+        if thing.kind != "pod":
+            return ""
+        try:
+            spec = decode_json(_partial_pod, thing.raw, "a pod").spec
+        except DecodeError:
+            return ""
+        return spec.scheduler_name if spec.scheduler_name in self._profiles and not spec.node_name else ""
+
+
+class _PartialSpec(msgspec.Struct, rename="camel"):
+    scheduler_name: str = "default-scheduler"
+    node_name: str = ""
+
+
+class _PartialPod(msgspec.Struct):
+    spec: _PartialSpec = msgspec.field(default_factory=_PartialSpec)
+
+
+_partial_pod: Final = msgspec.json.Decoder(_PartialPod)
+
+
+def _warning(thing: Undecodable) -> Warn:
+    message = f"{thing.kind} {_full_name(thing)!r} cannot be decoded and is left out: {thing.reason}"
+    return Warn(message=message, fields={"uid": thing.uid, "resource_version": thing.resource_version})
+
+
+def _dead_letter(thing: Undecodable, profile: str) -> PublishDeadLetter:
+    subject = PodSubject(stage="pending", profile=profile, namespace=thing.namespace, pod=thing.name)
+    payload = structure_of(thing.raw)[:PAYLOAD_CHARACTERS]  # people may read it, and not the values of its environment
+    reason = f"pod {_full_name(thing)!r} cannot be decoded and is not scheduled: {thing.reason}"
+    dead_letter = DeadLetter(subject=str(subject), reason=reason, service="watcher", payload=payload)
+    return PublishDeadLetter(dead_letter=dead_letter)
+
+
+def _full_name(thing: Undecodable) -> str:
+    return f"{thing.namespace}/{thing.name}" if thing.namespace else thing.name
