@@ -2,6 +2,10 @@
 
 A pod is in flight until a final Decision of its latest attempt arrives, or until the API shows it bound, gone or
 changed. An attempt of which no message is found any more is followed by the next one (docs/protocol.md, 3).
+
+The window limits the pods in flight, so that an important pod waits for a window and not for the queue. A pod that a
+work queue still holds when its attempt is looked up waits for a service: for a scorer in PENDING, for the binder in
+RANKED. That is reported once, until no pod of the profile waits for that service any more.
 """
 
 from __future__ import annotations
