@@ -20,6 +20,7 @@ import msgspec
 import yaml
 
 from berth.api.config.load import ConfigurationError, load
+from berth.api.config.yamlreader import check_yaml, yaml_values
 from berth.api.decoding import decode_json, number, structure_of
 from berth.api.errors import DecodeError
 from berth.api.kinds import NODE as NODES
@@ -41,10 +42,8 @@ from berth.api.messages import (
 from berth.api.node import Node
 from berth.api.pod import LabelSelector, NodeSelector, Pod
 from berth.api.quantity import QuantityError, milli_value, value
-from berth.api.safetext import in_json, lines, one_line, without_passwords
 from berth.api.selectors import compile_label_selector, compile_node_selector
 from berth.api.subjects import Attempt, PodSubject, Term, Uid, parse_key, unescape
-from berth.api.yamlreader import check_yaml, yaml_values
 from berth.cluster.buckets import LiveDataReader, MirroredSnapshot
 from berth.cluster.snapshot import Snapshot
 from berth.framework.cycle import rank
@@ -55,6 +54,7 @@ from berth.kube.http1 import Answer, AnswerReader, BadAnswerError
 from berth.kube.listwatch import ObjectDecoder
 from berth.plugins.presets import DEFAULT
 from berth.process.configuration import known_plugins, profiles_of, read_configuration
+from berth.process.safetext import in_json, lines, one_line, without_passwords
 from berth.simulate.documents import documents
 from berth_metrics_collector.nodenames import NodeNames, match_samples
 from berth_metrics_collector.prometheus import BoundedResponse, PrometheusError, query_rows

@@ -21,9 +21,8 @@ from berth.kube.errors import ApiUnreachableError, Response
 from berth.kube.http1 import ANSWER_BYTES
 from berth.sim import listing, patch, status
 from berth.sim import resources as bindings
-from berth.sim.kinds import PODS
+from berth.sim.kinds import PODS, Route, parse_path
 from berth.sim.resources import DeleteOptions, Resources
-from berth.sim.routes import Route, parse
 from berth.sim.status import StatusError
 from berth.sim.store import Store, Table
 from berth.sim.watch import Watch, watch_options
@@ -177,7 +176,7 @@ class SimulatedClient(KubeClient):
         timeout: timedelta = DEFAULT_TIMEOUT,  # noqa: ASYNC109 - as the client's
         largest: int = ANSWER_BYTES,
     ) -> Response:
-        route = parse(path)
+        route = parse_path(path)
         assert route is not None, path
         if method != "GET" and self._check is not None:
             self._check()
@@ -267,7 +266,7 @@ class SimulatedClient(KubeClient):
     async def stream(
         self, path: str, *, params: Mapping[str, str], read_timeout: timedelta
     ) -> AsyncIterator[ResponseStream]:
-        route = parse(path)
+        route = parse_path(path)
         assert route is not None, path
         await self._exchange("GET", path, DEFAULT_TIMEOUT, lambda: _ok(b""))
         stream = SimulatedStream(self._api, self._process, self._link, route, params, self.seen)

@@ -1,10 +1,10 @@
-"""Smaller forms of objects that are too large for the bus."""
+"""What is left out of objects: as they are read, and when they are too large for the bus."""
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.api.meta import LabelSelector, ObjectMeta
+from berth.api.meta import LabelSelector, ObjectMeta, OwnerReference
 from berth.api.node import Node
 from berth.api.pod import (
     Affinity,
@@ -20,12 +20,41 @@ from berth.api.pod import (
     Toleration,
 )
 from berth.api.resources import pod_requests
-from berth.api.trimming import smaller_forms
+from berth.api.trimming import LAST_APPLIED, smaller_forms, trim
 from berth.api.workloads import Service
 from berth.cluster.columns import host_ports
 from harness.builders.random_clusters import pods
 
 SMALL = 48 * 1024
+
+
+def web(**metadata: object) -> Pod:
+    return Pod(metadata=ObjectMeta(name="web", **metadata))
+
+
+def test_kubectls_copy_of_the_object_is_dropped_and_other_annotations_stay():
+    assert trim(web(annotations={LAST_APPLIED: "{}", "a": "b"})).metadata.annotations == {"a": "b"}
+
+
+def test_annotations_that_were_nothing_else_are_as_if_there_had_been_none():
+    assert trim(web(annotations={LAST_APPLIED: "{}"})) == trim(web())
+
+
+def test_only_the_controller_stays_among_the_owners():
+    controller = OwnerReference(kind="ReplicaSet", name="web-1", uid="u1", controller=True)
+    other = OwnerReference(kind="ConfigMap", name="web", uid="u2")
+    assert trim(web(owner_references=[other, controller])).metadata.owner_references == [controller]
+    assert trim(web(owner_references=[other])).metadata.owner_references is None
+
+
+def test_object_without_any_of_these_is_not_copied():
+    pod = web(annotations={"a": "b"}, owner_references=[OwnerReference(name="x", controller=True)])
+    assert trim(pod) is pod
+
+
+def test_trimming_twice_is_trimming_once():
+    once = trim(web(annotations={LAST_APPLIED: "{}"}, owner_references=[OwnerReference(name="x")]))
+    assert trim(once) is once
 
 
 def size(thing) -> int:

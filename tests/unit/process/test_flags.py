@@ -2,8 +2,12 @@
 
 import pytest
 
-from berth.process.flags import service_command
 from berth.process.sources import read_settings, variables
+from berth.process.start import service_command
+
+
+async def serve_nothing(_process, _configuration) -> None:
+    pytest.fail("nothing may be started")
 
 
 @pytest.fixture
@@ -12,7 +16,8 @@ def typed(monkeypatch):
 
     def run(line: str) -> dict[str, str] | int:
         given = []
-        main = service_command("berth-test", about="For tests.", start=lambda flags: given.append(dict(flags)) or 0)
+        monkeypatch.setattr("berth.process.start.start", lambda flags, **_: given.append(dict(flags)) or 0)
+        main = service_command("test", about="For tests.", serve=serve_nothing)
         monkeypatch.setattr("sys.argv", ["berth-test", *line.split()])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -97,7 +102,7 @@ def test_a_boolean_that_is_none_is_said_with_its_path(typed):
 
 
 def test_help_ends_with_every_variable_and_its_default(monkeypatch, capsys):
-    main = service_command("berth-test", about="For tests.", start=lambda _: 0)
+    main = service_command("test", about="For tests.", serve=serve_nothing)
     monkeypatch.setattr("sys.argv", ["berth-test", "--help"])
     with pytest.raises(SystemExit):
         main()

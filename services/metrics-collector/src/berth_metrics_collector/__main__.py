@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
-from berth.process.flags import service_command
 from berth.process.lifecycle import Process
-from berth.process.start import start
+from berth.process.start import service_command
 from berth_metrics_collector.queries import configured_queries, maximum_ages
 from berth_metrics_collector.service import serve
 from berth_metrics_collector.settings import collector_settings
@@ -23,9 +21,9 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
 
 
 main = service_command(
-    "berth-metrics-collector",
+    "metrics-collector",
     about="Keeps the live bandwidth of every node from Prometheus. Needs NATS and no Kubernetes credentials.",
-    start=partial(start, name="metrics-collector", serve=_serve),
+    serve=_serve,
 )
 
 if __name__ == "__main__":

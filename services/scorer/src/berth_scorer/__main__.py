@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from berth.api.config.configuration import KubeSchedulerConfiguration
 from berth.process.clients import nats_bus
 from berth.process.configuration import profiles_of
-from berth.process.flags import service_command
 from berth.process.lifecycle import Process
-from berth.process.start import start
+from berth.process.start import service_command
 from berth_scorer.ranker import VERBOSITY, Ranker, explain
 from berth_scorer.service import serve
 
@@ -27,9 +24,9 @@ async def _serve(process: Process, configuration: KubeSchedulerConfiguration) ->
 
 
 main = service_command(
-    "berth-scorer",
+    "scorer",
     about="Ranks nodes for pending pods; any number run side by side. Needs NATS and no Kubernetes credentials.",
-    start=partial(start, name="scorer", serve=_serve),
+    serve=_serve,
 )
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from berth.process.flags import service_command
-from berth.process.start import start
+from berth.process.start import service_command
 from berth_watcher.service import serve
 
 main = service_command(
-    "berth-watcher",
+    "watcher",
     about="Mirrors the cluster onto NATS and releases pending pods by priority, then age. Two run, one leads.",
-    start=partial(start, name="watcher", serve=serve),
+    serve=serve,
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The guard of everything that comes in as bytes or text: whatever a decoder raises is that message's ``DecodeError``.
 
 Messages, buckets and facts may be written by others, so numbers are bounded in digits, values in bytes and nesting.
-Of objects the decoded types keep what scheduling reads; ``trim`` drops what they keep only for some readers.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berth.api.errors import DecodeError
-from berth.api.meta import KubernetesObject, ObjectMeta
 
 R = TypeVar("R")
-T = TypeVar("T", bound=KubernetesObject)
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding JSON may raise. msgspec does not wrap the last two: invalid UTF-8, endless nesting."""
@@ -136,29 +133,3 @@ def parse_resource_version(resource_version: str) -> int:
     if not version and resource_version != "0":
         raise DecodeError(f"decoding resourceVersion {resource_version!r:.80}: want a decimal number")
     return version
-
-
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
-
-
-def trim(thing: T) -> T:
-    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
-    metadata = trim_metadata(thing.metadata)
-    if metadata is thing.metadata:
-        return thing
-    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # every KubernetesObject is a Struct
-
-
-def trim_metadata(metadata: ObjectMeta) -> ObjectMeta:
-    """The same for metadata alone."""
-    annotations, owners = metadata.annotations, metadata.owner_references
-    has_last_applied = annotations is not None and LAST_APPLIED in annotations
-    has_other_owners = owners is not None and not all(owner.controller for owner in owners)
-    if not has_last_applied and not has_other_owners:
-        return metadata
-    return msgspec.structs.replace(
-        metadata,
-        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
-        owner_references=[owner for owner in owners or () if owner.controller] or None,
-    )

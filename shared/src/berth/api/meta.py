@@ -1,7 +1,7 @@
 """The metadata of every Kubernetes object, and label selectors, trimmed to what scheduling reads.
 
-Decoding a full object into such types is the trimming; ``berth.api.decoding.trim`` drops what they keep only for some
-readers.
+Decoding into such types leaves out the rest of an object; ``berth.api.trimming.trim`` drops what they keep only for
+some readers.
 """
 
 from __future__ import annotations

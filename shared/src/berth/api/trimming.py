@@ -1,8 +1,11 @@
-"""Smaller forms of an object that is too large for the bus, the fullest first.
+"""What is left out of an object: as it is read, and when it is too large for the bus.
 
-Of a pod on a node plugins read what it takes there and what it asks of others: requests, host ports, labels, volumes,
-affinity, priority. The rest matters only while a pod waits. The last form of a pod always fits into 48 KiB, so that
-every pod on a node counts; any other object that does not fit without its long annotations is left out.
+The decoded types have only the fields that scheduling reads; ``trim`` drops what they keep for some readers.
+
+A large object has smaller forms, the fullest first. Of a pod on a node plugins read what it takes there and what it
+asks of others: requests, host ports, labels, volumes, affinity, priority. The rest matters only while a pod waits. The
+last form of a pod always fits into 48 KiB, so that every pod on a node counts; any other object that does not fit
+without its long annotations is left out.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from berth.api.node import Node
 from berth.api.pod import Affinity, Container, ContainerPort, Pod, PodAffinity, PodSpec, ResourceRequirements
 from berth.api.resources import CPU, is_counted, is_scalar, pod_requests
 
-T = TypeVar("T")
+T = TypeVar("T", bound=KubernetesObject)
 
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""A copy of the whole object that kubectl keeps in an annotation; it is often the largest part of a trimmed pod."""
 LONG: Final = 256
 """Characters of an annotation that is left out first. Annotations that plugins read are shorter."""
 MOST_PORTS: Final = 256
@@ -28,6 +33,21 @@ MOST_RESOURCES: Final = 32
 """Resources that it has. A name has up to 317 characters."""
 MOST_LABELS: Final = 24
 """Labels that it has. Key and value have up to 380 characters."""
+
+
+def trim(thing: T) -> T:
+    """The object without kubectl's annotation and without owners but its controller; itself when it has neither."""
+    annotations, owners = thing.metadata.annotations, thing.metadata.owner_references
+    has_last_applied = annotations is not None and LAST_APPLIED in annotations
+    has_other_owners = owners is not None and not all(owner.controller for owner in owners)
+    if not has_last_applied and not has_other_owners:
+        return thing
+    metadata = msgspec.structs.replace(
+        thing.metadata,
+        annotations={key: value for key, value in (annotations or {}).items() if key != LAST_APPLIED} or None,
+        owner_references=[owner for owner in owners or () if owner.controller] or None,
+    )
+    return _with_metadata(thing, metadata)
 
 
 def smaller_forms(thing: KubernetesObject) -> Iterator[tuple[str, KubernetesObject]]:
@@ -59,10 +79,12 @@ def _smaller_pods(pod: Pod) -> Iterator[tuple[str, Pod]]:
 
 
 def _without_long_annotations(thing: T) -> T:
-    metadata: ObjectMeta = thing.metadata  # type: ignore[attr-defined]  # every KubernetesObject has it
-    short = {name: text for name, text in (metadata.annotations or {}).items() if len(text) <= LONG}
-    metadata = msgspec.structs.replace(metadata, annotations=short or None)
-    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # and is a Struct
+    short = {name: text for name, text in (thing.metadata.annotations or {}).items() if len(text) <= LONG}
+    return _with_metadata(thing, msgspec.structs.replace(thing.metadata, annotations=short or None))
+
+
+def _with_metadata(thing: T, metadata: ObjectMeta) -> T:
+    return msgspec.structs.replace(thing, metadata=metadata)  # type: ignore[type-var]  # every KubernetesObject is a Struct
 
 
 def _placed_spec(spec: PodSpec) -> PodSpec:

@@ -20,7 +20,7 @@ from berth.cli.commands.why import why
 from berth.cli.options import run_command
 from berth.cli.pipeline.servers import apply_bus
 from berth.cli.rendering import print_line, print_text
-from berth.process.flags import go_forms
+from berth.process.start import go_forms
 
 app = typer.Typer(
     help="A Kubernetes scheduler made of small services that meet on NATS.",

@@ -1,7 +1,7 @@
 """Output of commands: lines and tables for people, JSON for programs, and the formats of names, times and amounts.
 
 Results go to standard output, progress and errors to standard error. What a terminal would obey is escaped, since names
-and messages come from others (:mod:`berth.api.safetext`).
+and messages come from others (:mod:`berth.process.safetext`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from berth.api.safetext import in_json, lines, one_line, without_passwords
+from berth.process.safetext import in_json, lines, one_line, without_passwords
 
 WIDE: Final = 240
 """The width of a table, in columns, without a terminal: long names stay whole for ``grep``."""

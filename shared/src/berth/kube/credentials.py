@@ -22,8 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from yaml import YAMLError
 
-from berth.api.safetext import one_line, without_passwords
-from berth.api.yamlreader import reason_in_a_line, yaml_values
+from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.kube.clock import Clock, SteadyClock
 from berth.kube.errors import KubeconfigError
 from berth.kube.kubeconfig import KINDS, ApiServer, Context, account_of_pod, context_of
@@ -249,8 +248,8 @@ async def _in_one_sentence(doing: str) -> AsyncIterator[None]:
     except (TypeError, AttributeError, KeyError, AssertionError) as exc:
         raise KubeconfigError(f"{doing}: it does not have the form of a kubeconfig ({exc!r})") from exc
     except Exception as exc:
-        cause = one_line(" ".join((str(exc) or type(exc).__name__).split()))
-        raise KubeconfigError(f"{doing}: {without_passwords(cause)}") from exc
+        cause = " ".join((str(exc) or type(exc).__name__).split())
+        raise KubeconfigError(f"{doing}: {cause}") from exc
 
 
 def _read_file(path: Path) -> Any:

@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from berth.api.decoding import MALFORMED, trim
+from berth.api.decoding import MALFORMED
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
 from berth.api.meta import KubernetesObject
+from berth.api.trimming import trim
 from berth.kube.client import KubeClient
 from berth.kube.errors import Response, StatusObject, decode_status, refusal
 

@@ -16,11 +16,11 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from berth.api.safetext import lines, without_passwords
 from berth.kube.clock import Clock
 from berth.process.exits import UsageError
 from berth.process.logging import get_logger
 from berth.process.metrics import CONTENT_TYPE, PrometheusMeter
+from berth.process.safetext import lines, without_passwords
 from berth.process.settings import HealthSettings
 
 _READY: Final = "ok"

@@ -5,7 +5,7 @@
     if verbose(4):
         log.info(...)
 
-What a terminal would obey, and passwords in URLs, are replaced in both forms (:mod:`berth.api.safetext`).
+What a terminal would obey, and passwords in URLs, are replaced in both forms (:mod:`berth.process.safetext`).
 
 Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
 ``attempt``, ``node``, ``trace_id``.
@@ -23,7 +23,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from berth.api.safetext import in_json, lines, one_line, without_passwords
+from berth.process.safetext import in_json, lines, one_line, without_passwords
 from berth.process.settings import LogSettings, is_terminal
 
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}

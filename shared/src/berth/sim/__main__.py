@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from berth.api.safetext import one_line
+from berth.process.safetext import one_line
 from berth.sim import cluster as snapshot
 from berth.sim.cluster import SimulatedCluster
 from berth.sim.nodes import KubeletSettings, node_manifests

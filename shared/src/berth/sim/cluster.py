@@ -19,7 +19,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from berth.api.yamlreader import reason_in_a_line, yaml_values
+from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.sim.faults import Faults
 from berth.sim.kinds import BY_NAME, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SimulatedKind
 from berth.sim.nodes import Kubelet, KubeletSettings

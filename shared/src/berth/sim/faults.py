@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from berth.sim.routes import Route
+from berth.sim.kinds import Route
 from berth.sim.status import JsonObject, StatusError, bad_request
 from berth.sim.store import Store
 

@@ -11,11 +11,16 @@ from aiohttp import web
 from berth.sim import faults, kubectl, listing, patch, prometheus, status
 from berth.sim import resources as bindings
 from berth.sim.faults import Faults, Verb
-from berth.sim.kinds import PODS, SimulatedKind
+from berth.sim.kinds import PODS, Route, SimulatedKind, UnknownResourceError, parse_path
 from berth.sim.prometheus import SimulatedExporters, SimulatedPrometheus
 from berth.sim.resources import DeleteOptions, Part, Resources
-from berth.sim.routes import Route, parse
-from berth.sim.status import StatusError, bad_request, method_not_allowed, unsupported_media_type
+from berth.sim.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    no_such_resource,
+    unsupported_media_type,
+)
 from berth.sim.store import Store, StoredObject
 from berth.sim.watch import Watch, watch_options
 
@@ -57,12 +62,15 @@ class SimulatedApiServer:
     async def _answer_or_refuse(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
+        except UnknownResourceError:
+            refusal = no_such_resource()
         except StatusError as exc:
-            return _json(exc.encoded(), exc.code)
+            refusal = exc
+        return _json(refusal.encoded(), refusal.code)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
-        route = parse(path) if path.startswith("/api") else None
+        route = parse_path(path) if path.startswith("/api") else None
         if route is None:
             return await self._answer_elsewhere(request, path)
         query: Mapping[str, str] = request.query if request.query_string else {}

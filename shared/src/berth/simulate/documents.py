@@ -17,9 +17,9 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from berth.api.config.yamlreader import reason_in_a_line, yaml_values
 from berth.api.decoding import MALFORMED
 from berth.api.errors import DecodeError
-from berth.api.yamlreader import reason_in_a_line, yaml_values
 
 T = TypeVar("T")
 

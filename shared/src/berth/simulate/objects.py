@@ -13,12 +13,12 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from berth.api.decoding import trim
 from berth.api.errors import DecodeError
 from berth.api.kinds import NAMESPACE, NODE, PLUGIN_KINDS, POD, PRIORITY_CLASS, Kind, PluginObject
 from berth.api.meta import ObjectMeta, Trimmed
 from berth.api.node import Node
 from berth.api.pod import Pod, Quantities, Toleration
+from berth.api.trimming import trim
 from berth.api.workloads import Namespace, PriorityClass
 from berth.simulate.documents import Document, decode
 

@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from berth.api.config.types import KIND
-from berth.api.yamlreader import check_yaml, reason_in_a_line
+from berth.api.config.yamlreader import check_yaml, reason_in_a_line
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from berth.api.yamlreader import check_yaml, reason_in_a_line, yaml_values
+from berth.api.config.yamlreader import check_yaml, reason_in_a_line, yaml_values
 from harness.worlds.oracle import clusters, list_of, objects_of
 
 
