@@ -12,7 +12,6 @@ from berth.framework.plugincalls import pre_enqueue, run_sort_key
 from berth.framework.profile import Profile, build_profiles
 from berth.framework.status import SUCCESS, Code
 from berth.plugins.presets import DEFAULT
-from berth.plugins.prioritysort import PrioritySort
 from berth.plugins.registry import BUILT_IN
 from harness.builders.objects import a_node, a_pod, pod_requesting
 from harness.builders.profiles import default_profile, profile_of
@@ -90,10 +89,10 @@ def test_important_pods_come_first_then_those_that_waited_longer():
 
 def test_gates_keep_a_pod_out_of_the_queue():
     gated = a_pod(scheduling_gates=[PodSchedulingGate(name="quota"), PodSchedulingGate(name="image")])
-    status = pre_enqueue(default_profile(), gated)
+    status = pre_enqueue(default_profile().pre_enqueues, gated)
     assert status.reasons == ("waiting for scheduling gates: [quota image]",)
     assert (status.plugin, status.code) == ("SchedulingGates", Code.UNSCHEDULABLE_AND_UNRESOLVABLE)
-    assert pre_enqueue(default_profile(), a_pod()) is SUCCESS
+    assert pre_enqueue(default_profile().pre_enqueues, a_pod()) is SUCCESS
 
 
 class BrokenGate(PreEnqueuePlugin):
@@ -104,8 +103,8 @@ class BrokenGate(PreEnqueuePlugin):
 
 
 def test_a_failing_gate_plugin_keeps_the_pod_out_and_is_named():
-    profile = Profile(scheduler_name="berth", queue_sort=PrioritySort(), pre_enqueues=(BrokenGate(),))
-    assert pre_enqueue(profile, a_pod()).reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
+    status = pre_enqueue([BrokenGate()], a_pod())
+    assert status.reasons == ('running PreEnqueue plugin "BrokenGate": OSError: no answer',)
 
 
 class Waiting(FilterPlugin, EnqueueExtensions):

@@ -5,7 +5,7 @@ that the binder tells the pod's owner; a hint that fails counts as yes. A plugin
 the other is left alone for a minute, so that it does not hold up the pods of other plugins.
 
 Unschedulable pods are kept by what could help them, so that an event costs nothing for the others. Each pod is in the
-index of every plugin that rejected it, under the key of each of that plugin's hints (``berth.framework.hintindex``). An
+index of every plugin that rejected it, under the key of each of that plugin's hints (``berth.framework.events``). An
 event asks a hint once for each key that the hint's index finds, whatever the number of pods with that key. 3,000 pods
 that no node fits, and an update of a node's allocatable: 18 us, where asking the hint for every pod takes 10 ms
 (``bench.requeue``).
@@ -22,8 +22,17 @@ from typing import Final, TypeVar
 
 from berth.api.messages import Outcome
 from berth.api.pod import Pod
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import HintIndex, PodKey, RoomIndex, RoomOf, nothing
+from berth.framework.events import (
+    Action,
+    ClusterEvent,
+    EventHint,
+    HintIndex,
+    PodKey,
+    Resource,
+    RoomIndex,
+    RoomOf,
+    nothing,
+)
 from berth.framework.interface import Plugin
 from berth.framework.plugincalls import (
     PluginFailure,

@@ -7,7 +7,7 @@ are called by the watcher, the others in the scheduling cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -18,8 +18,7 @@ import numpy as np
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import EventHint
-from berth.framework.hintindex import HintIndex, PodKey
+from berth.framework.events import EventHint, HintIndex, PodKey
 from berth.framework.interface import (
     MAX_SCORE,
     MIN_SCORE,
@@ -41,7 +40,6 @@ from berth.framework.interface import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status, Verdicts
 
 P = ParamSpec("P")
@@ -395,9 +393,9 @@ def _types_of(value: object, *, depth: int) -> str | None:
     return None if found is None or value != value else found  # noqa: PLR0124 - NaN does not equal itself
 
 
-def pre_enqueue(profile: Profile, pod: Pod) -> Status:
+def pre_enqueue(plugins: Sequence[PreEnqueuePlugin], pod: Pod) -> Status:
     """Success, or the first rejection; an error with the plugin's name where a plugin failed."""
-    for plugin in profile.pre_enqueues:
+    for plugin in plugins:
         try:
             status = run_pre_enqueue(plugin, pod)
         except PluginFailure as failure:

@@ -28,8 +28,7 @@ from berth.api.selectors import (
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
+from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,

@@ -10,8 +10,7 @@ from berth.api.pod import Pod
 from berth.cluster.columns import HostPort, host_ports
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import ValueIndex, Values
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, Reads, VectorFilterPlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

@@ -9,8 +9,7 @@ from berth.api.config.types import Point
 from berth.api.node import UNSCHEDULABLE_TAINT, Node, is_tolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, Reads, VectorFilterPlugin
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

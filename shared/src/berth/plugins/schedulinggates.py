@@ -7,8 +7,7 @@ from typing import ClassVar, Final
 
 from berth.api.config.types import Point
 from berth.api.pod import Pod, is_gated
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, PreEnqueuePlugin, Reads
 from berth.framework.status import SUCCESS, Status
 from berth.plugins.factory import PluginFactory, no_args

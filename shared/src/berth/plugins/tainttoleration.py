@@ -13,8 +13,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node, count_untolerated_prefer_no_schedule, first_untolerated
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import encoded, nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, encoded, nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,

@@ -126,7 +126,7 @@ class Simulation:
 
     def _decide(self, pod: Pod) -> tuple[PodReport, Ranking]:
         profile = self._profile(pod)
-        admitted = pre_enqueue(profile, pod)
+        admitted = pre_enqueue(profile.pre_enqueues, pod)
         if not admitted.is_success:
             message = self._gate_message(pod, admitted)
             return PodReport(pod=pod.key, profile=profile.scheduler_name, message=message), Ranking(message=message)

@@ -108,7 +108,7 @@ async def _print_if_gated(
     """Whether PreEnqueue gates the pod; then the reason is printed."""
     found = await get_pod_from_api(session, name, kubeconfig)
     profile = profiles_of(configuration).get(found.spec.scheduler_name)
-    status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile, found)
+    status = SUCCESS if profile is None or found.spec.node_name else pre_enqueue(profile.pre_enqueues, found)
     if status.is_success:
         return False
     if output is OutputFormat.JSON:
@@ -145,7 +145,7 @@ async def _now(
             every=rank_every_node(found.pod, mirror.snapshot, profile, attempt=attempt),
             view_age_seconds=await _age(session, mirror),
             in_flight=(await session.state(RANKED)).messages,
-            gated=SUCCESS if found.pod.spec.node_name else pre_enqueue(profile, found.pod),
+            gated=SUCCESS if found.pod.spec.node_name else pre_enqueue(profile.pre_enqueues, found.pod),
             config=configuration.digest,
             services_config=services_config,
         )

@@ -16,8 +16,7 @@ from berth.api.config.types import Point
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,

@@ -20,8 +20,7 @@ from berth.api.pod import Affinity, Pod, PodAffinity, PodAffinityTerm
 from berth.api.selectors import AffinityTerm, AffinityTermKind, AffinityTerms, compile_affinity_terms
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
+from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,

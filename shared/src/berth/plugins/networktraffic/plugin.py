@@ -20,8 +20,7 @@ from berth.api.livedata import BANDWIDTH, LiveSource, decode_bandwidth
 from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, LiveDataUpdate, Resource, nothing
 from berth.framework.interface import (
     MAX_SCORE,
     EnqueueExtensions,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from berth.api.node import Node
 from berth.api.pod import Pod
 from berth.api.resources import PODS, Amounts
-from berth.framework.hintindex import RoomIndex
+from berth.framework.events import RoomIndex
 
 CountedAmounts = tuple[tuple[str, int], ...]
 """(resource, amount), each amount more than 0, in the order of the reasons."""

@@ -31,8 +31,7 @@ from berth.api.resources import (
 )
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import IdentityCache
+from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource
 from berth.framework.interface import (
     EnqueueExtensions,
     PreFilterPlugin,

@@ -18,8 +18,7 @@ from berth.api.node import Node
 from berth.api.pod import Pod, TopologySpreadConstraint
 from berth.cluster.nodes import NodeInfo, Nodes, NodesWithAnother, RemovedPods
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import IdentityCache, ValueIndex, Values, encoded
+from berth.framework.events import Action, ClusterEvent, EventHint, IdentityCache, Resource, ValueIndex, Values, encoded
 from berth.framework.interface import (
     EnqueueExtensions,
     NormalizePlugin,

@@ -9,7 +9,7 @@ from typing import Final
 from berth.api.pod import Pod, Volume
 from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolumeClaim, StorageClass
 from berth.cluster.snapshot import Snapshot
-from berth.framework.hintindex import ValueIndex, Values
+from berth.framework.events import ValueIndex, Values
 from berth.framework.status import Status
 
 LOST: Final = "Lost"

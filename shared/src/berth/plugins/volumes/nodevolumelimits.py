@@ -19,8 +19,7 @@ from berth.api.pod import Pod, Volume
 from berth.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

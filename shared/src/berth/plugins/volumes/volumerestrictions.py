@@ -17,8 +17,7 @@ from berth.api.pod import ISCSI, RBD, AWSElasticBlockStore, GCEPersistentDisk, P
 from berth.api.volumes import READ_WRITE_ONCE_POD
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import ValueIndex, Values
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, ValueIndex, Values
 from berth.framework.interface import EnqueueExtensions, PreFilterExtensions, PreFilterResult, VectorFilterPlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

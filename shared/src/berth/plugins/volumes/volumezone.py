@@ -16,8 +16,7 @@ from berth.api.selectors import NodeTerm, Requirement
 from berth.api.volumes import WAIT_FOR_FIRST_CONSUMER, PersistentVolume, PersistentVolumeClaim, StorageClass
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import EnqueueExtensions, PreFilterPlugin, PreFilterResult, VectorFilterPlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, Mask, StateKey, Status, Verdicts
 from berth.plugins.factory import PluginFactory, no_args

@@ -23,8 +23,7 @@ from berth.api.volumes import (
 )
 from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.events import Action, ClusterEvent, EventHint, Resource
-from berth.framework.hintindex import nothing
+from berth.framework.events import Action, ClusterEvent, EventHint, Resource, nothing
 from berth.framework.interface import (
     SNAPSHOT,
     EnqueueExtensions,
