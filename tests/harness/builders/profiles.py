@@ -52,7 +52,7 @@ def feasible_nodes(pod: Pod, snapshot: Snapshot, profile: Profile) -> FeasibleNo
     found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
     if found.rejection is not None:
         return None
-    feasible = FeasibleNodes(pod, snapshot, profile, found, results)
+    feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
     feasible.find()
     return feasible
 

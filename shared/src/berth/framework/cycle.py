@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,7 +33,7 @@ from berth.framework.plugincalls import PluginFailure, Timing, call, no_clock
 from berth.framework.preemption import post_filter
 from berth.framework.profile import Profile, nodes_to_find
 from berth.framework.scoring import BestNodes, Scored, best_first, counted_pods, losses, score
-from berth.framework.status import NO_NODES, Code, Diagnosis, Status, unavailable
+from berth.framework.status import NO_NODES, Code, Diagnosis, FilterColumn, Status, unavailable
 
 BEST: Final = 32
 """How many nodes a ranking names. So many that the binder always finds one, however many scorers there are
@@ -160,7 +160,7 @@ def any_feasible_node(pod: Pod, snapshot: Snapshot, profile: Profile) -> str:
         found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
         if found.rejection is not None:
             return ""
-        feasible = FeasibleNodes(pod, snapshot, profile, found, results)
+        feasible = FeasibleNodes(pod, snapshot, profile, found, results.refresh_filters())
         feasible.find()
         rows = np.flatnonzero(feasible.mask)
         return snapshot.rows.names[rows[0]] if len(rows) else ""
@@ -198,8 +198,9 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     snapshot, rejection = cycle.snapshot, cycle.found.rejection
     if rejection is not None:
         return _rejected_by_pre_filter(cycle, rejection)
-    feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found, cycle.results)
     cycle.timing.begin("Filter")
+    cached = cycle.results.refresh_filters()
+    feasible = FeasibleNodes(cycle.pod, snapshot, cycle.profile, cycle.found, cached)
     feasible.find()
     cycle.timing.end()
     if cycle.detail is not None:
@@ -207,7 +208,7 @@ def _rank(cycle: _Cycle, attempt: Attempt, best: int) -> Ranking:
     count = int(np.count_nonzero(feasible.mask))
     if count == 0:
         diagnosis = feasible.diagnosis()
-        return _none_feasible(cycle, diagnosis, diagnosis.message())
+        return _none_feasible(cycle, diagnosis, diagnosis.message(), cached.columns)
     nodes, evaluated = _to_score(cycle, feasible, count)
     return Ranking(
         candidates=_candidates(cycle, nodes, attempt, best),
@@ -284,14 +285,15 @@ def _rejected_by_pre_filter(cycle: _Cycle, rejection: Status) -> Ranking:
     diagnosis.add(rejection, np.flatnonzero(snapshot.columns.exists[: snapshot.size]))
     if cycle.detail is not None:
         cycle.detail.add_diagnosis(diagnosis, snapshot.rows.names)
-    return _none_feasible(cycle, diagnosis, unavailable(snapshot.node_count, [", ".join(rejection.reasons)]))
+    message = unavailable(snapshot.node_count, [", ".join(rejection.reasons)])
+    return _none_feasible(cycle, diagnosis, message, {})
 
 
-def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str) -> Ranking:
+def _none_feasible(cycle: _Cycle, diagnosis: Diagnosis, message: str, columns: Mapping[str, FilterColumn]) -> Ranking:
+    """``columns``: the verdicts of row-local filters, if there was a Filter."""
     result = PostFilterResult()
     if cycle.may_preempt:
         cycle.timing.begin("PostFilter")
-        columns = cycle.results.columns
         result = post_filter(cycle.pod, cycle.snapshot, cycle.profile, cycle.found, columns, diagnosis=diagnosis)
         cycle.timing.end(Code.SUCCESS if result.nomination is not None else Code.UNSCHEDULABLE)
     return Ranking(

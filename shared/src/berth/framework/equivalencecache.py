@@ -34,7 +34,7 @@ from berth.framework.plugincalls import (
     run_score_on_all,
 )
 from berth.framework.profile import Profile, WeightedScore
-from berth.framework.status import SUCCESS, Code, Codes, CycleState, Mask, Status, Verdicts
+from berth.framework.status import CachedVerdicts, CycleState, FilterColumn, Mask
 
 Plug = TypeVar("Plug", bound=Plugin)
 
@@ -120,17 +120,13 @@ class ClassResults:
         self._codes: npt.NDArray[np.int32]
         self._fits: Mask
         self._columns: dict[str, FilterColumn]
+        self._verdicts: CachedVerdicts
         self._score_columns: dict[str, ScoreColumn]
         self._clear()
 
     def new_state(self) -> CycleState:
         """The state of a new cycle: it reads what row-local plugins have stored for the class."""
         return CycleState(self.state.pod_class, self.state)
-
-    @property
-    def columns(self) -> dict[str, FilterColumn]:
-        """The columns of filters that were not skipped, by plugin."""
-        return self._columns
 
     @property
     def score_columns(self) -> dict[str, ScoreColumn]:
@@ -147,13 +143,8 @@ class ClassResults:
         """The Snapshot's version when the scores were last brought up to date; negative before."""
         return self._scored
 
-    @property
-    def fits(self) -> Mask:
-        """bool[capacity]: the row has a node, and no row-local filter rejects it."""
-        return self._fits
-
-    def refresh_filters(self) -> None:
-        """Run the filters again on rows that changed since the last time."""
+    def refresh_filters(self) -> CachedVerdicts:
+        """Run the filters again on rows that changed since the last time; the verdicts on all rows."""
         snapshot = self._cache.snapshot
         most = _MAX_STATUSES + snapshot.size
         if self._capacity != snapshot.columns.capacity or any(len(c.statuses) > most for c in self._columns.values()):
@@ -165,6 +156,7 @@ class ClassResults:
             self._evaluate_filters(changed.nodes | changed.pods, self._filters_of_pods)
             self._evaluate_filters(changed.nodes, self._filters_of_nodes)
         self._filtered = snapshot.version
+        return self._verdicts
 
     def refresh_scores(self) -> ChangedRows | None:
         """Run the scores again on rows that changed since the last time, which are returned; None: on all rows."""
@@ -222,7 +214,8 @@ class ClassResults:
         self._has_another = np.zeros(self._capacity, dtype=np.bool_)
         self._codes = np.zeros((len(self._filters), self._capacity), dtype=np.int32)
         self._fits = np.zeros(self._capacity, dtype=np.bool_)
-        self._columns = {f.name: FilterColumn(f, self._codes[i]) for i, f in enumerate(self._filters)}
+        self._columns = {f.name: FilterColumn(f.name, self._codes[i]) for i, f in enumerate(self._filters)}
+        self._verdicts = CachedVerdicts(self._columns, self._fits)
         self._make_score_columns()
 
     def _make_score_columns(self) -> None:
@@ -282,35 +275,6 @@ class ClassResults:
             return slice(0, snapshot.size), Nodes(snapshot)
         rows = _row_index(changed)
         return rows, Nodes(snapshot, rows)
-
-
-class FilterColumn:
-    """One filter's verdict on every row: ``codes`` int32[capacity], index into ``statuses``."""
-
-    def __init__(self, plugin: FilterPlugin, codes: Codes) -> None:
-        self.plugin = plugin
-        self.codes = codes
-        self.statuses: list[Status] = [SUCCESS]
-        self.errors = False
-        self._ids: dict[Status, int] = {SUCCESS: 0}
-
-    def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
-        """Keep verdicts, one a row."""
-        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
-        self.codes[rows] = ids[verdicts.codes]
-
-    def write_one(self, row: int, status: Status) -> None:
-        """Keep one verdict."""
-        self.codes[row] = self._intern(status)
-
-    def _intern(self, status: Status) -> int:
-        status = Status(status.code, status.reasons, self.plugin.name) if not status.is_success else SUCCESS
-        number = self._ids.get(status)
-        if number is None:
-            number = self._ids[status] = len(self.statuses)
-            self.statuses.append(status)
-            self.errors = self.errors or status.code is Code.ERROR
-        return number
 
 
 class ScoreColumn:

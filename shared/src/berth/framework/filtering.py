@@ -13,11 +13,10 @@ import numpy as np
 from berth.api.pod import Pod, priority_of
 from berth.cluster.nodes import NodeInfo, Nodes, node_info
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import ClassResults
 from berth.framework.interface import FilterPlugin, PreFilterExtensions, PreFilterResult
 from berth.framework.plugincalls import run_add_pod, run_filter, run_filter_on_all, run_pre_filter, with_plugin_name
 from berth.framework.profile import Profile
-from berth.framework.status import SUCCESS, Codes, CycleState, Diagnosis, Mask, Status
+from berth.framework.status import SUCCESS, CachedVerdicts, Codes, CycleState, Diagnosis, Mask, Status
 
 
 @dataclass(slots=True)
@@ -119,17 +118,17 @@ def nominated_pods(pod: Pod, snapshot: Snapshot) -> dict[str, list[Pod]]:
 class FeasibleNodes:
     """Runs the filters of one cycle. ``mask``: bool[rows], which nodes are feasible, once ``find`` has run.
 
-    Where all filters are row-local, the answer is in the equivalence cache and ``find`` runs no filter one by one. The
-    reasons of rejected nodes are then computed only when ``diagnosis`` is called.
+    ``cached`` has the verdicts of row-local filters. Where all filters are row-local, ``find`` runs them only for nodes
+    with nominated pods; the reasons of rejected nodes are then computed only when ``diagnosis`` is called.
     """
 
     def __init__(
-        self, pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, results: ClassResults
+        self, pod: Pod, snapshot: Snapshot, profile: Profile, found: PreFiltered, cached: CachedVerdicts
     ) -> None:
         self._pod = pod
         self._snapshot = snapshot
         self._found = found
-        self._results = results
+        self._cached = cached
         self._profile = profile
         self._filters = [f for f in profile.filters if f.name not in found.skipped]
         self._diagnosis: Diagnosis | None = None
@@ -142,10 +141,9 @@ class FeasibleNodes:
         Raises:
             PluginFailure: a plugin failed.
         """
-        self._results.refresh_filters()
         if self._all_cached():
             # Only nodes that fit without nominated pods: on a full cluster with a thousand nominations there are none.
-            self.mask = self._results.fits[: self._snapshot.size].copy()
+            self.mask = self._cached.fits[: self._snapshot.size].copy()
             self.mask[list(self._rejected_with_nominated_pods(self.mask))] = False
         else:
             self._run_filters()
@@ -162,7 +160,7 @@ class FeasibleNodes:
 
     def _all_cached(self) -> bool:
         local = all(f.is_row_local for f in self._filters) and self._found.nodes is None
-        return local and not any(column.errors for column in self._results.columns.values())
+        return local and not any(column.errors for column in self._cached.columns.values())
 
     def _run_filters(self) -> None:
         """Filter after filter, each on the nodes that the filters before it accepted."""
@@ -179,7 +177,7 @@ class FeasibleNodes:
         self.mask = remaining
 
     def _verdicts(self, plugin: FilterPlugin, remaining: Mask) -> tuple[Codes, Sequence[Status]]:
-        column = self._results.columns.get(plugin.name)
+        column = self._cached.columns.get(plugin.name)
         if column is None:
             codes, statuses = self._run(plugin, remaining)
         else:

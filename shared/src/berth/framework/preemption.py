@@ -15,7 +15,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import Mask, NodeInfo, Nodes, NodesWithoutPods, RemovedPods, RowIndex, node_info
 from berth.cluster.pods import PlacedPod
 from berth.cluster.snapshot import Snapshot
-from berth.framework.equivalencecache import EquivalenceCache, FilterColumn
+from berth.framework.equivalencecache import EquivalenceCache
 from berth.framework.filtering import PreFiltered, filter_node, filter_node_with, nominated_pods, pre_filter
 from berth.framework.interface import (
     FilterPlugin,
@@ -34,7 +34,7 @@ from berth.framework.plugincalls import (
     with_plugin_name,
 )
 from berth.framework.profile import Profile
-from berth.framework.status import CycleState, Diagnosis, Status, Verdicts
+from berth.framework.status import CycleState, Diagnosis, FilterColumn, Status, Verdicts
 
 
 def post_filter(  # noqa: PLR0913 - the parts of one cycle
@@ -83,14 +83,14 @@ def confirm(pod: Pod, node: str, snapshot: Snapshot, profile: Profile) -> Nomina
 
 
 def dry_run_of(pod: Pod, snapshot: Snapshot, profile: Profile) -> FilterDryRun:
-    """A dry run outside a cycle: it runs PreFilter first.
+    """A dry run outside a cycle: it runs PreFilter first, and has no verdicts of any filter.
 
     Raises:
         PluginFailure: a plugin failed.
     """
     results = EquivalenceCache.of(snapshot, profile).results_of(pod)
     found = pre_filter(pod, snapshot, profile, results.new_state(), results.pre_filtered)
-    return FilterDryRun(pod, snapshot, profile, found, results.columns)
+    return FilterDryRun(pod, snapshot, profile, found, {})
 
 
 class FilterDryRun:

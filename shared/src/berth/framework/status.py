@@ -1,13 +1,14 @@
 """What extension points share and return in one cycle: CycleState, Status for one node, Verdicts for many, Diagnosis.
 
-Plugins store values in the CycleState under typed keys. A rejection is a value; exceptions are for bugs and I/O. The
-Diagnosis is that of a whole cycle; its messages are kube-scheduler's.
+Plugins store values in the CycleState under typed keys. A rejection is a value; exceptions are for bugs and I/O. A
+FilterColumn keeps one filter's verdicts over many cycles. The Diagnosis is that of a whole cycle; its messages are
+kube-scheduler's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
@@ -188,6 +189,46 @@ class Verdicts:
         known: dict[Status, int] = {SUCCESS: 0}
         codes = [known.setdefault(SUCCESS if s.is_success else s, len(known)) for s in statuses]
         return cls(np.array(codes, dtype=np.int32), tuple(known))
+
+
+class FilterColumn:
+    """One filter's verdict on every row, kept over many cycles: ``codes`` int32[capacity], index into ``statuses``."""
+
+    def __init__(self, plugin: str, codes: Codes) -> None:
+        self._plugin = plugin
+        self.codes = codes
+        self.statuses: list[Status] = [SUCCESS]
+        self.errors = False
+        self._ids: dict[Status, int] = {SUCCESS: 0}
+
+    def write(self, rows: RowIndex | slice, verdicts: Verdicts) -> None:
+        """Keep verdicts, one a row."""
+        ids = np.array([self._intern(status) for status in verdicts.statuses], dtype=np.int32)
+        self.codes[rows] = ids[verdicts.codes]
+
+    def write_one(self, row: int, status: Status) -> None:
+        """Keep one verdict."""
+        self.codes[row] = self._intern(status)
+
+    def _intern(self, status: Status) -> int:
+        status = Status(status.code, status.reasons, self._plugin) if not status.is_success else SUCCESS
+        number = self._ids.get(status)
+        if number is None:
+            number = self._ids[status] = len(self.statuses)
+            self.statuses.append(status)
+            self.errors = self.errors or status.code is Code.ERROR
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class CachedVerdicts:
+    """What row-local filters answer for an equivalence class. ``columns``: of filters that were not skipped, by plugin.
+
+    ``fits``: bool[capacity], the row has a node, and none of these filters rejects it.
+    """
+
+    columns: Mapping[str, FilterColumn]
+    fits: Mask
 
 
 @dataclass(slots=True)
