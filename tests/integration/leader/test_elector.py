@@ -13,16 +13,13 @@ from datetime import timedelta
 import pytest
 
 from berth.kube.errors import ApiRefusedError
-from berth.leader.elector import Elector
+from berth.leader.elector import Elector, Unelected
+from berth.leader.heldlease import AnnotationConflictError, HeldLease, LeadershipLostError
 from berth.leader.lease import (
     ANNOTATION_BUS_ID,
     ANNOTATION_TERM,
-    AnnotationConflictError,
-    HeldLease,
-    LeadershipLostError,
     LeaseConflictError,
     LeaseObject,
-    Unelected,
     write_annotations,
 )
 from berth.leader.onecluster import OtherBus, OtherBusWatch
@@ -366,6 +363,16 @@ async def test_unelected_leader_takes_the_holder_out_and_sees_a_higher_term(clus
         with pytest.raises(AnnotationConflictError):
             await leadership.annotate({ANNOTATION_TERM: "4"})
         assert leadership.annotations == {ANNOTATION_TERM: "9"}
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_leader_whose_leading_is_over_writes_no_annotation(cluster: Cluster, *, is_elected: bool):
+    unelected = Unelected(cluster.client, cluster.api.namespace, NAME)
+    async with _elector(cluster, "first").lead() if is_elected else unelected.lead() as leadership:
+        pass
+    with pytest.raises(LeadershipLostError):
+        await leadership.annotate({ANNOTATION_TERM: "4"})
+    assert ANNOTATION_TERM not in leadership.annotations
 
 
 async def test_annotations_written_on_an_outdated_lease_are_refused(cluster: Cluster):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from berth.api.meta import ObjectMeta
 from berth.api.workloads import Lease, LeaseSpec
-from berth.leader.elector import LeaseDeadline
+from berth.leader.heldlease import LeaseDeadline
 from berth.leader.lease import (
     ElectionStep,
     LeaseObservation,

@@ -1,30 +1,26 @@
-"""The Lease object at the API server: who may lead, how the Lease is written, and leading without election.
+"""The Lease object at the API server: who may lead, and how the Lease is written.
 
 The times in a Lease are from its holder's clock and are never compared with another clock. A Lease has expired when its
 record has not changed for its whole duration, by the reader's own clock. Writes are compare-and-set on the
 resourceVersion.
-
-``--leader-elect=false`` leads without election: the Lease has no holder, but its annotations are kept.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from berth.api.errors import BerthError, DecodeError, TemporaryError
+from berth.api.errors import DecodeError, TemporaryError
 from berth.api.workloads import Lease, LeaseSpec
 from berth.kube.client import DEFAULT_TIMEOUT, KubeClient
-from berth.kube.clock import Clock, SteadyClock, micro_time
+from berth.kube.clock import micro_time
 from berth.kube.errors import Response, refusal
 from berth.kube.listwatch import LineSplitter
 from berth.process.settings import LeaseSettings
@@ -46,23 +42,8 @@ WATCH_SECONDS = 25
 """Length of a watch of the Lease; then the next one begins, so that a half-open connection is found."""
 
 
-RELEASE_TIMEOUT = timedelta(seconds=2)
-"""How long releasing the Lease may take at the end of a process. After that it is left to expire."""
-
-CONFLICTS = 5
-"""How often one write is tried when others write the Lease at the same time."""
-
-
 class LeaseConflictError(TemporaryError):
     """Another process wrote, created or deleted the Lease after it was read: read it again."""
-
-
-class LeadershipLostError(TemporaryError):
-    """Leading is over: another process holds the Lease, it was deleted, or it was not renewed in time."""
-
-
-class AnnotationConflictError(TemporaryError):
-    """Another process has changed the annotation: read it and decide again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,142 +272,6 @@ def released_record(before: LeaseSpec, wall: datetime) -> dict[str, Any]:
     }
 
 
-class HeldLease(Protocol):
-    """A leader's Lease, with or without election: whether it still leads, and the Lease's annotations."""
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """Set once leading is over."""
-        ...
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The annotations of the Lease, at most one retry period old while the API server answers."""
-        ...
-
-    former_settled: str
-    """``ANNOTATION_SETTLED`` as it was when this leader took the Lease; empty for none."""
-    settled: str
-    """The same for this leader, written when the Lease is released."""
-
-    def expired(self) -> bool:
-        """Whether leading is over, by the clock. Call it before each action that only a leader may do."""
-        ...
-
-    async def annotate(self, changes: Mapping[str, str]) -> None:
-        """Write annotations by compare-and-set: they must still have the values in ``annotations``.
-
-        Raises:
-            AnnotationConflictError: another process changed one of them; ``annotations`` has the new value.
-            LeadershipLostError: leading is over.
-            ApiUnreachableError: no answer; they may have been written.
-            ApiRefusedError: the API server does not allow it.
-        """
-        ...
-
-
-class Unelected:
-    """Leading without election, for the only process of its role."""
-
-    def __init__(self, client: KubeClient, namespace: str, name: str, clock: Clock | None = None) -> None:
-        self._lease = LeaseObject(client, namespace, name)
-        self._clock = clock or SteadyClock()
-        self._period = LeaseSettings().retry_period
-
-    @asynccontextmanager
-    async def lead(self, annotations: Mapping[str, str] | None = None) -> AsyncIterator[HeldLease]:
-        """Write these annotations to the Lease, with no holder, then lead."""
-        before, made = await self._made(annotations or {})
-        lease = UnelectedLease(self._lease, made, self._period, self._clock)
-        lease.former_settled = settled_of(before)
-        following = asyncio.create_task(lease.follow(), name=f"following lease {self._lease}")
-        try:
-            yield lease
-        finally:
-            await cancel(following)
-            await lease.release()
-
-    async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
-        """The Lease as it was, and as it is written now."""
-        while True:
-            try:
-                before = await self._lease.read()
-                return before, await write_annotations(self._lease, before, {**cleared(before), **annotations})
-            except BerthError as exc:
-                logger.warning("%s", exc)
-            await self._clock.sleep(self._period.total_seconds())
-
-
-class UnelectedLease:
-    """The Lease of a leader without election. It is lost only when the process ends or reads a higher number."""
-
-    def __init__(self, lease: LeaseObject, stored: StoredLease, period: timedelta, clock: Clock) -> None:
-        self.lost = asyncio.Event()
-        self.former_settled = self.settled = ""
-        self._lease = lease
-        self._stored = stored
-        self._period = period
-        self._clock = clock
-        self._write_lock = asyncio.Lock()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        return self._stored.annotations
-
-    def expired(self) -> bool:
-        return self.lost.is_set()
-
-    async def annotate(self, changes: Mapping[str, str]) -> None:
-        decided_on = self.annotations
-        async with self._write_lock:
-            for _ in range(CONFLICTS):
-                check_unchanged(self.annotations, changes, decided_on)
-                if await self._written(changes):
-                    return
-        raise LeaseConflictError(f"writing lease {str(self._lease)!r}: written by others {CONFLICTS} times in a row")
-
-    async def release(self) -> None:
-        """Write that nothing is under way, if so. Raises no error of the API."""
-        self.lost.set()
-        if not self.settled:
-            return
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT.total_seconds()):
-                await write_annotations(self._lease, self._stored, {ANNOTATION_SETTLED: self.settled})
-        except (BerthError, TimeoutError) as exc:
-            logger.info("lease %s was not written, the next leader takes longer: %s", self._lease, exc or "no answer")
-
-    async def follow(self) -> None:
-        """Read the Lease periodically, to find a higher number on it."""
-        while True:
-            await self._clock.sleep(self._period.total_seconds())
-            try:
-                async with self._write_lock:
-                    await self._read_again()
-            except BerthError as exc:
-                logger.warning("%s", exc)
-
-    async def _written(self, changes: Mapping[str, str]) -> bool:
-        try:
-            self._stored = await write_annotations(self._lease, self._stored, changes)
-        except LeaseConflictError:
-            await self._read_again()
-            return False
-        return True
-
-    async def _read_again(self) -> None:
-        stored = await self._lease.read()
-        self._stored = stored or await write_annotations(self._lease, None, {})
-
-
-async def cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end; log any other exception of it."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("%s: %r", task.get_name(), task.exception())
-
-
 def settled_of(stored: StoredLease | None) -> str:
     """What the former leader wrote about its end; empty for nothing."""
     return "" if stored is None else stored.annotations.get(ANNOTATION_SETTLED, "")
@@ -435,16 +280,3 @@ def settled_of(stored: StoredLease | None) -> str:
 def cleared(stored: StoredLease | None) -> dict[str, str]:
     """The change that takes back what the former leader wrote about its end, if it wrote anything."""
     return {ANNOTATION_SETTLED: ""} if settled_of(stored) else {}
-
-
-def check_unchanged(now: Mapping[str, str], changes: Mapping[str, str], decided_on: Mapping[str, str]) -> None:
-    """Compare before setting. An annotation with the new value is no conflict: the answer to the write was lost.
-
-    Raises:
-        AnnotationConflictError: an annotation has neither the expected nor the new value.
-    """
-    for key, wanted in changes.items():
-        if now.get(key) not in (decided_on.get(key), wanted):
-            raise AnnotationConflictError(
-                f"writing annotation {key!r}: decided on {decided_on.get(key)!r}, but it is {now.get(key)!r} now"
-            )

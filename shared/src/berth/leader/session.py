@@ -20,8 +20,9 @@ from berth.api.errors import BerthError, TemporaryError
 from berth.bus.interface import BusLostError, BusRefusedError, Entry, MissingError, Session
 from berth.bus.topology import BUS_ID_KEY
 from berth.kube.client import KubeClient
-from berth.leader.elector import Elector
-from berth.leader.lease import ANNOTATION_BUS_ID, HeldLease, LeaseObservations, Unelected
+from berth.leader.elector import Elector, Unelected
+from berth.leader.heldlease import HeldLease
+from berth.leader.lease import ANNOTATION_BUS_ID, LeaseObservations
 from berth.leader.onecluster import (
     OtherBusWatch,
     Pairing,

@@ -10,7 +10,8 @@ from typing import Final, Literal
 from berth.api.decoding import bounded_number
 from berth.api.errors import DecodeError
 from berth.bus.interface import Entry, Session, WrongLastSequenceError
-from berth.leader.lease import ANNOTATION_TERM, AnnotationConflictError, HeldLease
+from berth.leader.heldlease import AnnotationConflictError, HeldLease
+from berth.leader.lease import ANNOTATION_TERM
 from berth.process.logging import get_logger
 
 log = get_logger()
