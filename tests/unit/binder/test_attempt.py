@@ -1,5 +1,7 @@
 """The stream order of messages, and the attempts that are remembered as decided."""
 
+from dataclasses import replace
+
 from berth.api.subjects import Attempt
 from berth_binder.attempt import DecidedAttempts, RankedQueue
 from berth_binder.events import RankedDelivery
@@ -25,26 +27,47 @@ def test_first_arrival_of_a_sequence_is_first():
     assert queue.pop() is first
 
 
-def test_decided_attempt_covers_itself_and_earlier_ones():
+def decided_as(attempt: str, sequence: int) -> RankedDelivery:
+    return replace(delivered(sequence), attempt=Attempt.parse(attempt))
+
+
+def test_decided_attempt_covers_itself_and_what_was_stored_before_it():
     decided = DecidedAttempts()
-    decided.add(Attempt.parse("uid.3.2"))
-    assert decided.covers(Attempt.parse("uid.3.2"))
-    assert decided.covers(Attempt.parse("uid.2.9"))
-    assert not decided.covers(Attempt.parse("uid.3.3"))
-    assert not decided.covers(Attempt.parse("other.1.1"))
+    decided.add(decided_as("uid.3.2", 7))
+    assert decided.covers(decided_as("uid.3.2", 7))
+    assert decided.covers(decided_as("uid.3.2", 9)), "ranked twice"
+    assert decided.covers(decided_as("uid.3.1", 6))
+    assert decided.covers(decided_as("uid.2.9", 8))
+    assert not decided.covers(decided_as("uid.3.3", 6))
+    assert not decided.covers(decided_as("uid.3.3", 8))
+    assert not decided.covers(decided_as("uid.4.1", 8))
+    assert not decided.covers(decided_as("other.1.1", 1))
+
+
+def test_a_huge_number_covers_no_attempt_that_was_stored_after_it():
+    decided = DecidedAttempts()
+    decided.add(decided_as("uid.3.999999999999999999", 7))
+    assert not decided.covers(decided_as("uid.3.4", 8))
+    decided.add(decided_as("uid.3.4", 8))
+    assert decided.covers(decided_as("uid.3.4", 8))
+    assert decided.covers(decided_as("uid.3.999999999999999999", 7))
+    assert not decided.covers(decided_as("uid.3.5", 9))
 
 
 def test_oldest_decided_attempt_is_forgotten():
     decided = DecidedAttempts(limit=2)
-    for uid in ("a", "b", "c"):
-        decided.add(Attempt.parse(f"{uid}.1.1"))
+    for sequence, uid in enumerate(("a", "b", "c")):
+        decided.add(decided_as(f"{uid}.1.1", sequence))
     assert len(decided) == 2
-    assert not decided.covers(Attempt.parse("a.1.1"))
-    assert decided.covers(Attempt.parse("c.1.1"))
+    assert not decided.covers(decided_as("a.1.1", 0))
+    assert decided.covers(decided_as("c.1.1", 2))
 
 
 def test_late_decision_of_an_earlier_attempt_changes_nothing():
     decided = DecidedAttempts()
-    decided.add(Attempt.parse("uid.2.5"))
-    decided.add(Attempt.parse("uid.2.4"))
-    assert decided.covers(Attempt.parse("uid.2.5"))
+    decided.add(decided_as("uid.2.5", 5))
+    decided.add(decided_as("uid.2.4", 6))
+    assert decided.covers(decided_as("uid.2.5", 5))
+    decided.add(decided_as("uid.1.9", 7))
+    assert decided.covers(decided_as("uid.2.5", 5))
+    assert not decided.covers(decided_as("uid.2.6", 8))

@@ -109,9 +109,37 @@ def test_redelivered_message_is_only_acknowledged(bench):
 
 def test_earlier_attempt_than_the_decided_one_is_only_acknowledged(bench):
     pod = bench.show(make_pod("web"))
-    bench.take(ranked(pod, "n1", n=2))
+    bench.deliver(ranked(pod, "n1", n=2), 2)
     bench.answer(pod, 201)
-    assert [type(each) for each in bench.take(ranked(pod, "n1", n=1))] == [Ack]
+    assert [type(each) for each in bench.deliver(ranked(pod, "n1", n=1), 1)] == [Ack]
+
+
+HUGE = 10**18 - 1
+"""The number of an attempt that no watcher has published."""
+
+
+def test_attempts_stored_after_one_with_a_huge_number_are_heard(bench):
+    pod = bench.show(make_pod("web", cpu="9"))
+    bench.take(ranked(pod, "n1", n=HUGE))
+    assert bench.outcomes == ["conflict"]
+    bench.take(ranked(pod, "n1", n=3))
+    bench.take(ranked(pod, "n1", n=4))
+    assert [decision.attempt for decision in bench.decisions[1:]] == ["uid-web.1.3", "uid-web.1.4"]
+    assert bench.acked == [1, 2, 3]
+
+
+def test_attempt_that_joins_one_with_a_huge_number_is_decided_next(bench):
+    pod = bench.show(make_pod("web"))
+    bench.take(ranked(pod, "n1", n=HUGE))
+    bench.no_answer(pod)
+    assert posts(bench.take(ranked(pod, "n2", n=3))) == []
+    bench.wait(1)
+    bench.reading(pod, on_node(pod, "n1"))
+    assert [(decision.attempt, decision.outcome) for decision in bench.decisions] == [
+        (f"uid-web.1.{HUGE}", "bound"),
+        ("uid-web.1.3", "bound"),
+    ]
+    assert bench.acked == [1, 2]
 
 
 def test_another_epoch_decides_again(bench):

@@ -149,6 +149,13 @@ def test_a_remembered_decision_does_not_end_a_later_attempt(snapshot, proposals)
     assert snapshot.pods_on("a") == 1
 
 
+def test_of_two_remembered_decisions_of_a_term_the_last_counts_whatever_their_numbers(snapshot, proposals):
+    proposals.decided(decision(Outcome.CONFLICT, "u1.1.999999999999999999"), NOON, now=0)
+    proposals.decided(decision(Outcome.CONFLICT, "u1.1.3"), NOON, now=1)
+    proposals.ranked(ranked("u1.1.4", "a"), now=2)
+    assert snapshot.pods_on("a") == 1
+
+
 def test_a_pod_ranked_again_does_not_count_against_itself(snapshot, proposals):
     proposals.ranked(ranked("u1.1.1", "a"), now=0)
     proposals.withdraw("u1")

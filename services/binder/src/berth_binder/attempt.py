@@ -17,7 +17,7 @@ from itertools import count
 from berth.api.decoding import version_number
 from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection
 from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
-from berth.api.subjects import Attempt
+from berth.api.subjects import Term
 from berth.framework.status import Status
 from berth.kube.clock import Backoff
 from berth_binder.events import RankedDelivery, RequestAnswer
@@ -189,8 +189,8 @@ class BindingAttempt:
     """How often ``waiting`` was published for the latest attempt."""
     decision: Decision | None = None
     """The final one, while its PubAck is awaited."""
-    decided: Attempt | None = None
-    """The attempt of that Decision: a later one may join meanwhile."""
+    decided: RankedDelivery | None = None
+    """The message that it decides: one of a later attempt may join meanwhile."""
 
     @property
     def uid(self) -> str:
@@ -216,14 +216,12 @@ class BindingAttempt:
         return True
 
     def decided_deliveries(self) -> list[RankedDelivery]:
-        """The messages that the Decision settles: those of its attempt and of earlier ones."""
-        if self.decided is None:
-            return []
-        order = self.decided.order
-        return [delivery for delivery in self.deliveries if delivery.attempt.order <= order]
+        """The messages that the Decision settles: of its attempt, and of earlier ones that were stored before it."""
+        decided = self.decided
+        return [] if decided is None else [delivery for delivery in self.deliveries if settles(decided, delivery)]
 
     def undecided_deliveries(self) -> list[RankedDelivery]:
-        """The messages of later attempts that came while the Decision was being published."""
+        """The other messages: of a later attempt, or stored later (see ``settles``)."""
         decided = self.decided_deliveries()
         return [delivery for delivery in self.deliveries if delivery not in decided]
 
@@ -264,8 +262,34 @@ class RankedQueue:
         return (delivery for _, _, delivery in self._heap)
 
 
+def settles(decided: RankedDelivery, delivery: RankedDelivery) -> bool:
+    """Whether the final Decision on one message leaves nothing to decide on another of the same uid.
+
+    A lower number alone does not say that a message is older: a scorer can write any number within a real term, and all
+    of the pod's own attempts would be below it. What is stored later was published later, so it is examined. Terms are
+    the watcher's: one above the last is refused before.
+    """
+    mine, other = decided.attempt, delivery.attempt
+    if other.term != mine.term:
+        return other.term < mine.term
+    return other.n == mine.n or (other.n < mine.n and delivery.sequence < decided.sequence)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Decided:
+    """What is remembered of a uid's final Decisions in its last term."""
+
+    term: Term
+    last: int
+    """The number of the attempt that was decided last."""
+    highest: int
+    """The highest number of a decided attempt."""
+    sequence: int
+    """The highest sequence of a decided message."""
+
+
 class DecidedAttempts:
-    """Per uid the highest attempt with a final Decision, so that a redelivery is only acknowledged. Bounded.
+    """What has a final Decision, so that a redelivery is only acknowledged. Bounded.
 
     A redelivery comes within ack_wait (30 s): the default holds more than that at a thousand pods a second. One that
     comes later is examined again, and gets the same outcome (bound, gone) from what the API shows.
@@ -273,20 +297,31 @@ class DecidedAttempts:
 
     def __init__(self, limit: int = 100_000) -> None:
         self._limit = limit
-        self._orders: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._by_uid: OrderedDict[str, _Decided] = OrderedDict()
 
-    def add(self, attempt: Attempt) -> None:
-        known = self._orders.pop(attempt.uid, (0, 0))
-        self._orders[attempt.uid] = max(known, attempt.order)
-        if len(self._orders) > self._limit:
-            self._orders.popitem(last=False)
+    def add(self, delivery: RankedDelivery) -> None:
+        """The message has its final Decision."""
+        attempt, sequence = delivery.attempt, delivery.sequence
+        known = self._by_uid.pop(attempt.uid, None)
+        if known is None or known.term < attempt.term:
+            known = _Decided(term=attempt.term, last=attempt.n, highest=attempt.n, sequence=sequence)
+        elif known.term == attempt.term:
+            known.last = attempt.n
+            known.highest, known.sequence = max(known.highest, attempt.n), max(known.sequence, sequence)
+        self._by_uid[attempt.uid] = known
+        if len(self._by_uid) > self._limit:
+            self._by_uid.popitem(last=False)
 
-    def covers(self, attempt: Attempt) -> bool:
-        """Whether this or a higher attempt of the uid has its final Decision."""
-        return attempt.order <= self._orders.get(attempt.uid, (-1, -1))
+    def covers(self, delivery: RankedDelivery) -> bool:
+        """Whether a Decision has settled the message; as in ``settles``."""
+        attempt = delivery.attempt
+        known = self._by_uid.get(attempt.uid)
+        if known is None or attempt.term != known.term:
+            return known is not None and attempt.term < known.term
+        return attempt.n == known.last or (attempt.n <= known.highest and delivery.sequence <= known.sequence)
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._by_uid)
 
 
 class Deadlines:

@@ -242,7 +242,7 @@ class BinderCore:
         return self._admit(delivery, now)
 
     def _admit(self, delivery: RankedDelivery, now: float) -> list[Effect]:
-        if self._decided.covers(delivery.attempt):
+        if self._decided.covers(delivery):
             return [Ack(held=delivery)]
         attempt = self._attempts.get(delivery.attempt.uid)
         if attempt is not None:
@@ -260,7 +260,7 @@ class BinderCore:
         return [*aside, self._publish_waiting(attempt, now)]
 
     def _begin(self, delivery: RankedDelivery, now: float) -> list[Effect]:
-        if self._decided.covers(delivery.attempt) or delivery.attempt.uid in self._attempts:
+        if self._decided.covers(delivery) or delivery.attempt.uid in self._attempts:
             return self._admit(delivery, now)
         attempt = BindingAttempt(
             latest=delivery,
@@ -584,7 +584,7 @@ class BinderCore:
         self._waiting.remove(attempt.uid)
         attempt.phase = AttemptPhase.DECIDING
         attempt.decision = self._decision(attempt, verdict)
-        attempt.decided = attempt.latest.attempt
+        attempt.decided = attempt.latest
         publish = PublishDecision(decision=attempt.decision, held=attempt.latest, dead_letter=dead_letter)
         if nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod):
             return [publish, ClearNomination(pod=attempt.pod)]

@@ -147,7 +147,7 @@ class Proposals:
 
     def _remember(self, attempt: Attempt, decision: DecisionSummary, stored_at: datetime) -> None:
         before = self._decided.pop(attempt.uid, None)
-        if before is not None and before[0].order > attempt.order:
+        if before is not None and before[0].term > attempt.term:  # within a term the last one counts: docs/protocol, 5a
             self._decided[attempt.uid] = before
             return
         self._decided[attempt.uid] = (attempt, decision, stored_at)
