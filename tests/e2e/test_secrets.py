@@ -6,11 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -62,7 +65,7 @@ def undecodable() -> dict:
     return made
 
 
-def files(folder: Path, url: str) -> dict[str, str]:
+def files(folder: Path, url: str, traces: str) -> dict[str, str]:
     """Write credentials and configuration; returns what the environment names."""
     config = kubeconfig(url.replace("://", "://who:canary-of-the-url@"))
     config["users"][0]["user"] = {"token": "canary-of-the-token", "username": "u", "password": "canary-of-the-user"}
@@ -70,6 +73,9 @@ def files(folder: Path, url: str) -> dict[str, str]:
     (folder / "token").write_text("canary-of-prometheus")
     (folder / "headers").write_text("X-Key: canary-of-the-headers")
     return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": traces.replace("://", "://who:canary-of-the-traces@"),
+        "OTEL_EXPORTER_OTLP_HEADERS": "X-Key=canary-of-the-collector",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
         "BERTH_PROMETHEUS_TOKEN_FILE": str(folder / "token"),
         "BERTH_PROMETHEUS_HEADERS_FILE": str(folder / "headers"),
         "HTTP_PROXY": "",
@@ -77,8 +83,8 @@ def files(folder: Path, url: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def running(cluster: SimulatedCluster, folder: Path) -> AsyncIterator[BerthUp]:
-    environment = files(folder, cluster.url)
+async def running(cluster: SimulatedCluster, folder: Path, traces: str) -> AsyncIterator[BerthUp]:
+    environment = files(folder, cluster.url, traces)
     (folder / "berth.yaml").write_text(CONFIGURATION.format(url=cluster.prometheus_url))
     flags = ("--kubeconfig", folder / "kubeconfig", "--config", folder / "berth.yaml", "-v", 6)
     run = berth_up(*flags, folder=folder, environment=environment)
@@ -88,6 +94,44 @@ async def running(cluster: SimulatedCluster, folder: Path) -> AsyncIterator[Bert
         yield berth
     finally:
         await asyncio.to_thread(run.__exit__, None, None, None)
+
+
+class TraceCollector:
+    """Takes what services export by OTLP; the first request fails, and the exporter logs that."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+        """The body of each, spans as protobuf: texts are in it as they are."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        requests = self.requests
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                requests.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200 if len(requests) > 1 else 503)  # sent again
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        return Handler
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def received(self) -> str:
+        return b"\n".join(self.requests[1:]).decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
 
 
 def metrics_of(berth: BerthUp) -> str:
@@ -136,18 +180,25 @@ def command(berth: BerthUp, *words: str) -> str:
     return f"{words} ended with {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-async def test_no_secret_is_printed_stored_or_served(tmp_path: Path):
+@pytest.fixture
+def traces() -> Iterator[TraceCollector]:
+    with TraceCollector() as collector:
+        yield collector
+
+
+async def test_no_secret_is_printed_stored_served_or_traced(tmp_path: Path, traces: TraceCollector):
     objects = [undecodable()]
     async with SimulatedCluster(nodes=node_manifests(2), objects=objects) as cluster:
-        async with running(cluster, tmp_path) as berth:
+        async with running(cluster, tmp_path, traces.url) as berth:
             for made in (pod("web"), pod("large", nodeSelector={"no": "such"}), pod("claim", volumes=[_claim()])):
                 cluster.resources.create(PODS, "default", made)
 
             async def decided() -> bool:
                 kept = await stored(berth)
-                return all(f".{name}" in kept["DECISIONS"] for name in ("web", "large")) and "odd" in kept["dead"]
+                decided = all(f".{name}" in kept["DECISIONS"] for name in ("web", "large")) and "odd" in kept["dead"]
+                return decided and all(span in traces.received for span in ("enqueue", "rank", "default/large"))
 
-            await eventually(decided, "Decisions and a dead letter", 60)
+            await eventually(decided, "Decisions, a dead letter and traces", 60)
             cluster.faults.inject(Fail(verb="update", resource="leases", status=401))
             found = await stored(berth)
             found["Events"] = await asyncio.to_thread(read, f"{cluster.url}/apis/events.k8s.io/v1/events")
@@ -163,7 +214,7 @@ async def test_no_secret_is_printed_stored_or_served(tmp_path: Path):
 
             await eventually(complains, "errors with the address of the API server", 60)
             found |= {each.name: each.read_text(errors="replace") for each in berth.temporary.rglob("*.log")}
-        found |= {"stdout": berth.printed, "stderr": berth.said}
+        found |= {"stdout": berth.printed, "stderr": berth.said, "traces": traces.received}
     assert "berth_" in found["health ports"]
     assert "FailedScheduling" in found["Events"]
     assert len(passwords) > 4

@@ -62,3 +62,19 @@ def test_spans_of_two_services_hang_together():
 
 def test_nothing_is_exported_unless_an_endpoint_is_named():
     assert Tracing.from_environment({}, service="scorer")._provider is None
+
+
+def test_an_exception_is_on_its_span_without_passwords_and_without_a_traceback():
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter, service="watcher")
+    with pytest.raises(RuntimeError), tracing.span("enqueue"):
+        raise RuntimeError("connecting to https://who:secret@api:6443/: refused")
+    tracing.close()
+    (span,) = exporter.get_finished_spans()
+    (event,) = span.events
+    assert event.attributes == {
+        "exception.type": "RuntimeError",
+        "exception.message": "connecting to https://***@api:6443/: refused",
+    }
+    assert not span.status.is_ok
+    assert "secret" not in span.to_json()

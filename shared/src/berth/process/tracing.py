@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from berth.process.safetext import one_line, without_passwords
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
@@ -116,8 +118,15 @@ class Tracing:
     @contextmanager
     def _exported(self, name: str, parent: str | None) -> Iterator[Span]:
         assert self._tracer is not None  # noqa: S101 - span() has checked it
-        with self._tracer.start_as_current_span(name, context=_context(parent)) as span:
-            yield ExportedSpan(span)
+        started = self._tracer.start_as_current_span(
+            name, context=_context(parent), record_exception=False, set_status_on_exception=False
+        )
+        with started as span:
+            try:
+                yield ExportedSpan(span)
+            except Exception as error:
+                _record(span, error)
+                raise
 
 
 class ExportedSpan:
@@ -140,6 +149,18 @@ class ExportedSpan:
     def note(self, key: str, value: str | int, /) -> None:
         """Put an attribute on the span."""
         self._span.set_attribute(key, value)
+
+
+def _record(span: SdkSpan, error: Exception) -> None:
+    """Put an exception on a span as on a log line: without passwords. Its traceback is in the log.
+
+    The SDK would put both on the span as they are.
+    """
+    from opentelemetry.trace import StatusCode  # noqa: PLC0415 - see the module's docstring
+
+    kind, message = type(error).__name__, without_passwords(one_line(str(error)))
+    span.add_event("exception", {"exception.type": kind, "exception.message": message})
+    span.set_status(StatusCode.ERROR, f"{kind}: {message}")
 
 
 def _provider(exporter: SpanExporter, service: str, identity: str) -> TracerProvider:
