@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -27,7 +28,7 @@ import msgspec
 from aiohttp import web
 
 from berth.sim.kinds import NODES, PODS
-from berth.sim.resources import Resources
+from berth.sim.store import Store
 
 PREFIX: Final = "/prometheus"
 
@@ -83,10 +84,11 @@ class Moment:
 
 
 class SimulatedPrometheus:
-    """Answers instant queries about the nodes of a store."""
+    """Answers instant queries about the nodes of a store; ``clock`` is the time in the cluster."""
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
 
     def respond(self, query: str) -> web.Response:
         found = next(((rows, asked) for form, rows in _FORMS if (asked := form.fullmatch(query))), None)
@@ -100,13 +102,12 @@ class SimulatedPrometheus:
 
     def now(self) -> float:
         """The time in the cluster, in Unix seconds."""
-        return self._resources.clock().timestamp()
+        return self._clock().timestamp()
 
     def moment(self) -> Moment:
         """The traffic at this time."""
-        store = self._resources.store
-        pods = Counter(pod.value["spec"].get("nodeName", "") for pod in store.table(PODS).items.values())
-        nodes = (name for _, name in store.table(NODES).items)
+        pods = Counter(pod.value["spec"].get("nodeName", "") for pod in self._store.table(PODS).items.values())
+        nodes = (name for _, name in self._store.table(NODES).items)
         return Moment(self.now(), nodes, pods)
 
 

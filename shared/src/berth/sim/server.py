@@ -43,7 +43,7 @@ class SimulatedApiServer:
         self._resources = resources
         self._faults = injected
         self._documents = kubectl.documents()
-        self._prometheus = SimulatedPrometheus(resources)
+        self._prometheus = SimulatedPrometheus(resources.store, resources.clock)
         self._exporters = SimulatedExporters(self._prometheus)
 
     @property
