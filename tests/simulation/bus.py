@@ -56,6 +56,8 @@ class SimulatedBus(MemoryBus):
         self.network = network
         self.is_full = False
         """The disk is full: nothing is stored."""
+        self.forgetting: dict[str, float] = {}
+        """By stream, the share of deliveries after which its consumer counts everything as acknowledged."""
         self.on_stored: list[Callable[[str, bytes, Mapping[str, str], PubAck], None]] = []
         """Called with every message that a stream has stored or known as a duplicate."""
         self.on_settled: list[Callable[[str, StoredMessage], None]] = []
@@ -301,6 +303,11 @@ class SimulatedDeliveries(MemoryDeliveries):
                 observer(self._session.process, stream, delivery.sequence, self._highest)
             self._seen.add(delivery.sequence)
             self._highest = max(self._highest, delivery.sequence)
+        stream = self._consumer.declared.stream
+        share = self._session.bus.forgetting.get(stream, 0.0)
+        if share and self._session.bus.network.chance.random() < share:
+            self._session.bus.network.count("bus: deliveries forgotten")
+            self._consumer.forget()
         delivery._consumer = _ConsumerAfar(delivery._consumer, self._session)  # type: ignore[assignment]
         self._session.to_client(self._flow, self._arrived, delivery)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from berth.api.errors import BerthError
+from berth.bus.topology import PENDING, RANKED
 from berth.sim.kinds import LEASES, PODS
 from simulation.loop import SimulatedProcess
 from simulation.network import Link
@@ -21,6 +22,7 @@ AFTERMATH_SECONDS: Final = {
     "half-open watches": 40.0,
     "API answers lost": 30.0,
     "bus answers lost": 30.0,
+    "deliveries forgotten": 30.0,
 }
 """How long a fault may have effects after it has been withdrawn."""
 
@@ -335,6 +337,12 @@ class Faults:
         self._world.bus.wipe()
         return self._later(self._chance.uniform(0.2, 5.0), self._world.bus.start)
 
+    def deliveries_forgotten(self) -> float:
+        """For a while consumers count what they deliver as acknowledged, as after a kill; the streams hold it."""
+        streams = self._chance.choice(((PENDING,), (PENDING, RANKED)))
+        self._world.bus.forgetting = dict.fromkeys(streams, self._chance.choice((0.1, 0.5)))
+        return self._later(self._chance.uniform(0.5, 5.0), self._world.bus.forgetting.clear)
+
     def disk_full(self) -> float:
         self._world.bus.is_full = True
         return self._later(self._chance.uniform(1.0, 15.0), self._has_room)
@@ -386,4 +394,5 @@ FAULTS: Final[dict[str, Callable[[Faults], float]]] = {
     "NATS restarted": Faults.bus_restart,
     "NATS lost its store": Faults.bus_wiped,
     "NATS's disk full": Faults.disk_full,
+    "deliveries forgotten": Faults.deliveries_forgotten,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth.api.messages import Outcome, Positions, Reason
-from berth.bus import stages
+from berth.bus import orphans, stages
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
@@ -303,6 +303,13 @@ def _silent_attempts_stay() -> list[Replacement]:
     return [(Attempts, "_look_up", look_up)]
 
 
+def _orphans_stay() -> list[Replacement]:
+    async def find(_self: Any) -> str:
+        return ""
+
+    return [(orphans.OrphanCheck, "find", find)]
+
+
 # --- the table
 
 BUSY: Final = Focus(nodes=(3, 4), pods=(14, 20), kinds=("plain", "plain", "volume", "other"), acts=(15,))
@@ -503,6 +510,7 @@ STARTS: Final = Focus(
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
 WAITING: Final = Focus(fault_counts=(0,), kinds=("volume",), acts=(0,), nodes=(2, 4), pods=(4, 8), rough=0.0)
 TRAPS: Final = Focus(fault_counts=(0,), kinds=("trapped", "plain"), acts=(5,), pods=(4, 8), variants=("one",))
+FORGOTTEN: Final = Focus(faults=("deliveries forgotten",), fault_counts=(2, 3), kinds=("plain",), acts=(15,))
 UNKNOWN_PROFILE: Final = Focus(
     fault_counts=(0, 1), variants=("watcher only",), window_floors=(2,), kinds=("plain", "packed"), acts=(5,)
 )
@@ -635,6 +643,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seeds=200,
         replace=_silent_attempts_stay,
         focus=BUS,
+    ),
+    "orphans-stay": Mutation(
+        rule="a consumer that does not deliver what its stream holds is made anew (2)",
+        seeds=10,
+        replace=_orphans_stay,
+        focus=FORGOTTEN,
+        is_quick=True,
     ),
 }
 

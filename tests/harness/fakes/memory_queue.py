@@ -125,8 +125,16 @@ class MemoryConsumer:
             unacknowledged=sum(
                 self.messages.get(sequence) is not None for sequence in (*self._unacked, *self._redeliver)
             ),
+            acknowledged_to=min((*self._unacked, *self._redeliver), default=self._next) - 1,
             redelivered=sum(self._delivered.get(sequence, 0) > 1 for sequence in self._unacked),
         )
+
+    def forget(self) -> None:
+        """Count every message as delivered and acknowledged, as nats-server may after a kill. The stream has them."""
+        self._next = self.messages.last_sequence + 1
+        self._unacked.clear()
+        self._redeliver.clear()
+        self._delivered.clear()
 
     def end(self) -> None:
         """Fail every pull: the consumer was deleted."""

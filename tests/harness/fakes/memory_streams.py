@@ -162,6 +162,7 @@ class MemoryStream:
             messages=len(self._messages),
             bytes=self._bytes,
             last_sequence=self.last_sequence,
+            first_sequence=first.sequence if first else self.last_sequence + 1,
             now=self._clock.now(),
             first_time=first.time if first else None,
             consumers=tuple(consumer.state() for consumer in consumers),

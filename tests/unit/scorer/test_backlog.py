@@ -84,6 +84,15 @@ def test_another_source_that_moves_on_lengthens_no_wait():
     assert popped(backlog, at(33, decisions=20), now=1.0) == ["later"]
 
 
+def test_a_position_that_is_never_reached_holds_no_pod_up_though_the_view_moves():
+    """The store has lost its last writes: watermarks go on, from far below."""
+    backlog = Backlog(position_wait=timedelta(seconds=1))
+    backlog.add(item("later", after=1_000_000), at(33))
+    for half in range(60):
+        assert popped(backlog, at(33 + half), now=half / 2) == []
+    assert popped(backlog, at(93), now=30.0) == ["later"]
+
+
 def test_a_message_is_suspect_from_its_fourth_delivery_on():
     assert [item("a", delivered=n).suspect for n in (1, 3, 4, 5)] == [False, False, True, True]
 

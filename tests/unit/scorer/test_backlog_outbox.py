@@ -38,6 +38,7 @@ class FakeSession:
     """A session that stores when the test allows it, or raises."""
 
     max_message_bytes = 1024 * 1024
+    is_duplicate = False
 
     def __init__(self, error=None):
         self.stored, self.asked, self.error = asyncio.Event(), asyncio.Event(), error
@@ -48,7 +49,7 @@ class FakeSession:
         if self.error is not None:
             raise self.error
         await self.stored.wait()
-        return PubAck(stream="RANKED", sequence=1)
+        return PubAck(stream="RANKED", sequence=1, duplicate=self.is_duplicate)
 
 
 @pytest.fixture
@@ -100,6 +101,17 @@ async def test_what_was_sent_is_known_by_its_bytes_and_once(delivery):
     assert not outbox.sent.has(subject, data)
     session.stored.set()
     await sending
+
+
+async def test_an_answer_that_the_stream_had_already_is_not_waited_for(delivery):
+    """Nothing is stored then, so no copy of it comes."""
+    session = FakeSession()
+    session.is_duplicate = True
+    session.stored.set()
+    outbox = Outbox(session, RecordingMeter())
+    await outbox.publish(item(delivery), answer(), {})
+    assert delivery.calls == ["ack"]
+    assert not outbox.sent.has(*session.published)
 
 
 def test_only_so_many_rankings_are_remembered():

@@ -13,7 +13,16 @@ from berth.api.livedata import LiveSource
 from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, Epoch, key
-from berth.bus.interface import BusLostError, Deliveries, Delivery, MissingError, Session, UnansweredError
+from berth.bus.interface import (
+    BusLostError,
+    BusRefusedError,
+    Deliveries,
+    Delivery,
+    MissingError,
+    Session,
+    UnansweredError,
+)
+from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
 from berth.bus.topology import COMMITS, RANKED
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
@@ -148,7 +157,7 @@ class BinderRunner:
             self._left = taken_over.left
             consuming = self._session.consume(RANKED, taken_over.consumer, max_unacked=self._parts.settings.max_unacked)
             try:
-                await run_until(self._consume(consuming), *ends)
+                await run_until(self._consume(consuming, taken_over.consumer), *ends)
             finally:
                 await self._settle()
 
@@ -163,7 +172,7 @@ class BinderRunner:
             schedulers=parts.profiles.keys(),
         )
 
-    async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries]) -> None:
+    async def _consume(self, consuming: AbstractAsyncContextManager[Deliveries], consumer: str) -> None:
         async with AsyncExitStack() as stack, consuming as deliveries, self._tasks as tasks:
             live = await follow_live(
                 self._session,
@@ -181,6 +190,7 @@ class BinderRunner:
                     ("clock", self._follow_clock()),
                     ("gauges", self._set_gauges()),
                     ("progress", self._check_progress()),
+                    ("orphans", self._check_for_orphans(OrphanCheck(self._session, RANKED, consumer))),
                     ("requests", self._fail_with_requests()),
                 )
             ]
@@ -319,6 +329,23 @@ class BinderRunner:
             if reason is not None:
                 self._metrics.count("berth_stalls_total", role="binder")
                 self._leadership.end(reason)
+
+    async def _check_for_orphans(self, check: OrphanCheck) -> None:
+        """Give up the Lease when the consumer does not deliver what RANKED holds: the next epoch has a new one."""
+        while True:
+            await self._parts.process.clock.sleep(CHECK_SECONDS)
+            try:
+                problem = await check.find()
+            except BusRefusedError as error:
+                log.warning("cannot check whether RANKED is delivered", reason=str(error))
+                return
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError:
+                continue
+            if problem:
+                self._metrics.count("berth_orphans_found_total", stream=RANKED)
+                self._leadership.end(problem)
 
     def _describe_stall(self) -> str:
         core = self._core

@@ -14,13 +14,17 @@ import msgspec
 from berth.api.errors import PermanentError, TemporaryError
 from berth.api.messages import DeadLetter, Pending, Positions, Ranked
 from berth.bus.interface import Delivery, Session
-from berth.bus.stages import publish_dead_letter, publish_ranked
+from berth.bus.stages import publish_dead_letter, publish_ranked, ranked_subject
 from berth.bus.topology import RANKED
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
 
 SUSPECT_DELIVERIES: Final = 4
 """From this delivery on, a message may be the one that ends scorers. It is ranked alone (docs/protocol.md, 6)."""
+
+MOST_WAIT_SECONDS: Final = 30.0
+"""For the positions of a message, however the view moves. The largest mirror is read in less. Positions that no reader
+ever reaches are those of a store that has lost its last writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,8 @@ class Backlog:
     """Orders messages: first those whose positions the view has reached, by arrival.
 
     A message waits for its positions as long as the view moves towards them, and ``position_wait`` longer: a large
-    mirror is read to its end first, and a source that stands still holds no pod up. ``now`` is in monotonic seconds.
+    mirror is read to its end first, and a source that stands still holds no pod up. It waits for ``MOST_WAIT_SECONDS``
+    at most. ``now`` is in monotonic seconds.
     """
 
     def __init__(self, *, position_wait: timedelta) -> None:
@@ -101,7 +106,7 @@ class Backlog:
             for source in Positions.__struct_fields__
             if getattr(wanted, source) > getattr(self._positions, source)
         )
-        return max((item.taken_at, *lacking)) + self._position_wait
+        return min(max((item.taken_at, *lacking)) + self._position_wait, item.taken_at + MOST_WAIT_SECONDS)
 
 
 log = get_logger()
@@ -158,7 +163,7 @@ class Outbox:
         """Publish RANKED; PENDING is acknowledged only when the stream has it (a duplicate counts too)."""
         timed = msgspec.structs.replace(message, asked_at=item.delivery.time)
         try:
-            await publish_ranked(self._session, timed, headers=headers, sending=self.sent.add)
+            ack = await publish_ranked(self._session, timed, headers=headers, sending=self.sent.add)
         except TemporaryError:
             item.delivery.nak(RETRY_DELAY)
             raise
@@ -167,6 +172,8 @@ class Outbox:
         else:
             item.delivery.ack()
             self._metrics.count("berth_messages_published_total", stream=RANKED)
+            if ack.duplicate:
+                self.sent.forget(ranked_subject(message))
         finally:
             self._held.pop(item.delivery.sequence, None)
 
@@ -205,6 +212,10 @@ class SentRankings:
         self._by_subject[subject] = data
         if len(self._by_subject) > self.MOST:
             del self._by_subject[next(iter(self._by_subject))]
+
+    def forget(self, subject: str) -> None:
+        """The stream had that attempt already, so no copy of what was sent comes."""
+        self._by_subject.pop(subject, None)
 
     def has(self, subject: str, data: bytes) -> bool:
         """Whether these very bytes were sent; true once only."""

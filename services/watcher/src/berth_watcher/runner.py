@@ -22,6 +22,7 @@ from berth.api.subjects import Attempt, Term
 from berth.bus.interface import (
     BucketReader,
     BusLostError,
+    BusRefusedError,
     MissingError,
     Session,
     StoredMessage,
@@ -30,8 +31,9 @@ from berth.bus.interface import (
     UnansweredError,
     WrongLastSequenceError,
 )
+from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
 from berth.bus.stages import publish_dead_letter, publish_pending
-from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED
+from berth.bus.topology import CLUSTER, DECISIONS, PENDING, RANKED, SCORER
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
@@ -190,6 +192,7 @@ class WatcherRunner:
                 tasks.create_task(self._read_live_data(bucket, reader), name=bucket)
             tasks.create_task(self._take_over(core, cluster), name="take over")
             tasks.create_task(self._check_progress(core), name="progress")
+            tasks.create_task(self._check_for_orphans(), name="orphans")
             await self._run_core(core, runner)
 
     async def _take_over(self, core: WatcherCore, cluster: BucketReader) -> None:
@@ -229,6 +232,26 @@ class WatcherRunner:
             if reason is not None:
                 self._parts.process.metrics.count("berth_stalls_total", role="watcher")
                 self._leadership.end(reason)
+
+    async def _check_for_orphans(self) -> None:
+        """Make the consumer of PENDING anew when it does not deliver what PENDING holds, or is missing."""
+        check = OrphanCheck(self._session, PENDING, SCORER)
+        while True:
+            await self._parts.process.clock.sleep(CHECK_SECONDS)
+            try:
+                if problem := await check.find():
+                    log.warning("making the consumer of PENDING anew: everything is delivered again", reason=problem)
+                    self._leadership.check()
+                    self._parts.process.metrics.count("berth_orphans_found_total", stream=PENDING)
+                    await self._session.delete_consumer(PENDING, SCORER)
+                    await self._session.create_consumer(PENDING, SCORER)
+            except BusRefusedError as error:
+                log.warning("cannot make the consumer of PENDING anew", reason=str(error))
+                return
+            except (BusLostError, MissingError):
+                raise
+            except TemporaryError:
+                continue
 
     def _show(self, figures: Figures) -> None:
         self._gauges.update(figures)

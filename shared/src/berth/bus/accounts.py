@@ -98,7 +98,8 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
             sends=(
                 *(_stage("pending"), _stage("dead"), _key(CLUSTER, ">")),
                 *(_key(CONTROL, "term.watcher"), _key(CONTROL, "cluster.id"), _key(CONTROL, BUS_ID_KEY)),
-                *(*create, _api(f"CONSUMER.CREATE.{PENDING}.{SCORER}"), *shared),
+                *(*create, *shared, _api(f"CONSUMER.LIST.{PENDING}")),
+                *(_api(f"CONSUMER.{verb}.{PENDING}.{SCORER}") for verb in ("CREATE", "DELETE")),
                 *(_api(f"STREAM.DELETE.{name}") for name in (*streams, PROBE)),
                 *(_api(f"STREAM.CREATE.{PROBE}"), _api(f"STREAM.INFO.{PROBE}"), Path(subject=f"{PREFIX}.{PROBE}")),
                 *_stored(PENDING, RANKED, DECISIONS, *map(bucket_stream, BUCKETS)),
@@ -114,7 +115,8 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
             sends=(
                 *(_stage("decision"), _stage("dead"), _key(CONTROL, "term.binder"), _key(CONTROL, "fence.binder")),
                 *(_key(COMMITS, ">"), *_direct(bucket_stream(COMMITS))),
-                *(Path(subject=f"$JS.ACK.{RANKED}.*.>"), _api(f"CONSUMER.NAMES.{RANKED}")),
+                Path(subject=f"$JS.ACK.{RANKED}.*.>"),
+                *(_api(f"CONSUMER.{verb}.{RANKED}") for verb in ("NAMES", "LIST")),
                 *(_api(f"CONSUMER.{verb}.{RANKED}.*") for verb in ("CREATE", "INFO", "DELETE")),
                 *(_api(f"CONSUMER.MSG.NEXT.{RANKED}.*"), *shared),
                 *_stored(RANKED, *map(bucket_stream, (CONTROL, BANDWIDTH, FACTS))),

@@ -164,6 +164,7 @@ async def stream_state(connection: Connection, name: str) -> StreamState:
         messages=state.messages,
         bytes=state.bytes,
         last_sequence=state.last_seq,
+        first_sequence=state.first_seq,
         now=stream.ts or datetime.now(UTC),
         first_time=state.first_ts if state.messages else None,
         created=stream.created,
@@ -192,6 +193,7 @@ def _consumer_state(consumer: ConsumerInfo) -> ConsumerState:
         name=consumer.name,
         undelivered=consumer.num_pending,
         unacknowledged=consumer.num_ack_pending,
+        acknowledged_to=consumer.ack_floor.stream_seq,
         redelivered=consumer.num_redelivered,
     )
 

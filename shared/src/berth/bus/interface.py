@@ -110,6 +110,8 @@ class ConsumerState:
     """Messages not delivered yet."""
     unacknowledged: int
     """Messages delivered and not settled."""
+    acknowledged_to: int = 0
+    """Every message up to this sequence counts as acknowledged."""
     redelivered: int
     """Unacknowledged messages that were delivered more than once."""
 
@@ -123,6 +125,8 @@ class StreamState:
     bytes: int
     last_sequence: int
     now: datetime
+    first_sequence: int = 0
+    """That of the oldest message; above ``last_sequence``, or 0: the stream is empty."""
     first_time: datetime | None
     """When the oldest message was stored; ``None``: the stream is empty."""
     created: datetime | None = None

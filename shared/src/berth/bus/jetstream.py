@@ -64,6 +64,7 @@ class StreamInfoState(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: int = 0
     bytes: int = 0
+    first_seq: int = 0
     last_seq: int = 0
     first_ts: datetime | None = None
 
@@ -78,6 +79,12 @@ class StreamInfo(ApiResponse, frozen=True, kw_only=True):
     """The server's clock."""
 
 
+class ConsumerPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer has come."""
+
+    stream_seq: int = 0
+
+
 class ConsumerInfo(ApiResponse, frozen=True, kw_only=True):
     """A consumer."""
 
@@ -86,6 +93,7 @@ class ConsumerInfo(ApiResponse, frozen=True, kw_only=True):
     num_pending: int = 0
     num_ack_pending: int = 0
     num_redelivered: int = 0
+    ack_floor: ConsumerPosition = ConsumerPosition()
 
 
 class ConsumerList(ApiResponse, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ async def publish_ranked(
     """
     all_headers = _named(headers, message.attempt)
     data = _fitting(session, message, _smaller_rankings, all_headers)
-    subject = _pod_subject("ranked", message)
+    subject = ranked_subject(message)
     if sending is not None:
         sending(subject, data)
     return await _publish(session, subject, data, all_headers)
@@ -107,6 +107,11 @@ def dead_subject(letter: DeadLetter) -> str:
     except DecodeError:
         return f"{PREFIX}.{DEAD}.{escape_token(letter.service)}"
     return str(PodSubject(stage=DEAD, profile=of.profile, namespace=of.namespace, pod=of.pod))
+
+
+def ranked_subject(message: Ranked) -> str:
+    """The subject to which a RANKED is published."""
+    return _pod_subject("ranked", message)
 
 
 def _pod_subject(stage: str, message: Pending | Ranked) -> str:

@@ -33,6 +33,7 @@ CounterName = Literal[
     "berth_leaderships_total",
     "berth_leaderships_ended_total",
     "berth_stalls_total",
+    "berth_orphans_found_total",
     "berth_messages_received_total",
     "berth_messages_published_total",
     "berth_dead_letters_total",
@@ -207,6 +208,11 @@ METRICS: Final[dict[str, Metric]] = {
         labels=("role",),
         meaning="Leaderships given up because work waited and none was begun.",
         values=("watcher", "binder"),
+    ),
+    "berth_orphans_found_total": Metric(
+        kind="counter",
+        labels=("stream",),
+        meaning="Times that a stream held messages which its consumer did not deliver. A new consumer delivers them.",
     ),
     "berth_bus_sessions_total": Metric(kind="counter", meaning="Connections to NATS that were opened and verified."),
     "berth_bus_waits_total": Metric(

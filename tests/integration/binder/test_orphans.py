@@ -1,0 +1,49 @@
+"""A message that RANKED holds and the binder's consumer does not deliver: the next epoch has another consumer."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.api.messages import Outcome
+from berth_binder import runner
+from berth_binder.runner import BinderRunner
+from harness.fakes.memory_bus import MemoryBus
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.binder_world import BinderWorld, binder_world
+
+
+@pytest.fixture
+async def bus() -> MemoryBus:
+    bus = MemoryBus()
+    bus.apply()
+    return bus
+
+
+@pytest.fixture
+async def world(simulated_cluster: Cluster, bus: MemoryBus) -> AsyncIterator[BinderWorld]:
+    async with binder_world(simulated_cluster, bus) as world:
+        yield world
+
+
+async def test_a_pod_whose_message_is_delivered_no_more_is_bound(world, bus, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    take, taken = BinderRunner._take, []
+
+    async def take_from_the_second_on(self, delivery):
+        taken.append(delivery)
+        if len(taken) > 1:
+            await take(self, delivery)
+            return
+        for consumer in bus._store.queue("RANKED").consumers.values():
+            consumer.forget()
+
+    monkeypatch.setattr(BinderRunner, "_take", take_from_the_second_on)
+    node = await world.add_node()
+    binder = await world.leading_binder()
+    pod = await world.add_pod("web")
+    await world.rank(pod, node)
+
+    assert (await world.decision(pod)).outcome is Outcome.BOUND
+    await world.nothing_ranked_is_left()
+    assert binder.process.metrics.value("berth_orphans_found_total", stream="RANKED") == 1
+    assert binder.process.metrics.value("berth_leaderships_total", role="binder") == 2

@@ -1,0 +1,77 @@
+"""A message that PENDING holds and its consumer does not deliver: the watcher makes the consumer anew."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from berth.api.messages import Outcome, Pending
+from berth_watcher import runner
+from harness.fakes.memory_bus import MemoryBus
+from harness.plugins.fixtures_bus import BusUnderTest
+from harness.plugins.fixtures_kube import Cluster
+from harness.worlds.watcher_service import WatcherWorld, bound, watcher_world
+
+
+@pytest.fixture
+def bus(monkeypatch: pytest.MonkeyPatch) -> MemoryBus:
+    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    return MemoryBus()
+
+
+@pytest.fixture
+async def world(simulated_cluster: Cluster, bus: MemoryBus) -> AsyncIterator[WatcherWorld]:
+    async with watcher_world(simulated_cluster, bus) as world:
+        yield world
+
+
+async def none_is_left(world: WatcherWorld) -> bool:
+    session = await world.session()
+    left = (await session.state("PENDING")).messages
+    await session.close()
+    return not left
+
+
+async def test_a_pod_whose_message_is_delivered_no_more_is_bound(world, bus):
+    def forget_once(pending: Pending) -> Outcome | None:
+        if len(world.attempts) > 1:
+            return bound(pending)
+        bus._store.queue("PENDING").consumers["scorer"].forget()
+        return None
+
+    world.answer = forget_once
+    watcher = await world.leading_watcher()
+    await world.add_pod("web")
+    await world.until(world.all_bound)
+
+    assert len(world.attempts) == 2
+    assert len(set(world.attempts)) == 1
+    assert watcher.process.metrics.value("berth_orphans_found_total", stream="PENDING") == 1
+    await world.until(lambda: none_is_left(world))
+
+
+async def test_a_message_of_a_pod_that_waits_no_more_does_not_stay(world, bus):
+    def forget_and_bind(pending: Pending) -> Outcome | None:
+        if len(world.attempts) == 1:
+            bus._store.queue("PENDING").consumers["scorer"].forget()
+        return bound(pending) if len(world.attempts) == 1 else None
+
+    world.answer = forget_and_bind
+    await world.leading_watcher()
+    await world.add_pod("web")
+    await world.until(world.all_bound)
+    await world.until(lambda: none_is_left(world))
+    assert len(set(world.attempts)) == 1
+
+
+async def test_pods_are_bound_after_somebody_has_deleted_the_consumer(
+    simulated_cluster: Cluster, nats_bus_under_test: BusUnderTest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.05)
+    async with watcher_world(simulated_cluster, nats_bus_under_test.bus) as world:
+        watcher = await world.leading_watcher()
+        session = await world.session()
+        await session.delete_consumer("PENDING", "scorer")
+        await world.add_pod("web")
+        await world.until(world.all_bound)
+        await session.close()
+        assert watcher.leads
