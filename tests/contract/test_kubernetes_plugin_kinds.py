@@ -71,7 +71,8 @@ async def test_a_plugin_kind_is_listed_watched_and_deleted(kubernetes_api: Kuber
     )
     assert created.code == 201, created.body
     listed = decoder.page(json.dumps((await kubernetes_api.get(path)).body).encode())
-    assert name in {thing.metadata.name for thing in listed.objects}
+    objects, _ = decoder.several(listed.items)
+    assert name in {thing.metadata.name for thing in objects}
     only = {"resourceVersion": before.version, "fieldSelector": f"metadata.name={name}"}
     async with kubernetes_api.watch(path, **only) as events:
         added = decoder.event(json.dumps(await events.next()).encode())

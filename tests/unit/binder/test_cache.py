@@ -5,7 +5,7 @@ import pytest
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, PodCondition
 from berth.api.workloads import Service
-from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 from berth_binder.cache import NODES, PODS, Cache
 from harness.worlds.binder_bench import at_version, make_node, make_pod, on_node
 
@@ -210,3 +210,27 @@ def test_workloads_follow_their_watch(cache):
         seen.append(sorted(services.keys))
     assert seen == [["u1"], ["u2", "u3"], ["u3"], []]
     assert cache.reached("service") == 11
+
+
+def test_part_of_a_list_counts_at_once_and_removes_nothing(cache):
+    former, new = show(cache, on_node(make_pod("former"), "n1")), on_node(make_pod("new"), "n2")
+    cache.observe(ListedPart(kind=PODS, objects=[new]))
+    assert (cache.bound_node(former.uid), cache.bound_node(new.uid)) == ("n1", "n2")
+    cache.observe(Listed(kind=PODS, objects=[new], resource_version="30", passed_on=1))
+    assert (cache.bound_node(former.uid), cache.bound_node(new.uid)) == (None, "n2")
+    assert cache.reached(PODS) == 30
+
+
+def test_part_of_a_list_completes_no_version(cache):
+    """An older pod may stand on the next page: one that is not known up to a version that was reached is gone."""
+    show(cache, at_version(make_pod("old"), 5))
+    cache.observe(ListedPart(kind=PODS, objects=[at_version(make_pod("web"), 20)]))
+    assert cache.reached(PODS) == 5
+    assert cache.newest_resource_versions()[PODS] == "20"
+
+
+def test_rest_of_a_list_is_taken_in_with_its_end(cache):
+    first, last = on_node(make_pod("first"), "n1"), on_node(make_pod("last"), "n2")
+    cache.observe(ListedPart(kind=PODS, objects=[first]))
+    cache.observe(Listed(kind=PODS, objects=[first, last], resource_version="30", passed_on=1))
+    assert (cache.bound_node(first.uid), cache.bound_node(last.uid)) == ("n1", "n2")

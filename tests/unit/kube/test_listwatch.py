@@ -107,14 +107,15 @@ def test_line_that_is_no_watch_event_is_refused(line: bytes):
 def test_page_keeps_good_objects_apart_from_bad_ones():
     body = {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [_pod(), _pod(priority="high")]}
     page = DECODER.page(json.dumps(body).encode())
-    assert [pod.key for pod in page.objects] == ["shop/web"]
-    assert [bad.name for bad in page.undecodable] == ["web"]
+    objects, undecodable = DECODER.several(page.items)
+    assert [pod.key for pod in objects] == ["shop/web"]
+    assert [bad.name for bad in undecodable] == ["web"]
     assert (page.resource_version, page.continue_token) == ("9", "more")
 
 
 def test_page_without_items_is_empty():
     page = DECODER.page(b'{"metadata": {"resourceVersion": "9"}, "items": null}')
-    assert (page.objects, page.continue_token) == ([], "")
+    assert (page.items, page.continue_token) == ([], "")
 
 
 def test_page_that_is_no_list_is_refused():

@@ -11,7 +11,7 @@ from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
-from berth.kube.listwatch import Current, Listed
+from berth.kube.listwatch import Current, Listed, ListedPart
 from berth_watcher.events import (
     BucketEntryRead,
     KeyLookedUp,
@@ -85,6 +85,20 @@ def test_object_missing_in_a_new_list_is_removed():
 
     assert watcher.mirrored("node.n1") is None
     assert watcher.mirrored("node.n2") is not None
+
+
+def test_part_of_a_list_is_written_at_once_and_the_kind_is_complete_with_the_rest():
+    watcher = WatcherUnderTest().lead(a_node("n1"))
+    watcher.advance(2)
+    watcher.send(ListedPart(kind="node", objects=[a_node("n2")]))
+    watcher.advance(2)
+    assert watcher.mirrored("node.n1") is not None
+    assert watcher.mirrored("node.n2") is not None
+    assert watcher.store.versions["node"] == 10
+    watcher.send(Listed(kind="node", objects=[a_node("n2"), a_node("n3")], resource_version="20", passed_on=1))
+    assert watcher.mirrored("node.n1") is None
+    assert watcher.mirrored("node.n3") is not None
+    assert watcher.store.versions["node"] == 20
 
 
 def test_node_without_status_is_mirrored():

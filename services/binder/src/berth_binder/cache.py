@@ -19,7 +19,15 @@ from berth.api.node import Node
 from berth.api.pod import Pod, bound_at, bound_at_text, is_bound, is_finished
 from berth.api.workloads import Namespace
 from berth.cluster.snapshot import Snapshot
-from berth.kube.listwatch import Current, Deleted, Listed, ReflectorEvent, Undecodable, Upserted
+from berth.kube.listwatch import (
+    Current,
+    Deleted,
+    Listed,
+    ListedPart,
+    ReflectorEvent,
+    Undecodable,
+    Upserted,
+)
 from berth.kube.writes import CONDITION_FENCE
 
 PODS: Final = "pod"
@@ -74,6 +82,8 @@ class Cache:
             case Deleted():
                 self._remove_object(event.kind, event.object)
                 self._saw_version(event.kind, event.object.metadata.resource_version)
+            case ListedPart():
+                self._observe_part(event)
             case Listed():
                 self._replace(event)
             case Current():
@@ -101,6 +111,13 @@ class Cache:
             self.snapshot.problems.append(text)
         self._saw_version(kind, item.metadata.resource_version)
 
+    def _observe_part(self, part: ListedPart[Any]) -> None:
+        """Objects of a LIST that goes on. Others of their age are still to come, so nothing is complete up to them."""
+        reached = self.reached(part.kind)
+        for present in part.objects:
+            self._apply(part.kind, present)
+        self._reached[part.kind] = reached
+
     def _observe_undecodable(self, event: Undecodable) -> None:
         """Keep the last known state of an object that cannot be decoded, unless it was deleted."""
         if event.deleted and event.kind == PODS:
@@ -124,7 +141,7 @@ class Cache:
     def _replace(self, listed: Listed[Any]) -> None:
         """Apply a LIST and remove what it lacks. Its version may go back: then the API server has another store."""
         version = version_number(listed.resource_version)
-        for present in listed.objects:
+        for present in listed.rest:
             self._apply(listed.kind, present)
         if listed.kind == PODS:
             self._remove_pods_lacking({pod.uid for pod in listed.objects}, version)

@@ -19,7 +19,7 @@ from berth.api.pod import Pod
 from berth.api.subjects import Term, key, parse_key
 from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
 from berth.framework.profile import Profile
-from berth.kube.listwatch import Listed, Undecodable
+from berth.kube.listwatch import Listed, ListedPart, Undecodable
 from berth_watcher.attempts import Attempts
 from berth_watcher.events import (
     AttemptLookedUp,
@@ -240,6 +240,8 @@ class WatcherCore:
     def _on_reflector(self, event: ReflectorNews) -> None:
         for change in self._store.apply(event):
             self._on_change(change)
+        if isinstance(event, ListedPart):
+            return  # the kind is complete up to a version again when all of the LIST has come
         if isinstance(event, Undecodable):
             self._effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]

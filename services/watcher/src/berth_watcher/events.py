@@ -17,7 +17,7 @@ from berth.api.meta import KubernetesObject
 from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, Uid
 from berth.bus.interface import Entry
-from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,8 @@ class PublishNotStored:
 
 
 Event = (
-    Listed[KubernetesObject]
+    ListedPart[KubernetesObject]
+    | Listed[KubernetesObject]
     | Upserted[KubernetesObject]
     | Deleted[KubernetesObject]
     | Current

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -30,21 +29,25 @@ from berth.framework.events import (
     node_update_actions,
     pod_update_actions,
 )
-from berth.kube.listwatch import Current, Deleted, Listed, Undecodable, Upserted
+from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
 from berth_watcher.events import Effect, PublishDeadLetter, Warn
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
 
 ReflectorNews = (
-    Listed[KubernetesObject] | Upserted[KubernetesObject] | Deleted[KubernetesObject] | Current | Undecodable
+    ListedPart[KubernetesObject]
+    | Listed[KubernetesObject]
+    | Upserted[KubernetesObject]
+    | Deleted[KubernetesObject]
+    | Current
+    | Undecodable
 )
 
-REFLECTOR_NEWS: Final = (Listed, Upserted, Deleted, Current, Undecodable)
+REFLECTOR_NEWS: Final = (ListedPart, Listed, Upserted, Deleted, Current, Undecodable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectChange:
+class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
     """One object before and after; ``None`` where it does not exist. ``name`` is its key in the store."""
 
     kind: str
@@ -79,6 +82,8 @@ class ObjectStore:
 
     def apply(self, event: ReflectorNews) -> list[ObjectChange]:
         """Store what a reflector shows, and return what it changed, in order."""
+        if isinstance(event, ListedPart):
+            return [self._set(event.kind, thing) for thing in event.objects]
         metadata = event.object.metadata if isinstance(event, Upserted | Deleted) else event
         reached = version_number(metadata.resource_version)
         self.versions[event.kind] = reached if isinstance(event, Listed) else max(reached, self.versions[event.kind])
@@ -122,7 +127,7 @@ class ObjectStore:
         listed = {_key(event.kind, thing) for thing in event.objects}
         missing = [name for name in self._objects[event.kind] if name not in listed]
         removed = [change for name in missing for change in self._remove(event.kind, name, None)]
-        return removed + [self._set(event.kind, thing) for thing in event.objects]
+        return removed + [self._set(event.kind, thing) for thing in event.rest]
 
 
 class NodeRooms:

@@ -28,10 +28,10 @@ from berth.kube.client import KubeClient, ResponseStream
 from berth.kube.clock import Backoff, Clock, SteadyClock
 from berth.kube.errors import ApiRefusedError, ApiUnreachableError, StatusObject, explain, refusal
 from berth.kube.listwatch import (
-    PAGE_SIZE,
     Current,
     LineSplitter,
     Listed,
+    ListedPart,
     ObjectDecoder,
     ReflectorEvent,
     Selection,
@@ -106,8 +106,8 @@ logger = logging.getLogger(__name__)
 class ReflectorSettings:
     """Page size, time-outs and back-off of a reflector."""
 
-    page_size: int = PAGE_SIZE
-    """Objects per page of a LIST, 1 or more."""
+    page_size: int | None = None
+    """Objects per page of a LIST, 1 or more. ``None``: by their size."""
     shortest_watch: timedelta = timedelta(seconds=20)
     """Shortest duration of one watch; then the next one continues. The server sends a bookmark before the end, which
     confirms that a kind without changes is current and reveals a half-open connection."""
@@ -248,16 +248,19 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self._status = replace(self._status, phase=ReflectorPhase.LISTING)
         began = self._clock.now()
-        page = await list_objects(
-            self._client, self._kind, selection=self._selection, page_size=self._settings.page_size
+        found = await list_objects(
+            self._client,
+            self._kind,
+            selection=self._selection,
+            page_size=self._settings.page_size,
+            on_part=lambda objects: self._sink(ListedPart(kind=self.kind, objects=objects)),
         )
-        self._sink(Listed(kind=self.kind, objects=page.objects, resource_version=page.resource_version))
-        for thing in page.undecodable:
+        version = found.resource_version
+        self._sink(Listed(kind=self.kind, objects=found.objects, resource_version=version, passed_on=found.passed_on))
+        for thing in found.undecodable:
             self._sink(thing)
-        versions = [thing.metadata.resource_version for thing in page.objects]
-        versions += [thing.resource_version for thing in page.undecodable]
-        self._version = page.resource_version
-        self._positions.listed(page.resource_version, max(map(version_number, versions), default=0))
+        self._version = version
+        self._positions.listed(version, found.newest_object)
         self._status = replace(self._status, listed=True)
         self._current_at = began
         self._contact()
@@ -359,7 +362,7 @@ def _version_of(event: ReflectorEvent[T]) -> str:
     match event:
         case Current() | Undecodable():
             return event.resource_version
-        case Listed():
+        case Listed() | ListedPart():
             return ""
         case _:
             return event.object.metadata.resource_version

@@ -5,15 +5,16 @@ Decoding is pure. It is the hot path of every reflector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from berth.api.decoding import MALFORMED
+from berth.api.decoding import MALFORMED, version_number
 from berth.api.errors import DecodeError
 from berth.api.kinds import Kind
 from berth.api.meta import KubernetesObject
@@ -25,12 +26,32 @@ T = TypeVar("T", bound=KubernetesObject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPart(Generic[T]):
+    """Some objects of a LIST that is still being read: a large one is taken in step by step.
+
+    The kind is not complete up to any new version before ``Listed``. If the LIST fails, that never comes, and the next
+    LIST begins with its first object again.
+    """
+
+    kind: str
+    objects: Sequence[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed(Generic[T]):
     """A consistent and complete LIST. ``resource_version`` is the list's, not an object's."""
 
     kind: str
     objects: Sequence[T]
+    """All of them."""
     resource_version: str
+    passed_on: int = 0
+    """How many of the objects, from the first on, came before as a ``ListedPart``."""
+
+    @property
+    def rest(self) -> Sequence[T]:
+        """The objects that did not come before."""
+        return self.objects[self.passed_on :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +97,7 @@ class Undecodable:
     """Whether it was deleted, or left the selector."""
 
 
-ReflectorEvent = Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
+ReflectorEvent = ListedPart[T] | Listed[T] | Upserted[T] | Deleted[T] | Current | Undecodable
 
 
 class Sink(Protocol[T]):
@@ -111,12 +132,11 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _any_decoder = msgspec.json.Decoder(_AnyMetadata)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
+class Page(NamedTuple):
     """A page of a LIST. ``continue_token`` is empty on the last page."""
 
-    objects: list[T]
-    undecodable: list[Undecodable]
+    items: list[msgspec.Raw]
+    """The objects as they stand in the answer."""
     resource_version: str
     continue_token: str
 
@@ -135,8 +155,20 @@ class ObjectDecoder(Generic[T]):
         except MALFORMED as exc:
             return undecodable(self._kind.name, bytes(raw), str(exc))
 
-    def page(self, body: bytes) -> Page[T]:
-        """Decode the answer to a LIST.
+    def several(self, items: Iterable[bytes | msgspec.Raw]) -> tuple[list[T], list[Undecodable]]:
+        """The objects, and those that cannot be decoded."""
+        objects: list[T] = []
+        undecodable: list[Undecodable] = []
+        for raw in items:
+            thing = self.one(raw)
+            if isinstance(thing, Undecodable):
+                undecodable.append(thing)
+            else:
+                objects.append(thing)
+        return objects, undecodable
+
+    def page(self, body: bytes) -> Page:
+        """Cut the answer to a LIST into its objects.
 
         Raises:
             DecodeError: it is not a list.
@@ -145,13 +177,7 @@ class ObjectDecoder(Generic[T]):
             page = _list_decoder.decode(body)
         except MALFORMED as exc:
             raise DecodeError(f"decoding a list of {self._kind.name!r}: {exc}") from exc
-        decoded = [self.one(raw) for raw in page.items or ()]
-        return Page(
-            objects=[thing for thing in decoded if not isinstance(thing, Undecodable)],
-            undecodable=[thing for thing in decoded if isinstance(thing, Undecodable)],
-            resource_version=page.metadata.resource_version,
-            continue_token=page.metadata.continue_,
-        )
+        return Page(page.items or [], page.metadata.resource_version, page.metadata.continue_)
 
     def event(self, line: bytes) -> ReflectorEvent[T] | StatusObject:
         """Decode a line of a WATCH; for an ERROR event returns its Status.
@@ -226,8 +252,17 @@ class LineSplitter:
         return [line for line in lines if line]
 
 
-PAGE_SIZE = 500
-"""Objects per page: 2 MB of full pods, 10 ms of decoding, which block the event loop."""
+PAGE_SIZE: Final = 500
+"""Objects in the first page, by whose bytes the size of the others is chosen; and the fewest in any other."""
+PAGE_BYTES: Final = 8 * 2**20
+"""What a further page should have: 5,000 small pods. For each page kube-apiserver goes over all objects that are left:
+the pages of 500 of 70,000 pods cost it twice the CPU time of these. More would take memory, and cutting one into its
+objects blocks the event loop: for this much some 10 ms."""
+LARGEST_PAGE: Final = 10_000
+"""Objects in a page, however small they are."""
+OBJECTS_IN_A_STEP: Final = 250
+"""How many objects are decoded and passed on before other tasks have their turn: some milliseconds. A Lease is renewed
+while 200,000 pods are listed."""
 
 PAGE_TIMEOUT = timedelta(seconds=30)
 """How long a page may take; a LIST of everything on a busy API server takes seconds."""
@@ -263,12 +298,36 @@ class Selection:
         return "metadata.namespace" not in (self.field_selector or "")
 
 
-async def list_objects(
-    client: KubeClient, kind: Kind[T], *, selection: Selection | None = None, page_size: int = PAGE_SIZE
-) -> Page[T]:
-    """All objects of a kind at one resourceVersion, as a single page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeList(Generic[T]):
+    """All objects of a kind at one resourceVersion."""
 
-    When the snapshot expires between two pages (410), the list is read again without paging.
+    objects: list[T]
+    undecodable: list[Undecodable]
+    resource_version: str
+    newest_object: int
+    """The highest resourceVersion of an object."""
+    passed_on: int
+    """How many of the objects, from the first on, were passed on while the list was read."""
+
+
+OnPart = Callable[[list[T]], None]
+"""Receives objects of a LIST in its order, while the rest is read."""
+
+
+async def list_objects(
+    client: KubeClient,
+    kind: Kind[T],
+    *,
+    selection: Selection | None = None,
+    page_size: int | None = None,
+    on_part: OnPart[T] | None = None,
+) -> WholeList[T]:
+    """All objects of a kind at one resourceVersion. ``page_size``: objects per page; ``None``: by their size.
+
+    Objects are decoded in steps, and passed to ``on_part`` but for those of the last step, while the next page is on
+    its way. When the snapshot expires between two pages (410), the list is read again without paging, and passed on
+    from its first object again.
 
     Raises:
         ApiUnreachableError: no answer.
@@ -277,13 +336,14 @@ async def list_objects(
     """
     selection = selection or Selection()
     params = selection.params()
-    decoder = ObjectDecoder(kind)
-    if not selection.may_be_paged:
-        return await _in_pages(client, kind, decoder, params)
-    try:
-        return await _in_pages(client, kind, decoder, {**params, "limit": str(page_size)})
-    except _ListExpiredError:
-        return await _in_pages(client, kind, decoder, params)
+    if selection.may_be_paged:
+        try:
+            return await _Listing(client, kind, page_size, on_part).read(
+                {**params, "limit": f"{page_size or PAGE_SIZE}"}
+            )
+        except _ListExpiredError:
+            pass
+    return await _Listing(client, kind, page_size, on_part).read(params)
 
 
 async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
@@ -292,31 +352,77 @@ async def present_version(client: KubeClient, kind: Kind[Any]) -> str:
     Raises:
         ApiUnreachableError, ApiRefusedError, DecodeError: as :func:`list_objects`.
     """
-    return (await _page(client, kind, ObjectDecoder(kind), {"limit": "1"})).resource_version
+    return ObjectDecoder(kind).page(await _fetch(client, kind, {"limit": "1"})).resource_version
 
 
-async def _in_pages(client: KubeClient, kind: Kind[T], decoder: ObjectDecoder[T], params: Mapping[str, str]) -> Page[T]:
-    objects: list[T] = []
-    undecodable: list[Undecodable] = []
-    token = ""
-    while True:
-        page = await _page(client, kind, decoder, {**params, "continue": token} if token else params)
-        objects += page.objects
-        undecodable += page.undecodable
-        token = page.continue_token
-        if not token:
-            version = page.resource_version
-            return Page(objects=objects, undecodable=undecodable, resource_version=version, continue_token="")
+class _Listing(Generic[T]):
+    """One LIST while it is read."""
+
+    def __init__(self, client: KubeClient, kind: Kind[T], page_size: int | None, on_part: OnPart[T] | None) -> None:
+        self._client = client
+        self._kind = kind
+        self._page_size = page_size
+        self._on_part = on_part
+        self._decoder = ObjectDecoder(kind)
+        self._objects: list[T] = []
+        self._undecodable: list[Undecodable] = []
+        self._newest = self._passed_on = 0
+
+    async def read(self, params: Mapping[str, str]) -> WholeList[T]:
+        body = await _fetch(self._client, self._kind, params)
+        while True:
+            page = self._decoder.page(body)
+            if not page.continue_token:
+                await self._decode(page.items)
+                return self._whole(page.resource_version)
+            params = {**params, "continue": page.continue_token, "limit": self._limit(page, len(body))}
+            following = asyncio.create_task(_fetch(self._client, self._kind, params), name=f"list {self._kind.name}")
+            try:
+                await self._decode(page.items)
+                body = await following
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    def _limit(self, page: Page, size: int) -> str:
+        fitting = PAGE_BYTES * len(page.items) // size
+        return str(self._page_size or max(PAGE_SIZE, min(LARGEST_PAGE, fitting)))
+
+    async def _decode(self, items: Sequence[msgspec.Raw]) -> None:
+        for begin in range(0, len(items), OBJECTS_IN_A_STEP):
+            if self._objects or self._undecodable:
+                self._pass_on()
+                await asyncio.sleep(0)
+            objects, undecodable = self._decoder.several(items[begin : begin + OBJECTS_IN_A_STEP])
+            self._objects += objects
+            self._undecodable += undecodable
+            versions = [thing.metadata.resource_version for thing in objects]
+            versions += [thing.resource_version for thing in undecodable]
+            self._newest = max(self._newest, *map(version_number, versions))
+
+    def _pass_on(self) -> None:
+        if self._on_part is not None and self._passed_on < len(self._objects):
+            self._on_part(self._objects[self._passed_on :])
+            self._passed_on = len(self._objects)
+
+    def _whole(self, resource_version: str) -> WholeList[T]:
+        return WholeList(
+            objects=self._objects,
+            undecodable=self._undecodable,
+            resource_version=resource_version,
+            newest_object=self._newest,
+            passed_on=self._passed_on,
+        )
 
 
-async def _page(client: KubeClient, kind: Kind[T], decoder: ObjectDecoder[T], params: Mapping[str, str]) -> Page[T]:
+async def _fetch(client: KubeClient, kind: Kind[Any], params: Mapping[str, str]) -> bytes:
     response = await client.request("GET", kind.path, params=params, timeout=PAGE_TIMEOUT, largest=LIST_BYTES)
     if response.status == HTTPStatus.GONE and "continue" in params:
         raise _ListExpiredError
-    return decoder.page(_wanted(kind, response).body)
+    return _wanted(kind, response).body
 
 
-def _wanted(kind: Kind[T], response: Response) -> Response:
+def _wanted(kind: Kind[Any], response: Response) -> Response:
     if response.status != HTTPStatus.OK:
         raise refusal(f"listing {kind.name!r}", response)
     return response
