@@ -16,9 +16,9 @@ from berth.bus import orphans, stages
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
-from berth_binder import attempt, conflictcheck, core, preemption, runner, takeover
+from berth_binder import attempt, conflictcheck, core, decisions, preemption, takeover
 from berth_binder import cache as binder_cache
-from berth_binder.events import Ack
+from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog, view
 from berth_watcher import core as watcher_core
 from berth_watcher import hints, mirror, store
@@ -114,7 +114,7 @@ def _freed_after_lost_answer() -> list[Replacement]:
 
     def after_posting(self: Any, attempt: Any, answer: Any, now: float) -> Any:
         if answer.is_open:
-            verdict = core.Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
+            verdict = decisions.Verdict(outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="no answer")
             return self._decide(attempt, verdict)
         return after(self, attempt, answer, now)
 
@@ -154,7 +154,7 @@ def _evicts_unread() -> list[Replacement]:
     def plan(self: Any, ranked: Any, proposed: Any, pod: Any, profile: Any) -> Any:
         placed = [self.cache.snapshot.placed(victim.uid) for victim in proposed.victims]
         victims = tuple(found.pod for found in placed if found is not None)
-        return attempt.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
+        return decisions.EvictionPlan(pod=pod, node=proposed.node, victims=victims, demoted=(), preemption=proposed)
 
     return [(preemption.PreemptionCheck, "plan", plan)]
 
@@ -179,19 +179,19 @@ def _lists_in_conflicts() -> list[Replacement]:
 
 def _waiting_once() -> list[Replacement]:
     def publish_waiting(self: Any, attempt: Any, now: float) -> Any:
-        decision = self._decision(attempt, core.waiting(attempt.node, attempt.waits_for), repeat=0)
+        decision = self._decision(attempt, decisions.waiting(attempt.node, attempt.waits_for), repeat=0)
         attempt.is_waiting = True
-        self._waiting.set(attempt, now + 1e6)
-        return core.PublishDecision(decision=decision, held=attempt.latest)
+        self._queue.waiting.set(attempt, now + 1e6)
+        return PublishDecision(decision=decision, held=attempt.latest)
 
     return [(core.BinderCore, "_publish_waiting", publish_waiting)]
 
 
 def _fences_believed() -> list[Replacement]:
     async def ask(self: Any) -> None:
-        self._leadership.report_higher(self._parts.cache.highest_fence, seen_in="a fence")
+        self._leadership.report_higher(self._cache.highest_fence, seen_in="a fence")
 
-    return [(runner.BinderRunner, "_ask_about_fences", ask)]
+    return [(takeover.HigherFences, "ask", ask)]
 
 
 # --- the scorer

@@ -1,22 +1,41 @@
-"""How Bindings are counted, and the gauges of a leader."""
+"""How Decisions are counted, and the gauges of a leader."""
 
+from msgspec import structs
+
+from berth.api.messages import Decision, Outcome, Preemption, Victim
 from berth_binder.cache import Cache
-from berth_binder.events import BindingAnswer
-from berth_binder.runner import clear_gauges, count_binding, set_gauges
+from berth_binder.runner import clear_gauges, count_decision, set_gauges
 from harness.builders.objects import a_pod
 from harness.fakes.recording_meter import RecordingMeter
 
 
-def test_binding_without_an_answer_is_counted_as_none():
+def a_decision(outcome: Outcome, reason: str = "") -> Decision:
+    fixed = {"attempt": "u.1.1", "epoch": 1, "profile": "berth", "namespace": "default", "pod": "web", "uid": "u"}
+    return Decision(**fixed, outcome=outcome, reason=reason)
+
+
+def test_attempts_are_counted_as_kube_scheduler_does():
     meter = RecordingMeter()
-    count_binding(meter, BindingAnswer(uid="u", status=0), 0.5, profile="berth")
-    count_binding(meter, BindingAnswer(uid="u", status=201), 0.1, profile="berth")
-    assert meter.value("berth_bindings_total", code="none") == 1
-    assert meter.value("berth_bindings_total", code="201") == 1
-    assert meter.observed["berth_binding_duration_seconds",] == [0.5, 0.1]
-    point = "scheduler_framework_extension_point_duration_seconds"
-    assert meter.observed[point, "Bind", "Success", "berth"] == [0.1]
-    assert meter.observed[point, "Bind", "Error", "berth"] == [0.5]
+    for outcome in (Outcome.BOUND, Outcome.UNSCHEDULABLE, Outcome.ERROR, Outcome.WAITING):
+        count_decision(meter, a_decision(outcome))
+    for result in ("scheduled", "unschedulable", "error"):
+        assert meter.value("scheduler_schedule_attempts_total", result=result, profile="berth") == 1
+    assert meter.value("berth_decisions_total", outcome="waiting", profile="berth") == 1
+
+
+def test_conflicts_are_counted_by_reason():
+    meter = RecordingMeter()
+    count_decision(meter, a_decision(Outcome.CONFLICT, "victims"))
+    assert meter.value("berth_conflicts_total", reason="victims") == 1
+
+
+def test_preempting_is_counted_as_unschedulable_with_victims():
+    meter = RecordingMeter()
+    victims = [Victim(uid=name, namespace="default", name=name) for name in ("a", "b")]
+    decision = structs.replace(a_decision(Outcome.PREEMPTING), preemption=Preemption(node="n", victims=victims))
+    count_decision(meter, decision)
+    assert meter.value("scheduler_schedule_attempts_total", result="unschedulable", profile="berth") == 1
+    assert meter.observed["scheduler_preemption_victims",] == [2]
 
 
 def test_gauges_are_cleared_at_the_end_of_a_leadership():

@@ -1,22 +1,26 @@
-"""The core's requests to the API server; each returns its answer as an event of the core.
+"""The core's requests to the API server; the answer to each is an event of the core.
 
 Every request may be repeated: after a kill or without an answer the binder starts over and does what is left.
+``ApiRequests`` has those of one leadership.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from berth.api.decoding import version_number
-from berth.api.errors import DecodeError
+from berth.api.errors import BerthError, DecodeError
 from berth.api.meta import ObjectMeta
 from berth.api.pod import Pod, is_marked_for_preemption
 from berth.framework.interface import KeepVolume, Write
 from berth.kube.client import KubeClient
+from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right
 from berth.kube.writes import (
     bind,
@@ -32,8 +36,12 @@ from berth.kube.writes import (
     select_node,
     unmark_victim,
 )
+from berth.process.logging import get_logger
+from berth.process.metrics import Meter
 from berth_binder.events import (
     NO_ANSWER,
+    Answer,
+    ApiRequest,
     BindingAnswer,
     ClearNomination,
     EvictionAnswer,
@@ -42,12 +50,18 @@ from berth_binder.events import (
     PodAnswer,
     PostBinding,
     RequestAnswer,
+    RequestFailed,
     VoidBindings,
     VolumesAnswer,
     WriteVolumes,
     leaves_open,
 )
 
+log = get_logger()
+
+SETTLE_SECONDS: Final = 5.0
+"""How long the end of a leadership waits for answers of the API server. A fence of 20,000 pods takes 36 s and more, and
+an API server that does not answer binds nothing meanwhile."""
 VOLUMES: Final = "pv"
 CLAIMS: Final = "pvc"
 
@@ -62,6 +76,140 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(_Object)
+
+
+class ApiRequests:
+    """The requests of one leadership: each is a task, and ends in an event of the core, or ends the leadership.
+
+    The tasks belong to no group, so that a lost connection to NATS does not cancel what the API server will answer.
+    """
+
+    def __init__(  # noqa: PLR0913 - the client, what is counted and how long, and who is told
+        self,
+        client: KubeClient,
+        *,
+        epoch: int,
+        clock: Clock,
+        metrics: Meter,
+        binding_timeout: timedelta,
+        confirm: Callable[[Pod], Awaitable[None]],
+        on_answer: Callable[[Answer | RequestFailed], None],
+        on_end: Callable[[], None],
+        log_once: Callable[[str], None],
+    ) -> None:
+        """``confirm`` is awaited before each request: whether this epoch may still send one for the pod."""
+        self._client = client
+        self._epoch = epoch
+        self._clock = clock
+        self._metrics = metrics
+        self._binding_timeout = binding_timeout
+        self._confirm = confirm
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._log_once = log_once
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = self._left_open = False
+        self._failed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def under_way(self) -> int:
+        return len(self._tasks)
+
+    def start(self, request: ApiRequest) -> None:
+        task = asyncio.create_task(self._send(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def failed(self) -> None:
+        """Wait until a request has ended with an error of the leadership, and raise it."""
+        await self._failed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def end_leadership(self) -> None:
+        """Nothing follows from the answers any more: the next leader finds what the requests have changed."""
+        self._is_over = True
+
+    async def settle(self) -> bool:
+        """Wait for the answers to requests on the wire. Returns whether all were answered."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SETTLE_SECONDS)
+        all_answered = not (self._tasks or self._left_open)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return all_answered
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failure = self._failure or error
+            self._failed.set()
+        self._on_end()
+
+    async def _send(self, request: ApiRequest) -> None:
+        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
+        try:
+            await self._confirm(request.pod)
+            answer = await self._answer_to(request)
+        except BerthError:
+            raise  # the leadership is over
+        except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
+            log.exception("a request failed", pod=request.pod.key, uid=request.pod.uid)
+            self._left_open = self._left_open or self._is_over
+            self._tell(RequestFailed(uid=request.pod.uid, error=f"{type(exc).__name__}: {exc}"))
+        else:
+            self._left_open = self._left_open or (self._is_over and answer.is_open)
+            if isinstance(answer, Answer):
+                self._tell(answer)
+
+    def _tell(self, answer: Answer | RequestFailed) -> None:
+        if not self._is_over:
+            self._on_answer(answer)
+
+    def _answer_to(self, request: ApiRequest) -> Coroutine[Any, Any, RequestAnswer]:
+        match request:
+            case PostBinding():
+                return self._post_binding(request)
+            case GetPod():
+                return get_pod(self._client, request)
+            case VoidBindings():
+                return void_bindings(self._client, request, self._epoch)
+            case EvictPods():
+                return self._evict_pods(request)
+            case ClearNomination():
+                return self._clear_nomination(request)
+            case WriteVolumes():
+                return self._write_volumes(request)
+
+    async def _post_binding(self, request: PostBinding) -> BindingAnswer:
+        began = self._clock.now()
+        answer = await post_binding(self._client, request, self._binding_timeout)
+        count_binding(self._metrics, answer, self._clock.now() - began, profile=request.pod.spec.scheduler_name)
+        return answer
+
+    async def _evict_pods(self, request: EvictPods) -> EvictionAnswer:
+        answer = await evict_pods(self._client, request)
+        victims = [victim.key for victim in request.victims]
+        about = {"pod": request.pod.key, "uid": request.pod.uid, "node": request.node, "victims": victims}
+        if answer.pod is not None:
+            log.info("evicted pods", **about, status=answer.status)
+        else:
+            log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
+        return answer
+
+    async def _clear_nomination(self, request: ClearNomination) -> RequestAnswer:
+        answer = await clear_nomination(self._client, request)
+        if answer.missing_right:
+            self._log_once(answer.missing_right)
+        return answer
+
+    async def _write_volumes(self, request: WriteVolumes) -> VolumesAnswer:
+        answer = await write_volumes(self._client, request)
+        log.info("wrote what comes before a Binding", pod=request.pod.key, uid=request.pod.uid, status=answer.status)
+        return answer
 
 
 async def post_binding(client: KubeClient, effect: PostBinding, timeout: timedelta) -> BindingAnswer:  # noqa: ASYNC109 - handed on to the client
@@ -188,3 +336,16 @@ def _answer(kind: type[A], uid: str, response: Response) -> A:
         retry_after=response.retry_after,
         missing_right=missing_right(failure) or "",
     )
+
+
+def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
+    """Count the answer to a Binding and its duration, which is also that of the extension point Bind."""
+    metrics.observe(
+        "scheduler_framework_extension_point_duration_seconds",
+        seconds,
+        extension_point="Bind",
+        status="Success" if answer.succeeded else "Error",
+        profile=profile,
+    )
+    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
+    metrics.observe("berth_binding_duration_seconds", seconds)

@@ -1,8 +1,8 @@
-"""Attempts to bind a pod: the queue of RANKED messages, the state, pauses and end of an attempt, and suspects.
+"""Attempts to bind a pod: the state of one, and which message or attempt goes on next.
 
 An attempt begins with its first RANKED message and ends with the PubAck of its Decision. There is one per uid: messages
-of later attempts of the same uid join it. Its results are a node, an eviction plan, or a verdict that ends it. Every
-pause has an end on the clock, so that nothing waits for an event that may never come. Pure, the clock handed in.
+of later attempts of the same uid join it. Every pause has an end on the clock, so that nothing waits for an event that
+may never come. Pure, the clock handed in.
 """
 
 from __future__ import annotations
@@ -13,114 +13,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
+from typing import Final
 
 from berth.api.decoding import version_number
-from berth.api.messages import Candidate, Decision, Outcome, Preemption, Reason, Rejection
-from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
+from berth.api.messages import Candidate, Decision
+from berth.api.pod import Pod
 from berth.api.subjects import Term
 from berth.framework.status import Status
 from berth.kube.clock import Backoff
-from berth_binder.events import RankedDelivery, RequestAnswer
-from berth_binder.pluginsteps import PluginSteps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The outcome of an attempt and what explains it; a Decision is built from it."""
-
-    outcome: Outcome
-    node: str = ""
-    reason: str = ""
-    """In one word."""
-    message: str = ""
-    """For users."""
-    rejections: tuple[Rejection, ...] = ()
-    """They replace the scorer's: on a conflict the binder has rejected the nodes."""
-    blockers: tuple[str, ...] = ()
-    """The plugins that rejected the pod; they replace the scorer's."""
-    preemption: Preemption | None = None
-    """The pods evicted for this one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
-
-    ``candidates`` are those of RANKED that explain the choice, with the newcomers that the binder counted.
-    """
-
-    pod: Pod
-    node: str
-    candidates: list[Candidate]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionPlan:
-    """The victims to evict from the node so that the pod fits there."""
-
-    pod: Pod
-    node: str
-    victims: tuple[Pod, ...]
-    demoted: tuple[Pod, ...]
-    """Less important pods for which the node is nominated; they lose the nomination."""
-    preemption: Preemption
-
-
-class RecheckError(Exception):
-    """A plugin could not answer: a failure of the pod or a bug, never a rejection of the node."""
-
-
-GONE = Verdict(outcome=Outcome.GONE)
-
-CHANGED = Verdict(
-    outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="the pod has changed since it was ranked, or was gated"
+from berth_binder.decisions import EvictionPlan, Placement, Verdict
+from berth_binder.events import (
+    GetPod,
+    PostBinding,
+    RankedDelivery,
+    RequestAnswer,
+    SetAside,
+    VoidBindings,
+    WriteVolumes,
 )
+from berth_binder.pluginsteps import PluginSteps
+from berth_binder.settings import CoreSettings
 
-
-def bound(node: str) -> Verdict:
-    """The API shows the pod on the node, or has answered 201."""
-    return Verdict(outcome=Outcome.BOUND, node=node)
-
-
-def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
-    """The API shows the pod on a node: bound on one of the candidates, otherwise bound by another client."""
-    if node in candidates:
-        return bound(node)
-    return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by another client")
-
-
-def failed(message: str, reason: str = "") -> Verdict:
-    """The attempt cannot succeed; the message is shown to users."""
-    return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
-
-
-def refused(request: str, answer: RequestAnswer) -> Verdict:
-    """The API server has refused a request for good."""
-    reason = answer.missing_right or answer.message or "no reason given"
-    return failed(f"{request} rejected by the API server: {answer.status}: {reason}", reason=str(answer.status))
-
-
-def rejected(node: str, status: Status) -> Verdict:
-    """A plugin of Reserve, Permit or PreBind rejects the pod on the node."""
-    reasons = ", ".join(status.reasons)
-    rejection = Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[node])
-    return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))
-
-
-def waiting(node: str, message: str) -> Verdict:
-    """Not decided yet: the pod stays assumed on the node."""
-    return Verdict(outcome=Outcome.WAITING, node=node, message=message)
-
-
-def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
-    """The verdict on an attempt for the node, given the pod as the API shows it now; ``None``: try again."""
-    if pod.uid != ranked.uid:
-        return GONE
-    if pod.spec.node_name:
-        return bound_or_gone(pod.spec.node_name, frozenset({node}))
-    if is_gone_while_unbound(pod):
-        return GONE
-    return CHANGED if changed(ranked, pod) or is_gated(pod) else None
+UNANSWERED: Final = "the API server has not answered yet"
+AFTER_EXCEPTION: Final = "trying again after an exception"
+LONG_AGO: Final = 0.0
+"""As a time at which something is due: now."""
 
 
 class AttemptPhase(Enum):
@@ -175,8 +92,6 @@ class BindingAttempt:
     """409 answers since the last pause."""
     exceptions: int = 0
     """Exceptions in the binder."""
-    is_counted: bool = False
-    """Whether the bus has stored that it is begun. Of suspects only."""
     due: float = 0.0
     """When the pause ends, on the caller's clock."""
     has_paused: bool = False
@@ -225,11 +140,55 @@ class BindingAttempt:
         decided = self.decided_deliveries()
         return [delivery for delivery in self.deliveries if delivery not in decided]
 
-    def posted(self) -> None:
-        """A Binding with the present resourceVersion is sent."""
+    def take(self, placement: Placement) -> None:
+        """Go to the node: nothing was written or posted for it yet."""
+        self.pod, self.node, self.candidates = placement.pod, placement.node, placement.candidates
+        self.is_posted, self.awaited_versions = False, {}
+
+    def unreserve(self) -> None:
+        """Undo what plugins have reserved on the node."""
+        steps, self.steps = self.steps, None
+        if steps is not None:
+            steps.undo()
+
+    # One request of a pod is under way at most; each of these begins one.
+
+    def begin_posting(self, node: str) -> PostBinding:
+        """Send a Binding with the present resourceVersion."""
         self.phase = AttemptPhase.POSTING
         self.is_posted = True
         self.posted_version = max(self.posted_version, version_number(self.pod.metadata.resource_version))
+        return PostBinding(pod=self.pod, node=node)
+
+    def begin_reading(self) -> GetPod:
+        self.phase = AttemptPhase.READING
+        return GetPod(pod=self.pod)
+
+    def begin_voiding(self) -> VoidBindings:
+        """Make the pod's Bindings void before its node is free for others: one of them has no answer yet."""
+        self.phase = AttemptPhase.VOIDING
+        return VoidBindings(pod=self.pod)
+
+    def begin_writing(self, steps: PluginSteps) -> WriteVolumes:
+        self.phase = AttemptPhase.WRITING
+        return WriteVolumes(pod=self.pod, requests=steps.unwritten)
+
+    def begin_evicting(self, plan: EvictionPlan) -> None:
+        self.pod, self.eviction, self.phase = plan.pod, plan, AttemptPhase.EVICTING
+
+    def pause(self, due: float, waits_for: str) -> list[SetAside]:
+        """Pause until then. From the first pause on, its messages do not count among those that may be held."""
+        self.phase = AttemptPhase.PAUSED
+        self.due, self.waits_for = due, waits_for
+        if self.has_paused:
+            return []
+        self.has_paused = True
+        return [SetAside(held=delivery) for delivery in self.deliveries]
+
+    def decide(self, decision: Decision) -> None:
+        """The Decision is being published: it settles the messages that are held by now."""
+        self.phase = AttemptPhase.DECIDING
+        self.decision, self.decided = decision, self.latest
 
     def lost_answer(self) -> None:
         """The last POST has no answer: it may still land."""
@@ -436,44 +395,70 @@ class ApiSilence:
         return self._next_probe if self.is_silent else 0.0
 
 
-class Suspects:
-    """Pods that a former binder left when it ended: one of them may be what ended it (docs/protocol.md, 6).
+class BindingQueue:
+    """What goes on next: messages in stream order, and attempts whose pause is over, which take turns with them."""
 
-    Each is counted before it goes on. One that was counted before goes on alone, so that the next end is its own.
-    """
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self.ranked = RankedQueue()
+        self.paused = PausedAttempts()
+        self.silence = ApiSilence(settings.max_in_flight, settings.backoff)
+        self.waiting = Deadlines()
+        """When ``waiting`` is published next, for each attempt that has ever paused, until it is decided."""
+        self._has_resumed_last = False
+        """Whether the last turn was that of a pause; then a message has the next one."""
 
-    def __init__(self) -> None:
-        self._counting: str | None = None
-        self._next_alone: BindingAttempt | None = None
-        self._alone: str | None = None
+    def next(self, now: float) -> RankedDelivery | BindingAttempt | None:
+        """Remove and return what goes on; call ``end_pauses`` of ``paused`` before."""
+        may_examine = bool(self.ranked) and now >= self.silence.may_examine_from
+        if self.paused.any_over and not (may_examine and self._has_resumed_last):
+            self._has_resumed_last = True
+            return self.paused.pop()
+        if may_examine:
+            self._has_resumed_last = False
+            return self.ranked.pop()
+        return None
 
-    @property
-    def hold_up_others(self) -> bool:
-        """Whether nothing else may be started now."""
-        return self._counting is not None or self._next_alone is not None or self._alone is not None
+    def due(self, *, may_start: bool) -> float | None:
+        """When something goes on, or ``waiting`` is to be published; ``None``: not before the next event."""
+        times = [self.waiting.first()]
+        if may_start:
+            times.append(LONG_AGO if self.paused.any_over else self.paused.first())
+            times.append(self.silence.may_examine_from if self.ranked else None)
+        return min((time for time in times if time is not None), default=None)
 
-    def count(self, uid: str) -> None:
-        """The pod's count is being stored."""
-        self._counting = uid
+    # Pauses.
 
-    def counted(self, uid: str) -> bool:
-        """The count is stored. Returns whether that was awaited."""
-        awaited = self._counting == uid
-        if awaited:
-            self._counting = None
-        return awaited
+    def wait_for_watch(self, attempt: BindingAttempt, now: float) -> None:
+        """Give the watch some time to show the pod, once."""
+        attempt.has_waited_for_watch = True
+        attempt.due = now + self._settings.unseen_wait.total_seconds()
+        self.paused.add(attempt)
 
-    def put_off(self, attempt: BindingAttempt) -> None:
-        """The attempt goes on when nothing else is under way."""
-        self._next_alone = attempt
+    def back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[SetAside]:
+        """Pause after an answer that decides nothing, or (``None``) after an exception."""
+        attempt.failures += 1
+        pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
+        if attempt.uid not in self.waiting:
+            self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
+        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
 
-    def take_alone(self) -> BindingAttempt | None:
-        """Remove and return the attempt that was put off: nothing else is under way. It is alone until it ``ended``."""
-        attempt, self._next_alone = self._next_alone, None
-        self._alone = attempt.uid if attempt is not None else self._alone
-        return attempt
+    def wait_for_plugin(
+        self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float
+    ) -> list[SetAside]:
+        """Pause until the plugin that answered WAIT is called again: the later, the more attempts pause."""
+        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self.paused))
+        due = min(now + interval.total_seconds(), steps.waits_until)
+        reasons = ", ".join(status.reasons) or "no reason given"
+        return self._pause(attempt, due, f"waiting for {status.plugin}: {reasons}")
 
-    def ended(self, uid: str) -> None:
-        """The pod is decided, or pauses."""
-        if self._alone == uid:
-            self._alone = None
+    def published_waiting(self, attempt: BindingAttempt, now: float) -> None:
+        """``waiting`` is published once more, and is due again later."""
+        attempt.repeats += 1
+        attempt.is_waiting = True
+        self.waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
+
+    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> list[SetAside]:
+        aside = attempt.pause(due, waits_for)
+        self.paused.add(attempt)
+        return aside

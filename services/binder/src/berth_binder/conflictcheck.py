@@ -1,8 +1,8 @@
 """The conflict check: decides on a RANKED message before anything is sent (docs/protocol.md, 5).
 
 It reads the cache only. ``ConflictCheck`` first looks at the pod: bound, gone, changed, or still to be placed.
-``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. A proposal to evict
-pods is checked by ``berth_binder.preemption``.
+``NodeChoice`` then takes, of the K nodes that pass every filter, the one with the best estimate. Where the verdict is
+that the pod fits nowhere, ``berth_binder.preemption`` checks the proposal to evict pods.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.scoring import counted_pods_of
 from berth.framework.status import Code, Status
-from berth_binder.attempt import (
+from berth_binder.cache import PODS, Cache
+from berth_binder.decisions import (
     CHANGED,
     GONE,
-    EvictionPlan,
     Placement,
     RecheckError,
     Verdict,
@@ -41,22 +41,18 @@ from berth_binder.attempt import (
     bound_or_gone,
     failed,
 )
-from berth_binder.cache import PODS, Cache
-from berth_binder.preemption import PreemptionCheck
 
 
 class ConflictCheck:
     """The checks in docs/protocol.md, 5's order."""
 
-    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile], max_view_age: float = 60.0) -> None:
-        """``max_view_age``: seconds; the oldest view on which pods are evicted."""
+    def __init__(self, *, cache: Cache, profiles: Mapping[str, Profile]) -> None:
         self._cache = cache
         self._profiles = profiles
         self._nodes = NodeChoice(cache=cache)
-        self._preemption = PreemptionCheck(cache=cache, max_view_age=max_view_age)
 
-    def examine(self, ranked: Ranked, pod: Pod) -> Verdict | Placement | EvictionPlan:
-        """The verdict (an error, no candidate), or else a node for the pod, or the pods to evict.
+    def examine(self, ranked: Ranked, pod: Pod) -> Verdict | Placement:
+        """The verdict (an error, no candidate), or else a node for the pod.
 
         A pod of which a cycle cannot take so much is an error whatever the message says.
 
@@ -65,11 +61,7 @@ class ConflictCheck:
         """
         too_much = refusal(pod)
         verdict = failed(too_much) if too_much else _scorers_verdict(ranked)
-        if verdict is None:
-            return self.choose(ranked, pod)
-        if verdict.outcome is Outcome.UNSCHEDULABLE and ranked.preemption is not None:
-            return self._preemption.plan(ranked, ranked.preemption, pod, self._profiles[ranked.profile])
-        return verdict
+        return self.choose(ranked, pod) if verdict is None else verdict
 
     def current_pod(self, ranked: Ranked, attempt: Attempt, read: Pod | None) -> Verdict | Pod | None:
         """The verdict (bound, gone or changed), or else the pod; ``None``: its own watch has not shown it yet.

@@ -20,47 +20,36 @@ from berth.api.decoding import version_number
 from berth.api.messages import Decision, Outcome, Reason
 from berth.api.pod import Pod
 from berth.api.subjects import Epoch
-from berth.bus.tries import TryCounter
-from berth.framework.interface import SNAPSHOT
 from berth.framework.profile import Profile
-from berth.framework.status import Code, CycleState, Status
-from berth_binder.attempt import (
+from berth.framework.status import Code, Status
+from berth_binder.attempt import AttemptPhase, BindingAttempt, BindingQueue, DecidedAttempts
+from berth_binder.cache import Cache
+from berth_binder.conflictcheck import ConflictCheck
+from berth_binder.decisions import (
     GONE,
-    ApiSilence,
-    AttemptPhase,
-    BindingAttempt,
-    Deadlines,
-    DecidedAttempts,
     EvictionPlan,
-    PausedAttempts,
     Placement,
-    RankedQueue,
-    Suspects,
     Verdict,
     bound,
+    decision_on,
     failed,
     refused,
     rejected,
     verdict_on,
     waiting,
 )
-from berth_binder.cache import Cache
-from berth_binder.conflictcheck import ConflictCheck
 from berth_binder.events import (
     Ack,
+    ApiRequest,
     BindingAnswer,
     ClearNomination,
-    ClearTries,
-    CountTry,
     DecisionStored,
     Effect,
     Event,
     EvictionAnswer,
-    GetPod,
     LogError,
     Nak,
     PodAnswer,
-    PostBinding,
     PublishDecision,
     RankedDelivery,
     RecordEvent,
@@ -70,20 +59,15 @@ from berth_binder.events import (
     SetAside,
     TimerFired,
     TryCounted,
-    VoidBindings,
     VolumesAnswer,
-    WriteVolumes,
     may_have_been_executed,
 )
 from berth_binder.pluginsteps import PluginSteps
-from berth_binder.preemption import evictions, nomination_is_useless, verdict_after_evicting
+from berth_binder.preemption import PreemptionCheck, evictions, nomination_is_useless, verdict_after_evicting
 from berth_binder.settings import CoreSettings
+from berth_binder.suspects import Suspects, given_up
 
 UNSEEN: Final = Status(Code.WAIT, ("what was written before the Binding is not seen yet",), "the API server")
-UNANSWERED: Final = "the API server has not answered yet"
-LONG_AGO: Final = 0.0
-"""As a time at which something is due: now."""
-AFTER_EXCEPTION: Final = "trying again after an exception"
 
 A = TypeVar("A", bound=RequestAnswer)
 
@@ -107,18 +91,13 @@ class BinderCore:
         self._epoch = epoch
         self._config = config
         age = self._settings.max_view_age.total_seconds()
-        self._check = ConflictCheck(cache=cache, profiles=profiles, max_view_age=age)
-        self._queue = RankedQueue()
+        self._check = ConflictCheck(cache=cache, profiles=profiles)
+        self._preemption = PreemptionCheck(cache=cache, max_view_age=age)
+        self._queue = BindingQueue(self._settings)
         self._attempts: dict[str, BindingAttempt] = {}
         self._in_flight: set[str] = set()
         """Uids of the pods with a request to the API server under way. A pod has one at most."""
-        self._paused = PausedAttempts()
-        self._waiting = Deadlines()
-        """When ``waiting`` is published next, for each attempt that has ever paused, until it is decided."""
         self._decided = DecidedAttempts()
-        self._silence = ApiSilence(self._settings.max_in_flight, self._settings.backoff)
-        self._has_resumed_last = False
-        """Whether the last turn was that of a pause; then a message has the next one."""
         self._suspects = Suspects()
         self.examined = 0
         """Messages examined so far."""
@@ -137,19 +116,13 @@ class BinderCore:
 
     def due(self) -> float | None:
         """When to send ``TimerFired``; ``None``: not before the next event."""
-        if self._is_closed:
-            return None
-        times = [self._waiting.first()]
-        if self._may_start:
-            times.append(LONG_AGO if self._paused.any_over else self._paused.first())
-            times.append(self._silence.may_examine_from if self._queue else None)
-        return min((time for time in times if time is not None), default=None)
+        return None if self._is_closed else self._queue.due(may_start=self._may_start)
 
     def held(self) -> Iterator[RankedDelivery]:
         """Every message that is not settled; each needs ``in_progress``."""
         for attempt in self._attempts.values():
             yield from attempt.deliveries
-        yield from self._queue
+        yield from self._queue.ranked
 
     @property
     def in_flight(self) -> int:
@@ -164,12 +137,12 @@ class BinderCore:
     @property
     def backlog(self) -> int:
         """Messages that are not examined yet."""
-        return len(self._queue)
+        return len(self._queue.ranked)
 
     @property
     def is_api_silent(self) -> bool:
         """Whether as many requests in a row as may be in flight were left open."""
-        return self._silence.is_silent
+        return self._queue.silence.is_silent
 
     @property
     def _may_start(self) -> bool:
@@ -203,33 +176,27 @@ class BinderCore:
         """
         effects: list[Effect] = []
         for _ in range(self._settings.steps_at_once):
-            attempt = self._waiting.pop(now)
+            attempt = self._queue.waiting.pop(now)
             if attempt is None:
                 break
             effects.append(self._publish_waiting(attempt, now))
-        self._paused.end_pauses(now)
+        self._queue.paused.end_pauses(now)
         alone = None if self._in_flight else self._suspects.take_alone()
         if alone is not None:
-            effects += self._proceed(alone, now)
+            effects += self._proceed(self._attempts[alone], now)
         for _ in range(self._settings.steps_at_once):
-            if not self._may_start:
+            turn = self._queue.next(now) if self._may_start else None
+            if turn is None:
                 break
-            may_examine = bool(self._queue) and now >= self._silence.may_examine_from
-            if self._paused.any_over and not (may_examine and self._has_resumed_last):
-                effects += self._resume(self._paused.pop(), now)
-            elif may_examine:
-                effects += self._examine_next(now)
-            else:
-                break
+            effects += self._resume(turn, now) if isinstance(turn, BindingAttempt) else self._examine_next(turn, now)
         return effects
 
-    def _examine_next(self, now: float) -> list[Effect]:
+    def _examine_next(self, delivery: RankedDelivery, now: float) -> list[Effect]:
         before = len(self._in_flight)
-        self._has_resumed_last = False
         self.examined += 1
-        effects = self._begin(self._queue.pop(), now)
-        if self._silence.is_silent and len(self._in_flight) > before:
-            self._silence.probed(now)
+        effects = self._begin(delivery, now)
+        if self._queue.silence.is_silent and len(self._in_flight) > before:
+            self._queue.silence.probed(now)
         return effects
 
     # Messages.
@@ -247,7 +214,7 @@ class BinderCore:
         attempt = self._attempts.get(delivery.attempt.uid)
         if attempt is not None:
             return self._join(attempt, delivery, now)
-        self._queue.push(delivery)
+        self._queue.ranked.push(delivery)
         return []
 
     def _join(self, attempt: BindingAttempt, delivery: RankedDelivery, now: float) -> list[Effect]:
@@ -271,29 +238,25 @@ class BinderCore:
         self._attempts[attempt.uid] = attempt
         return self._go_on(attempt, now)
 
-    # What ends binders.
-
     def _go_on(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         """Begin the attempt, or resume it after a pause; a suspect once that is counted."""
-        if not attempt.is_suspect or attempt.is_counted:
+        if not attempt.is_suspect or self._suspects.is_counted(attempt.uid):
             return self._proceed(attempt, now)
         attempt.phase = AttemptPhase.COUNTING
-        self._suspects.count(attempt.uid)
-        return [CountTry(uid=attempt.uid)]
+        return [self._suspects.count(attempt.uid)]
 
     def _on_counted(self, event: TryCounted, now: float) -> list[Effect]:
         attempt = self._attempts.get(event.uid)
-        if not self._suspects.counted(event.uid) or attempt is None:
+        if not self._suspects.counted(event) or attempt is None:
             return []
-        attempt.is_counted = True
         if self._is_closed:
-            return self._clear_tries(attempt)
-        if event.tries >= TryCounter.LIMIT:
-            reason = f"committing {attempt.pod.key!r} ended {TryCounter.LIMIT - 1} binders before this one"
-            return self._decide(attempt, failed(reason, reason="tries"), dead_letter=True)
+            return [*self._suspects.clear(event.uid)]
+        verdict = given_up(attempt.pod.key, event.tries)
+        if verdict is not None:
+            return self._decide(attempt, verdict, dead_letter=True)
         if event.tries == 1:
             return self._proceed(attempt, now)
-        self._suspects.put_off(attempt)
+        self._suspects.put_off(event.uid)
         return []
 
     def _proceed(self, attempt: BindingAttempt, now: float) -> list[Effect]:
@@ -302,14 +265,6 @@ class BinderCore:
         if attempt.is_posted:
             return self._read(attempt)
         return self._guard(attempt, lambda: self._examine(attempt, now), now)
-
-    def _clear_tries(self, attempt: BindingAttempt) -> list[Effect]:
-        """This binder goes on: neither the pod's pause nor what comes after its Decision counts."""
-        self._suspects.ended(attempt.uid)
-        if not attempt.is_counted:
-            return []
-        attempt.is_counted = False
-        return [ClearTries(uid=attempt.uid)]
 
     # From the conflict check to the Binding.
 
@@ -326,7 +281,12 @@ class BinderCore:
         attempt.pod = pod
         if steps is not None and self._check.passes(latest.ranked, pod, attempt.node):
             return self._before_binding(attempt, steps, now)
-        return self._go_to(self._check.examine(latest.ranked, pod), attempt, now)
+        found = self._check.examine(latest.ranked, pod)
+        proposed = latest.ranked.preemption
+        if isinstance(found, Verdict) and found.outcome is Outcome.UNSCHEDULABLE and proposed is not None:
+            profile = self._profiles[latest.ranked.profile]
+            return self._go_to(self._preemption.plan(latest.ranked, proposed, pod, profile), attempt, now)
+        return self._go_to(found, attempt, now)
 
     def _go_to(self, found: Verdict | Placement | EvictionPlan, attempt: BindingAttempt, now: float) -> list[Effect]:
         if isinstance(found, Verdict):
@@ -337,34 +297,30 @@ class BinderCore:
         return self._assume(attempt, found, now)
 
     def _wait_for_watch(self, attempt: BindingAttempt, now: float) -> list[Effect]:
-        """Give the watch some time to show the pod; then read it. It is never taken from the message."""
-        if attempt.has_waited_for_watch or attempt.is_counted:  # others may wait for one that is counted
+        """Give the watch some time to show the pod; then read it, at once where others wait for one that is counted.
+
+        It is never taken from the message.
+        """
+        if attempt.has_waited_for_watch or self._suspects.is_counted(attempt.uid):
             return self._read(attempt)
-        attempt.has_waited_for_watch = True
-        attempt.due = now + self._settings.unseen_wait.total_seconds()
-        self._paused.add(attempt)
+        self._queue.wait_for_watch(attempt, now)
         return []
 
     def _reject(self, attempt: BindingAttempt, pod: Pod) -> list[Effect]:
-        self._waiting.remove(attempt.uid)
+        self._queue.waiting.remove(attempt.uid)
         del self._attempts[attempt.uid]
-        cleared = self._clear_tries(attempt)
         return [
-            *cleared,
+            *self._suspects.clear(attempt.uid),
             *(RejectRanked(held=delivery, reason=_wrong_profile(delivery, pod)) for delivery in attempt.deliveries),
         ]
 
     def _assume(self, attempt: BindingAttempt, placement: Placement, now: float) -> list[Effect]:
         """Assume the pod on the node, and begin the plugins' steps there."""
-        self._unreserve(attempt)
-        attempt.pod, attempt.node, attempt.is_posted = placement.pod, placement.node, False
-        attempt.candidates = placement.candidates
-        attempt.awaited_versions = {}
+        attempt.unreserve()
+        attempt.take(placement)
         self._cache.assume(placement.pod, placement.node)
-        state = CycleState(self._cache.snapshot.class_of(placement.pod))
-        state.write(SNAPSHOT, self._cache.snapshot)
         profile = self._profiles[attempt.latest.ranked.profile]
-        attempt.steps = PluginSteps(profile=profile, state=state, pod=placement.pod, node=placement.node)
+        attempt.steps = PluginSteps.on(placement.node, placement.pod, self._cache.snapshot, profile)
         return self._before_binding(attempt, attempt.steps, now)
 
     def _before_binding(self, attempt: BindingAttempt, steps: PluginSteps, now: float) -> list[Effect]:
@@ -375,36 +331,29 @@ class BinderCore:
         if status.is_success:
             return self._post(attempt, steps)
         if steps.unwritten:
-            attempt.phase = AttemptPhase.WRITING
-            self._in_flight.add(attempt.uid)
-            return [WriteVolumes(pod=attempt.pod, requests=steps.unwritten)]
+            return self._request(attempt, attempt.begin_writing(steps))
         if status.code is Code.WAIT:
             return self._wait_for_plugin(attempt, steps, status, now)
         return self._decide(attempt, rejected(attempt.node, status))
 
-    def _post(self, attempt: BindingAttempt, steps: PluginSteps) -> list[Effect]:
-        node = steps.binding().node
-        attempt.posted()
-        self._in_flight.add(attempt.uid)
-        return [PostBinding(pod=attempt.pod, node=node)]
-
-    def _read(self, attempt: BindingAttempt) -> list[Effect]:
-        attempt.phase = AttemptPhase.READING
-        self._in_flight.add(attempt.uid)
-        return [GetPod(pod=attempt.pod)]
-
-    def _void(self, attempt: BindingAttempt) -> list[Effect]:
-        """Make the pod's Bindings void before its node is free for others: one of them has no answer yet."""
-        attempt.phase = AttemptPhase.VOIDING
-        self._in_flight.add(attempt.uid)
-        return [VoidBindings(pod=attempt.pod)]
-
     def _evict(self, attempt: BindingAttempt, plan: EvictionPlan) -> list[Effect]:
         """Nominate the node before the victims are evicted, so that no other pod takes the freed resources."""
-        attempt.pod, attempt.eviction, attempt.phase = plan.pod, plan, AttemptPhase.EVICTING
+        attempt.begin_evicting(plan)
         self._cache.nominate(plan.pod, plan.node, frozenset(victim.uid for victim in plan.victims))
+        return self._request(attempt, *evictions(plan))
+
+    def _post(self, attempt: BindingAttempt, steps: PluginSteps) -> list[Effect]:
+        return self._request(attempt, attempt.begin_posting(steps.binding().node))
+
+    def _read(self, attempt: BindingAttempt) -> list[Effect]:
+        return self._request(attempt, attempt.begin_reading())
+
+    def _void(self, attempt: BindingAttempt) -> list[Effect]:
+        return self._request(attempt, attempt.begin_voiding())
+
+    def _request(self, attempt: BindingAttempt, *requests: ApiRequest) -> list[Effect]:
         self._in_flight.add(attempt.uid)
-        return evictions(plan)
+        return [*requests]
 
     # Answers of the API server.
 
@@ -415,7 +364,7 @@ class BinderCore:
         if attempt is None or answer.uid not in self._in_flight:
             return []
         self._in_flight.discard(answer.uid)
-        self._silence.answered(now, is_open=answer.is_open)
+        self._queue.silence.answered(now, is_open=answer.is_open)
         effects = self._guard(attempt, lambda: then(attempt, answer, now), now)
         return [LogError(text=answer.missing_right), *effects] if answer.missing_right else effects
 
@@ -437,7 +386,7 @@ class BinderCore:
             return self._read(attempt)
         if answer.status == HTTPStatus.CONFLICT or answer.is_open:
             return self._back_off(attempt, answer, now)
-        return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer))
+        return self._decide(attempt, _without_pod(answer))
 
     def _after_pod_answer(self, attempt: BindingAttempt, answer: PodAnswer, now: float) -> list[Effect]:
         if answer.is_open:
@@ -445,7 +394,7 @@ class BinderCore:
         if attempt.phase is AttemptPhase.VOIDING:
             return self._after_voiding(attempt, answer, now)
         if answer.pod is None:
-            return self._decide(attempt, GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer))
+            return self._decide(attempt, _without_pod(answer))
         if not attempt.is_posted:
             attempt.read = answer.pod
             return self._examine(attempt, now)
@@ -499,7 +448,7 @@ class BinderCore:
             verdict = Verdict(outcome=Outcome.CONFLICT, reason=Reason.VOLUMES, message=answer.message)
             return self._decide(attempt, verdict)
         if not answer.succeeded:
-            return self._decide(attempt, refused("what comes before the Binding was", answer))
+            return self._decide(attempt, refused("what comes before the Binding was", answer.status, answer.reason))
         steps.unwritten = ()
         attempt.awaited_versions = answer.versions
         return self._before_binding(attempt, steps, now)
@@ -508,43 +457,23 @@ class BinderCore:
 
     def _back_off(self, attempt: BindingAttempt, answer: RequestAnswer | None, now: float) -> list[Effect]:
         """Pause after an answer that decides nothing, or (``None``) after an exception."""
-        attempt.failures += 1
-        pause = self._settings.backoff.after(attempt.failures, None if answer is None else answer.retry_after)
-        if attempt.uid not in self._waiting:
-            self._waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
-        return self._pause(attempt, now + pause, AFTER_EXCEPTION if answer is None else UNANSWERED)
+        aside = self._queue.back_off(attempt, answer, now)
+        return [*self._suspects.clear(attempt.uid), *aside]
 
     def _wait_for_plugin(self, attempt: BindingAttempt, steps: PluginSteps, status: Status, now: float) -> list[Effect]:
         """A plugin answered WAIT: the pod stays assumed, and another may be in flight in its place."""
-        interval = max(self._settings.plugin_interval, self._settings.plugin_step * len(self._paused))
-        due = min(now + interval.total_seconds(), steps.waits_until)
-        aside = self._pause(
-            attempt, due, f"waiting for {status.plugin}: {', '.join(status.reasons) or 'no reason given'}"
-        )
-        return aside if attempt.is_waiting else [*aside, self._publish_waiting(attempt, now)]
-
-    def _pause(self, attempt: BindingAttempt, due: float, waits_for: str) -> list[Effect]:
-        """Pause until then. From the first pause on, its messages do not count among those that may be held."""
-        attempt.phase = AttemptPhase.PAUSED
-        attempt.due, attempt.waits_for = due, waits_for
-        self._paused.add(attempt)
-        cleared = self._clear_tries(attempt)
-        if attempt.has_paused:
-            return cleared
-        attempt.has_paused = True
-        return [*cleared, *(SetAside(held=delivery) for delivery in attempt.deliveries)]
+        aside = self._queue.wait_for_plugin(attempt, steps, status, now)
+        told: list[Effect] = [] if attempt.is_waiting else [self._publish_waiting(attempt, now)]
+        return [*self._suspects.clear(attempt.uid), *aside, *told]
 
     def _resume(self, attempt: BindingAttempt, now: float) -> list[Effect]:
         attempt.conflicts = 0
-        self._has_resumed_last = True
         attempt.read = None
         return self._go_on(attempt, now)
 
     def _publish_waiting(self, attempt: BindingAttempt, now: float) -> Effect:
         decision = self._decision(attempt, waiting(attempt.node, attempt.waits_for), repeat=attempt.repeats)
-        attempt.repeats += 1
-        attempt.is_waiting = True
-        self._waiting.set(attempt, now + self._settings.waiting_interval.total_seconds())
+        self._queue.published_waiting(attempt, now)
         return PublishDecision(decision=decision, held=attempt.latest)
 
     # Ends.
@@ -580,20 +509,14 @@ class BinderCore:
         else:
             self._cache.forget(attempt.uid)
             self._cache.withdraw_nomination(attempt.uid)
-            self._unreserve(attempt)
-        self._waiting.remove(attempt.uid)
-        attempt.phase = AttemptPhase.DECIDING
-        attempt.decision = self._decision(attempt, verdict)
-        attempt.decided = attempt.latest
-        publish = PublishDecision(decision=attempt.decision, held=attempt.latest, dead_letter=dead_letter)
+            attempt.unreserve()
+        self._queue.waiting.remove(attempt.uid)
+        decision = self._decision(attempt, verdict)
+        attempt.decide(decision)
+        publish = PublishDecision(decision=decision, held=attempt.latest, dead_letter=dead_letter)
         if nomination_is_useless(verdict, attempt.latest.ranked, attempt.pod):
             return [publish, ClearNomination(pod=attempt.pod)]
         return [publish]
-
-    def _unreserve(self, attempt: BindingAttempt) -> None:
-        steps, attempt.steps = attempt.steps, None
-        if steps is not None:
-            steps.undo()
 
     def _settle(self, decision: Decision) -> list[Effect]:
         """The Decision is stored: acknowledge the messages that it decides, and record its Event."""
@@ -603,40 +526,26 @@ class BinderCore:
         del self._attempts[decision.uid]
         self._decided.add(attempt.decided)
         for delivery in attempt.undecided_deliveries():
-            self._queue.push(delivery)
+            self._queue.ranked.push(delivery)
         acks: list[Effect] = [Ack(held=delivery) for delivery in attempt.decided_deliveries()]
-        return [*acks, *self._clear_tries(attempt), RecordEvent(decision=decision, pod=attempt.pod)]
+        return [*acks, *self._suspects.clear(attempt.uid), RecordEvent(decision=decision, pod=attempt.pod)]
 
     def _decision(self, attempt: BindingAttempt, verdict: Verdict, *, repeat: int = 0) -> Decision:
-        """The message of a verdict, with everything that explains it."""
-        ranked, metadata = attempt.latest.ranked, attempt.pod.metadata
         is_conflict = verdict.outcome is Outcome.CONFLICT
-        return Decision(
-            config=self._config,
-            attempt=ranked.attempt,
+        return decision_on(
+            verdict,
+            attempt.latest.ranked,
+            attempt.pod,
             epoch=self._epoch,
-            outcome=verdict.outcome,
-            profile=ranked.profile,
-            failures=ranked.failures,
-            namespace=metadata.namespace,
-            pod=metadata.name,
-            uid=metadata.uid,
-            node=verdict.node,
-            reason=verdict.reason,
-            message=verdict.message,
-            repeat=repeat,
-            evaluated=ranked.evaluated,
-            feasible=ranked.feasible,
-            candidates=attempt.candidates or ranked.candidates,
-            rejections=list(verdict.rejections) or ranked.rejections,
-            blockers=list(verdict.blockers) or ranked.blockers,
-            preemption=verdict.preemption,
-            positions=ranked.positions,
+            config=self._config,
+            candidates=attempt.candidates,
             resource_versions=self._cache.newest_resource_versions() if is_conflict else {},
-            scorer=ranked.scorer,
-            view_age_seconds=ranked.view_age_seconds,
-            asked_at=ranked.asked_at,
+            repeat=repeat,
         )
+
+
+def _without_pod(answer: RequestAnswer) -> Verdict:
+    return GONE if answer.status == HTTPStatus.NOT_FOUND else refused("binding", answer.status, answer.reason)
 
 
 def _wrong_profile(delivery: RankedDelivery, pod: Pod) -> str:

@@ -1,87 +1,151 @@
-"""Publishes Decisions and dead letters, each until its stream has stored it, and counts them."""
+"""What is decided about an attempt: the verdict that ends it or lets it wait, a node for the pod, or pods to evict.
+
+And the Decision, the message that tells everybody of a verdict. Pure.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
 
-import msgspec
-
-from berth.api.errors import TemporaryError
-from berth.api.messages import DeadLetter, Decision, Outcome
-from berth.bus.interface import BusLostError, Delivery, MissingError, Session
-from berth.bus.stages import publish_dead_letter, publish_decision
-from berth.process.logging import get_logger
-from berth.process.metrics import Meter, result_of
-from berth_binder.events import PublishDecision
-
-log = get_logger()
-
-RETRY_SECONDS: Final = 0.2
-"""Before a publish without an answer is repeated; its message id prevents duplicates."""
+from berth.api.messages import Candidate, Decision, Outcome, Preemption, Ranked, Reason, Rejection
+from berth.api.pod import Pod, changed, is_gated, is_gone_while_unbound
+from berth.api.subjects import Epoch
+from berth.framework.status import Status
 
 
-class DecisionPublisher:
-    """Publishes on one session: when that is lost the leadership ends, and the message is delivered again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome of an attempt and what explains it; a Decision is built from it."""
 
-    def __init__(self, session: Session, metrics: Meter) -> None:
-        self._session = session
-        self._metrics = metrics
-
-    async def publish(self, effect: PublishDecision) -> None:
-        """Publish a Decision; before it the dead letter of a message that failed for good.
-
-        Raises:
-            BusLostError, MissingError: the connection or the stream is lost.
-        """
-        decision, delivery = effect.decision, effect.held.delivery
-        if effect.dead_letter:
-            await self._publish_dead_letter(delivery, decision.message, decision.attempt, cause="failed")
-        await _until_stored(lambda: self._publish(decision, delivery))
-        count_decision(self._metrics, decision)
-
-    async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
-        """Publish a dead letter of a message that cannot be used, then acknowledge it.
-
-        Raises:
-            BusLostError, MissingError: the connection or the stream is lost.
-        """
-        log.warning("cannot use a message, wrote a dead letter", subject=delivery.subject, reason=reason)
-        await self._publish_dead_letter(delivery, reason, cause="undecodable")
-        delivery.ack()
-
-    async def _publish_dead_letter(self, delivery: Delivery, reason: str, attempt: str = "", *, cause: str) -> None:
-        self._metrics.count("berth_dead_letters_total", cause=cause)
-        payload = delivery.data.decode(errors="replace")
-        letter = DeadLetter(subject=delivery.subject, reason=reason, service="binder", attempt=attempt, payload=payload)
-        await _until_stored(lambda: publish_dead_letter(self._session, letter))
-
-    async def _publish(self, decision: Decision, delivery: Delivery) -> None:
-        timed = msgspec.structs.replace(decision, ranked_at=delivery.time)
-        await publish_decision(self._session, timed, headers=delivery.headers)
+    outcome: Outcome
+    node: str = ""
+    reason: str = ""
+    """In one word."""
+    message: str = ""
+    """For users."""
+    rejections: tuple[Rejection, ...] = ()
+    """They replace the scorer's: on a conflict the binder has rejected the nodes."""
+    blockers: tuple[str, ...] = ()
+    """The plugins that rejected the pod; they replace the scorer's."""
+    preemption: Preemption | None = None
+    """The pods evicted for this one."""
 
 
-async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        try:
-            await publish()
-        except (BusLostError, MissingError):
-            raise
-        except TemporaryError:  # that NATS stores nothing is said once, for all pods
-            await asyncio.sleep(RETRY_SECONDS)
-        else:
-            return
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A node for the pod. ``pod`` is its newest known state: its resourceVersion goes into the Binding.
+
+    ``candidates`` are those of RANKED that explain the choice, with the newcomers that the binder counted.
+    """
+
+    pod: Pod
+    node: str
+    candidates: list[Candidate]
 
 
-def count_decision(metrics: Meter, decision: Decision) -> None:
-    """Count a stored Decision; the outcomes that kube-scheduler has also under its own metric names."""
-    metrics.count("berth_decisions_total", outcome=decision.outcome.value, profile=decision.profile)
-    metrics.count("berth_messages_published_total", stream="DECISIONS")
-    if decision.outcome is Outcome.CONFLICT:
-        metrics.count("berth_conflicts_total", reason=decision.reason)
-    if decision.preemption is not None and decision.preemption.victims:
-        metrics.observe("scheduler_preemption_victims", len(decision.preemption.victims))
-    result = result_of(decision.outcome)
-    if result is not None:
-        metrics.count("scheduler_schedule_attempts_total", result=result, profile=decision.profile)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionPlan:
+    """The victims to evict from the node so that the pod fits there."""
+
+    pod: Pod
+    node: str
+    victims: tuple[Pod, ...]
+    demoted: tuple[Pod, ...]
+    """Less important pods for which the node is nominated; they lose the nomination."""
+    preemption: Preemption
+
+
+class RecheckError(Exception):
+    """A plugin could not answer: a failure of the pod or a bug, never a rejection of the node."""
+
+
+GONE = Verdict(outcome=Outcome.GONE)
+
+CHANGED = Verdict(
+    outcome=Outcome.CONFLICT, reason=Reason.CHANGED, message="the pod has changed since it was ranked, or was gated"
+)
+
+
+def bound(node: str) -> Verdict:
+    """The API shows the pod on the node, or has answered 201."""
+    return Verdict(outcome=Outcome.BOUND, node=node)
+
+
+def bound_or_gone(node: str, candidates: frozenset[str]) -> Verdict:
+    """The API shows the pod on a node: bound on one of the candidates, otherwise bound by another client."""
+    if node in candidates:
+        return bound(node)
+    return Verdict(outcome=Outcome.GONE, node=node, message=f"the pod was bound to {node} by another client")
+
+
+def failed(message: str, reason: str = "") -> Verdict:
+    """The attempt cannot succeed; the message is shown to users."""
+    return Verdict(outcome=Outcome.ERROR, message=message, reason=reason)
+
+
+def refused(request: str, status: int, reason: str) -> Verdict:
+    """The API server has refused a request for good."""
+    return failed(f"{request} rejected by the API server: {status}: {reason}", reason=str(status))
+
+
+def rejected(node: str, status: Status) -> Verdict:
+    """A plugin of Reserve, Permit or PreBind rejects the pod on the node."""
+    reasons = ", ".join(status.reasons)
+    rejection = Rejection(plugin=status.plugin, reason=reasons, nodes=1, examples=[node])
+    return Verdict(outcome=Outcome.UNSCHEDULABLE, message=reasons, rejections=(rejection,), blockers=(status.plugin,))
+
+
+def waiting(node: str, message: str) -> Verdict:
+    """Not decided yet: the pod stays assumed on the node."""
+    return Verdict(outcome=Outcome.WAITING, node=node, message=message)
+
+
+def verdict_on(pod: Pod, ranked: Pod, node: str) -> Verdict | None:
+    """The verdict on an attempt for the node, given the pod as the API shows it now; ``None``: try again."""
+    if pod.uid != ranked.uid:
+        return GONE
+    if pod.spec.node_name:
+        return bound_or_gone(pod.spec.node_name, frozenset({node}))
+    if is_gone_while_unbound(pod):
+        return GONE
+    return CHANGED if changed(ranked, pod) or is_gated(pod) else None
+
+
+def decision_on(  # noqa: PLR0913 - the message has what explains the verdict, which is known in several places
+    verdict: Verdict,
+    ranked: Ranked,
+    pod: Pod,
+    *,
+    epoch: Epoch,
+    config: str,
+    candidates: list[Candidate],
+    resource_versions: dict[str, str],
+    repeat: int,
+) -> Decision:
+    """The message of a verdict, with everything that explains it. ``pod`` is its newest known state."""
+    return Decision(
+        config=config,
+        attempt=ranked.attempt,
+        epoch=epoch,
+        outcome=verdict.outcome,
+        profile=ranked.profile,
+        failures=ranked.failures,
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        uid=pod.uid,
+        node=verdict.node,
+        reason=verdict.reason,
+        message=verdict.message,
+        repeat=repeat,
+        evaluated=ranked.evaluated,
+        feasible=ranked.feasible,
+        candidates=candidates or ranked.candidates,
+        rejections=list(verdict.rejections) or ranked.rejections,
+        blockers=list(verdict.blockers) or ranked.blockers,
+        preemption=verdict.preemption,
+        positions=ranked.positions,
+        resource_versions=resource_versions,
+        scorer=ranked.scorer,
+        view_age_seconds=ranked.view_age_seconds,
+        asked_at=ranked.asked_at,
+    )

@@ -66,6 +66,11 @@ class RequestAnswer:
         return leaves_open(self.status)
 
     @property
+    def reason(self) -> str:
+        """Why the API server has refused it, for users."""
+        return self.missing_right or self.message or "no reason given"
+
+    @property
     def succeeded(self) -> bool:
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from berth.api.pod import Pod
-from berth.framework.interface import Binding, Permission, PreBindPlugin, Write
+from berth.cluster.snapshot import Snapshot
+from berth.framework.interface import SNAPSHOT, Binding, Permission, PreBindPlugin, Write
 from berth.framework.plugincalls import PluginFailure, call, with_plugin_name
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Code, CycleState, Status
@@ -33,6 +34,13 @@ class PluginSteps:
     _is_permitted: bool = field(default=False)
     _is_reserved: bool = field(default=False)
     _waiting_since: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, node: str, pod: Pod, snapshot: Snapshot, profile: Profile) -> PluginSteps:
+        """The steps of a pod that has just been assumed on the node, with a CycleState of their own."""
+        state = CycleState(snapshot.class_of(pod))
+        state.write(SNAPSHOT, snapshot)
+        return cls(profile=profile, state=state, pod=pod, node=node)
 
     def before_binding(self, now: float) -> Status:
         """Run the steps before the Binding that have not succeeded yet. WAIT: call again; else the pod is rejected.

@@ -20,9 +20,9 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.preemption import confirm
 from berth.framework.profile import Profile
 from berth.framework.status import Code
-from berth_binder.attempt import GONE, EvictionPlan, RecheckError, Verdict, refused
 from berth_binder.cache import Cache
-from berth_binder.events import ClearNomination, Effect, EvictionAnswer, EvictPods
+from berth_binder.decisions import GONE, EvictionPlan, RecheckError, Verdict, refused
+from berth_binder.events import ApiRequest, ClearNomination, EvictionAnswer, EvictPods
 
 NOT_AS_PROPOSED: Final = "the victims that the pod needs have changed since it was ranked"
 
@@ -122,7 +122,7 @@ def _victim(pod: Pod) -> Victim:
     return Victim(uid=pod.uid, namespace=pod.metadata.namespace, name=pod.metadata.name)
 
 
-def evictions(plan: EvictionPlan) -> list[Effect]:
+def evictions(plan: EvictionPlan) -> list[ApiRequest]:
     """What carries out a plan: less important pods lose their nomination for the node first."""
     demoted = [ClearNomination(pod=pod) for pod in plan.demoted]
     return [*demoted, EvictPods(pod=plan.pod, node=plan.node, victims=plan.victims)]
@@ -134,7 +134,7 @@ def verdict_after_evicting(plan: EvictionPlan, answer: EvictionAnswer, message: 
         return Verdict(outcome=Outcome.PREEMPTING, node=plan.node, message=message, preemption=plan.preemption)
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
         return GONE
-    return refused("evicting pods for it", answer)
+    return refused("evicting pods for it", answer.status, answer.reason)
 
 
 def nomination_is_useless(verdict: Verdict, ranked: Ranked, pod: Pod) -> bool:

@@ -8,10 +8,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from berth.api.errors import BerthError, DecodeError, TemporaryError
+import msgspec
+
+from berth.api.errors import DecodeError, TemporaryError
 from berth.api.livedata import LiveSource
-from berth.api.messages import Ranked, UnknownSchemaError, attempt_of, decode
-from berth.api.pod import Pod
+from berth.api.messages import DeadLetter, Decision, Outcome, Ranked, UnknownSchemaError, attempt_of, decode
 from berth.api.subjects import Attempt, Epoch, key
 from berth.bus.interface import (
     BusLostError,
@@ -23,56 +24,43 @@ from berth.bus.interface import (
     UnansweredError,
 )
 from berth.bus.orphans import CHECK_SECONDS, OrphanCheck
+from berth.bus.stages import publish_dead_letter, publish_decision
 from berth.bus.topology import COMMITS, RANKED
 from berth.bus.tries import BegunTries, TryCounter
 from berth.cluster.buckets import LiveDataReader
 from berth.framework.profile import Profile
 from berth.kube.client import KubeClient
 from berth.kube.informers import Informers
-from berth.leader.session import LeaderSession, NoLongerLeadingError
+from berth.leader.session import LeaderSession
 from berth.leader.term import CONTROL, number_in_control, term_key
 from berth.process.health import Progress
 from berth.process.lifecycle import Process, run_until
 from berth.process.logging import get_logger
-from berth.process.metrics import GaugeName, Meter
+from berth.process.metrics import GaugeName, Meter, result_of
 from berth.process.sessions import UndecodableReporter, follow_live
-from berth_binder import apicalls
-from berth_binder.cache import Cache, fence_epoch
+from berth_binder.apicalls import ApiRequests
+from berth_binder.cache import Cache
 from berth_binder.core import BinderCore
-from berth_binder.decisions import DecisionPublisher
 from berth_binder.eventrecorder import EventRecorder
 from berth_binder.events import (
     Ack,
-    Answer,
-    ApiRequest,
-    BindingAnswer,
-    ClearNomination,
     ClearTries,
     CountTry,
     DecisionStored,
     Effect,
     Event,
-    EvictionAnswer,
-    EvictPods,
-    GetPod,
     LogError,
     Nak,
-    PostBinding,
     PublishDecision,
     RankedDelivery,
     RecordEvent,
     RejectRanked,
-    RequestAnswer,
-    RequestFailed,
     SetAside,
     TimerFired,
     TryCounted,
-    VoidBindings,
-    VolumesAnswer,
-    WriteVolumes,
 )
 from berth_binder.settings import BinderSettings
-from berth_binder.takeover import Takeover
+from berth_binder.takeover import HigherFences, Takeover
 
 log = get_logger()
 
@@ -80,11 +68,10 @@ T = TypeVar("T")
 
 GAUGES_SECONDS: Final = 1.0
 """Between two updates of the gauges; Prometheus scrapes less often."""
-SETTLE_SECONDS: Final = 5.0
-"""How long the end of a leadership waits for answers of the API server. A fence of 20,000 pods takes 36 s and more, and
-an API server that does not answer binds nothing meanwhile."""
 PROGRESS_SECONDS: Final = 1.0
 """Between two checks whether messages are examined."""
+RETRY_SECONDS: Final = 0.2
+"""Before a publish without an answer is repeated; its message id prevents duplicates."""
 GAUGES: Final[tuple[GaugeName, ...]] = ("berth_reservations", "berth_bindings_in_flight", "scheduler_cache_size")
 """Set by the leader only."""
 
@@ -130,20 +117,24 @@ class BinderRunner:
         self._left = 0
         """The last message of RANKED that a former leader left when it ended."""
         self._tasks = asyncio.TaskGroup()
-        self._requests: set[asyncio.Task[None]] = set()
-        """Not in the group, so that a lost connection to NATS does not cancel what the API server will answer."""
-        self._failed = asyncio.Event()
-        self._failure: BaseException | None = None
-        """The error of a request, which ends the leadership."""
-        self._is_over = self._left_open = False
         self._running = 0
         self._changed = asyncio.Event()
         self._due: float | None = None
         self._logged: set[str] = set()
         self._watchers_term = 0
         """The highest term of a watcher that ``control`` was seen to have."""
-        self._asked_about = 0
-        """The highest epoch in a fence that was found to lead nowhere."""
+        self._fences = HigherFences(leadership, parts.cache, parts.process.clock)
+        self._requests = ApiRequests(
+            self._client,
+            epoch=leadership.number,
+            clock=parts.process.clock,
+            metrics=self._metrics,
+            binding_timeout=parts.settings.binding_timeout,
+            confirm=self._fences.confirm,
+            on_answer=self._handle,
+            on_end=self._changed.set,
+            log_once=self._log_once,
+        )
 
     async def run(self) -> None:
         """Lead until the leadership is lost or the process stops.
@@ -191,7 +182,7 @@ class BinderRunner:
                     ("gauges", self._set_gauges()),
                     ("progress", self._check_progress()),
                     ("orphans", self._check_for_orphans(OrphanCheck(self._session, RANKED, consumer))),
-                    ("requests", self._fail_with_requests()),
+                    ("requests", self._requests.failed()),
                 )
             ]
             try:
@@ -199,7 +190,7 @@ class BinderRunner:
                 receiving.cancel()
                 await self._finish()
             finally:
-                self._is_over = True
+                self._requests.end_leadership()
             for task in (*lasting, *live):
                 task.cancel()
 
@@ -213,24 +204,16 @@ class BinderRunner:
         self._core.close()
         try:
             async with asyncio.timeout(self._parts.settings.finish.total_seconds()):
-                while self._running:
+                while self._running or self._requests.under_way:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             log.warning("stopping with requests under way: the next binder reads their results")
 
     async def _settle(self) -> None:
-        """Wait for the answers to requests on the wire. When none is left open, the next leader need not fence.
-
-        Nothing follows from the answers any more: the next leader finds what they have changed.
-        """
-        if self._requests:
-            await asyncio.wait(self._requests, timeout=SETTLE_SECONDS)
-        if not (self._requests or self._left_open or self._core.has_open_requests):
+        """Wait for the answers of the API server. When no request is left open, the next leader need not fence."""
+        if await self._requests.settle() and not self._core.has_open_requests:
             self._leadership.settled()
-        for task in self._requests:
-            task.cancel()
-        await asyncio.gather(*self._requests, return_exceptions=True)
 
     # Events.
 
@@ -324,7 +307,7 @@ class BinderRunner:
         progress.begin()
         while True:
             await self._parts.process.clock.sleep(PROGRESS_SECONDS)
-            await self._ask_about_fences()
+            await self._fences.ask()
             reason = progress.check(self._describe_stall, waiting=self._core.backlog, begun=self._core.examined)
             if reason is not None:
                 self._metrics.count("berth_stalls_total", role="binder")
@@ -374,42 +357,7 @@ class BinderRunner:
             case PublishDecision():
                 self._start(self._publish(effect))
             case _:
-                self._start_request(effect)
-
-    async def _send(self, effect: ApiRequest) -> None:
-        """Send a request. Every one ends in an event of the core: else its place would never be free again."""
-        try:
-            await self._confirm_lead(effect.pod)
-            answer = await self._request(effect)
-        except BerthError:
-            raise  # the leadership is over
-        except Exception as exc:  # an answer of another shape, or a bug: a failure of this pod only
-            log.exception("a request failed", pod=effect.pod.key, uid=effect.pod.uid)
-            self._left_open = self._left_open or self._is_over
-            self._handle_answer(RequestFailed(uid=effect.pod.uid, error=f"{type(exc).__name__}: {exc}"))
-        else:
-            self._left_open = self._left_open or (self._is_over and answer.is_open)
-            if isinstance(answer, Answer):
-                self._handle_answer(answer)
-
-    def _handle_answer(self, answer: Answer | RequestFailed) -> None:
-        if not self._is_over:
-            self._handle(answer)
-
-    def _request(self, effect: ApiRequest) -> Coroutine[Any, Any, RequestAnswer]:
-        match effect:
-            case PostBinding():
-                return self._post_binding(effect)
-            case GetPod():
-                return apicalls.get_pod(self._client, effect)
-            case VoidBindings():
-                return apicalls.void_bindings(self._client, effect, self._leadership.number)
-            case EvictPods():
-                return self._evict_pods(effect)
-            case ClearNomination():
-                return self._clear_nomination(effect)
-            case WriteVolumes():
-                return self._write_volumes(effect)
+                self._requests.start(effect)
 
     def _create(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
         """Start a task of the group. When it fails, the group takes no further ones."""
@@ -418,62 +366,16 @@ class BinderRunner:
         return task
 
     def _created_ended(self, task: asyncio.Task[None]) -> None:
-        self._is_over = self._is_over or not (task.cancelled() or task.exception() is None)
+        if not task.cancelled() and task.exception() is not None:
+            self._requests.end_leadership()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._running += 1
         self._create(work).add_done_callback(self._ended)
 
-    def _start_request(self, effect: ApiRequest) -> None:
-        self._running += 1
-        task = asyncio.create_task(self._send(effect))
-        self._requests.add(task)
-        task.add_done_callback(self._request_ended)
-
-    def _request_ended(self, task: asyncio.Task[None]) -> None:
-        self._requests.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failure = self._failure or error
-            self._failed.set()
-        self._ended(task)
-
-    async def _fail_with_requests(self) -> None:
-        """End the leadership with the error of a request."""
-        await self._failed.wait()
-        if self._failure is not None:
-            raise self._failure
-
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._running -= 1
         self._changed.set()
-
-    async def _post_binding(self, effect: PostBinding) -> BindingAnswer:
-        began = self._now()
-        answer = await apicalls.post_binding(self._client, effect, self._parts.settings.binding_timeout)
-        count_binding(self._metrics, answer, self._now() - began, profile=effect.pod.spec.scheduler_name)
-        return answer
-
-    async def _evict_pods(self, effect: EvictPods) -> EvictionAnswer:
-        answer = await apicalls.evict_pods(self._client, effect)
-        victims = [victim.key for victim in effect.victims]
-        about = {"pod": effect.pod.key, "uid": effect.pod.uid, "node": effect.node, "victims": victims}
-        if answer.pod is not None:
-            log.info("evicted pods", **about, status=answer.status)
-        else:
-            log.warning("could not evict pods", **about, status=answer.status, reason=answer.message)
-        return answer
-
-    async def _clear_nomination(self, effect: ClearNomination) -> RequestAnswer:
-        answer = await apicalls.clear_nomination(self._client, effect)
-        if answer.missing_right:
-            self._log_once(answer.missing_right)
-        return answer
-
-    async def _write_volumes(self, effect: WriteVolumes) -> VolumesAnswer:
-        answer = await apicalls.write_volumes(self._client, effect)
-        log.info("wrote what comes before a Binding", pod=effect.pod.key, uid=effect.pod.uid, status=answer.status)
-        return answer
 
     async def _publish(self, effect: PublishDecision) -> None:
         await self._publisher.publish(effect)
@@ -504,48 +406,70 @@ class BinderRunner:
             self._logged.add(text)
             log.error(text)
 
-    async def _confirm_lead(self, pod: Pod) -> None:
-        """Before a request for a pod with a fence of a higher epoch, make sure that no such epoch leads."""
-        shown = self._parts.cache.pod(pod.uid) or pod
-        epoch = max(fence_epoch(shown), fence_epoch(pod))
-        while epoch > self._leadership.number and not await self._disproves(epoch):
-            await self._parts.process.clock.sleep(PROGRESS_SECONDS)
 
-    async def _ask_about_fences(self) -> None:
-        """A fence of a higher epoch on any pod: ask once whether it leads. It may be known to nobody else yet."""
-        highest = self._parts.cache.highest_fence
-        if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
-            self._asked_about = highest
+class DecisionPublisher:
+    """Publishes on one session: when that is lost the leadership ends, and the message is delivered again."""
 
-    async def _disproves(self, epoch: int) -> bool:
-        """Whether Lease and ``control`` have answered that no such epoch leads.
+    def __init__(self, session: Session, metrics: Meter) -> None:
+        self._session = session
+        self._metrics = metrics
+
+    async def publish(self, effect: PublishDecision) -> None:
+        """Publish a Decision; before it the dead letter of a message that failed for good.
 
         Raises:
-            NoLongerLeadingError: it does.
-            BusLostError: the session is lost.
+            BusLostError, MissingError: the connection or the stream is lost.
         """
+        decision, delivery = effect.decision, effect.held.delivery
+        if effect.dead_letter:
+            await self._publish_dead_letter(delivery, decision.message, decision.attempt, cause="failed")
+        await _until_stored(lambda: self._publish(decision, delivery))
+        count_decision(self._metrics, decision)
+
+    async def reject_unusable(self, delivery: Delivery, reason: str) -> None:
+        """Publish a dead letter of a message that cannot be used, then acknowledge it.
+
+        Raises:
+            BusLostError, MissingError: the connection or the stream is lost.
+        """
+        log.warning("cannot use a message, wrote a dead letter", subject=delivery.subject, reason=reason)
+        await self._publish_dead_letter(delivery, reason, cause="undecodable")
+        delivery.ack()
+
+    async def _publish_dead_letter(self, delivery: Delivery, reason: str, attempt: str = "", *, cause: str) -> None:
+        self._metrics.count("berth_dead_letters_total", cause=cause)
+        payload = delivery.data.decode(errors="replace")
+        letter = DeadLetter(subject=delivery.subject, reason=reason, service="binder", attempt=attempt, payload=payload)
+        await _until_stored(lambda: publish_dead_letter(self._session, letter))
+
+    async def _publish(self, decision: Decision, delivery: Delivery) -> None:
+        timed = msgspec.structs.replace(decision, ranked_at=delivery.time)
+        await publish_decision(self._session, timed, headers=delivery.headers)
+
+
+async def _until_stored(publish: Callable[[], Awaitable[object]]) -> None:
+    while True:
         try:
-            await self._leadership.confirm()
-        except (BusLostError, NoLongerLeadingError):
+            await publish()
+        except (BusLostError, MissingError):
             raise
-        except TemporaryError as error:
-            log.warning("a fence of a higher epoch, and no answer whether it leads", epoch=epoch, reason=str(error))
-            return False
-        self._log_once("ignoring fences of epochs above the own, which no binder leads with: somebody else writes them")
-        return True
+        except TemporaryError:  # that NATS stores nothing is said once, for all pods
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
-def count_binding(metrics: Meter, answer: BindingAnswer, seconds: float, *, profile: str) -> None:
-    """Count the answer to a Binding and its duration, which is also that of the extension point Bind."""
-    metrics.observe(
-        "scheduler_framework_extension_point_duration_seconds",
-        seconds,
-        extension_point="Bind",
-        status="Success" if answer.succeeded else "Error",
-        profile=profile,
-    )
-    metrics.count("berth_bindings_total", code=str(answer.status) if answer.status else "none")
-    metrics.observe("berth_binding_duration_seconds", seconds)
+def count_decision(metrics: Meter, decision: Decision) -> None:
+    """Count a stored Decision; the outcomes that kube-scheduler has also under its own metric names."""
+    metrics.count("berth_decisions_total", outcome=decision.outcome.value, profile=decision.profile)
+    metrics.count("berth_messages_published_total", stream="DECISIONS")
+    if decision.outcome is Outcome.CONFLICT:
+        metrics.count("berth_conflicts_total", reason=decision.reason)
+    if decision.preemption is not None and decision.preemption.victims:
+        metrics.observe("scheduler_preemption_victims", len(decision.preemption.victims))
+    result = result_of(decision.outcome)
+    if result is not None:
+        metrics.count("scheduler_schedule_attempts_total", result=result, profile=decision.profile)
 
 
 def set_gauges(metrics: Meter, cache: Cache, *, in_flight: int) -> None:

@@ -7,6 +7,8 @@ consumer.
 The fence is a status condition whose message is the epoch (docs/protocol.md, 5, *Fence*). Writing it changes the pod's
 resourceVersion, which every Binding names, so the API server rejects the Bindings of former leaders. Where the former
 leader has released its Lease with every request answered, there is nothing to fence.
+
+A fence of a higher epoch that a leader sees later may be its successor's, or anybody's: ``HigherFences`` asks.
 """
 
 from __future__ import annotations
@@ -19,20 +21,21 @@ from itertools import islice
 from typing import Final
 
 from berth.api.decoding import version_number
-from berth.api.errors import DecodeError
+from berth.api.errors import DecodeError, TemporaryError
 from berth.api.kinds import POD
 from berth.api.messages import Ranked, decode
 from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Epoch, all_of
-from berth.bus.interface import BusRefusedError, Session
+from berth.bus.interface import BusLostError, BusRefusedError, Session
 from berth.bus.topology import CONTROL, RANKED
 from berth.kube.client import KubeClient
+from berth.kube.clock import Clock
 from berth.kube.errors import ApiUnreachableError, Response, missing_right, refusal
 from berth.kube.informers import Informers
 from berth.kube.writes import condition_patch, decode_pod, fence_condition, fence_token, get_pod, patch_pod_status
-from berth.leader.session import LeaderSession
+from berth.leader.session import LeaderSession, NoLongerLeadingError
 from berth.process.logging import get_logger
-from berth_binder.cache import PODS, Cache
+from berth_binder.cache import PODS, Cache, fence_epoch
 from berth_binder.events import leaves_open
 
 log = get_logger()
@@ -41,6 +44,8 @@ FENCED_KEY: Final = "fence.binder"
 """Key of ``control``: the last epoch that has taken over on this store. Missing on a new one."""
 RETRY_SECONDS: Final = 0.5
 """Between two tries of a request that was rejected or not answered."""
+ASK_SECONDS: Final = 1.0
+"""Between two questions whether the epoch of a fence leads, while there is no answer."""
 MAX_IN_FLIGHT: Final = 32
 """Fence patches under way at once: 300 take 0.6 s."""
 CONSUMER_PREFIX: Final = "binder-"
@@ -217,6 +222,53 @@ class Takeover:
         # One pod must not keep all others from being bound; its own Binding is guarded by its uid and version.
         log.warning("cannot fence a pod", pod=pod.key, reason=str(problem))
         return 0
+
+
+class HigherFences:
+    """Fences of epochs above the own, which anybody may write who may write a pod's status.
+
+    Only the Lease and ``control`` tell whether such an epoch leads.
+    """
+
+    def __init__(self, leadership: LeaderSession, cache: Cache, clock: Clock) -> None:
+        self._leadership = leadership
+        self._cache = cache
+        self._clock = clock
+        self._asked_about = 0
+        """The highest epoch that was found to lead nowhere."""
+        self._has_logged = False
+
+    async def confirm(self, pod: Pod) -> None:
+        """Before a request for a pod with such a fence, make sure that its epoch does not lead.
+
+        Raises:
+            NoLongerLeadingError: it does.
+            BusLostError: the session is lost.
+        """
+        shown = self._cache.pod(pod.uid) or pod
+        epoch = max(fence_epoch(shown), fence_epoch(pod))
+        while epoch > self._leadership.number and not await self._disproves(epoch):
+            await self._clock.sleep(ASK_SECONDS)
+
+    async def ask(self) -> None:
+        """Ask once about such a fence on any pod: its epoch may be known to nobody else yet. Raises as ``confirm``."""
+        highest = self._cache.highest_fence
+        if highest > max(self._asked_about, self._leadership.number) and await self._disproves(highest):
+            self._asked_about = highest
+
+    async def _disproves(self, epoch: int) -> bool:
+        """Whether Lease and ``control`` have answered that no such epoch leads."""
+        try:
+            await self._leadership.confirm()
+        except (BusLostError, NoLongerLeadingError):
+            raise
+        except TemporaryError as error:
+            log.warning("a fence of a higher epoch, and no answer whether it leads", epoch=epoch, reason=str(error))
+            return False
+        if not self._has_logged:
+            self._has_logged = True
+            log.error("ignoring fences of epochs above the own, which no binder leads with: somebody else writes them")
+        return True
 
 
 def needs_fence(pod: Pod) -> bool:
