@@ -394,8 +394,10 @@ class SimulatedStream:
                 return
             else:
                 self._changed.clear()
+                timer = self._api.loop.call_later(silence, self._changed.set)
                 try:
-                    async with asyncio.timeout(silence):
-                        await self._changed.wait()
-                except TimeoutError:
-                    raise ApiUnreachableError(f"watching {self._path}: no answer", maybe_sent=True) from None
+                    await self._changed.wait()
+                finally:
+                    timer.cancel()
+                if not self._lines and not self._is_over:
+                    raise ApiUnreachableError(f"watching {self._path}: no answer", maybe_sent=True)

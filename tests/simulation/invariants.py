@@ -322,6 +322,10 @@ class Invariants:
             for claim in found
         )
 
+    def is_done(self) -> bool:
+        """Whether nothing is left to do. It ends at the first thing that is, and ranks no pod after it."""
+        return not self._unsettled() and not self._mirror_problems() and not self.could_be_bound()
+
     def left_to_do(self) -> list[str]:
         """What the services have not done yet, though they could."""
         return [

@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 START_SECONDS: Final = 1000.0
@@ -77,6 +78,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign] - one call less
         self._now = START_SECONDS
         self._numbers = 0
         self._timers: list[tuple[float, int, Callback]] = []
@@ -89,7 +91,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Kept until the end of the run, so that no dead process's coroutine is closed in the middle of it."""
         self.on_error: Callable[[BaseException], None] = lambda _error: None
         """Called with what a callback that is no task has raised."""
-        self.set_task_factory(self._new_task)
 
     def time(self) -> float:
         return self._now
@@ -124,8 +125,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (timer.time, self._numbers, timer))
         return timer
 
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> asyncio.Task[Any]:
-        task = NumberedTask(coro, loop=loop, **more)
+    def create_task(self, coro: Any, **more: Any) -> asyncio.Task[Any]:  # type: ignore[override] - all it is given
+        task = NumberedTask(coro, loop=self, **more)
         self._names += 1
         task.number = self._names
         task._log_destroy_pending = False
@@ -146,35 +147,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
         ready, timers, pop = self._ready, self._timers, heapq.heappop
         try:
             while True:
-                while ready:
+                if ready:
                     callback = ready.popleft()
-                    if not callback.is_cancelled:
-                        self._run(callback)
-                if not timers or timers[0][0] > end:
+                elif not timers or timers[0][0] > end:
                     break
-                when, _, callback = pop(timers)
-                if not callback.is_cancelled:
-                    self._now = max(self._now, when)
-                    self._run(callback)
+                else:
+                    when, _, callback = pop(timers)
+                    if when > self._now and not callback.is_cancelled:
+                        self._now = when
+                if callback.is_cancelled:
+                    continue
+                context = callback.context
+                if context is not WORLD_CONTEXT:
+                    owner = context.get(OWNER, WORLD)
+                    if owner.is_dead or owner.is_paused:  # a dead one's run when the run is over
+                        owner.deferred.append(callback)
+                        continue
+                self.steps += 1
+                if self.steps > self.most_steps:
+                    raise TooManyStepsError(f"{self.steps} callbacks by {self._now - START_SECONDS:.1f} s")
+                self._now += STEP_SECONDS
+                try:
+                    context.run(callback.call, *callback.args)  # type: ignore[arg-type] - it is not cancelled
+                except Exception as error:  # noqa: BLE001 - it is judged as a problem of the run
+                    self.on_error(error)
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio.events._set_running_loop(None)
         self._now = max(self._now, end)
-
-    def _run(self, callback: Callback) -> None:
-        owner = callback.context.get(OWNER, WORLD)
-        if owner.is_dead or owner.is_paused:  # a dead one's are run when the run is over and its tasks are cancelled
-            owner.deferred.append(callback)
-            return
-        self.steps += 1
-        if self.steps > self.most_steps:
-            raise TooManyStepsError(f"{self.steps} callbacks by {self._now - START_SECONDS:.1f} s")
-        self._now += STEP_SECONDS
-        assert callback.call is not None
-        try:
-            callback.context.run(callback.call, *callback.args)
-        except Exception as error:  # noqa: BLE001 - it is judged as a problem of the run
-            self.on_error(error)
 
     def _close_generator(self, generator: Any) -> None:
         """A generator was dropped before its end: its ``finally`` runs in a task."""

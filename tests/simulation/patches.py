@@ -74,6 +74,8 @@ def simulated(log: Any) -> Iterator[None]:
         (time, "monotonic", steady),
         # The list of all tasks is only for stack dumps, and entering a task into it costs as much as making it.
         (asyncio.tasks._all_tasks, "add", lambda _task: None),
+        # There is one loop: looking under a lock whether it is the right one takes longer than the wait that asks.
+        (asyncio.mixins._LoopBoundMixin, "_get_loop", lambda _self: _current[0]),
         (time, "clock_gettime", lambda _clock: steady()),
         (uuid, "uuid4", _uuid4),
         (clock.Backoff, "after", _after),

@@ -315,7 +315,7 @@ class Script:
         world, limit = self.world, QUIET_SECONDS if self.planned or self.world.rough_until else PROMPT_SECONDS
         while world.now < self._last_event() + limit:
             world.run_for(1.0)
-            if world.loop.time() >= world.network.late_until and not self.invariants.left_to_do():
+            if world.loop.time() >= world.network.late_until and self.invariants.is_done():
                 return
         for sentence in self.invariants.left_to_do():
             self.world.problem(f"{limit:g} s after the last fault {sentence}")

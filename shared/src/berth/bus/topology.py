@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final, Literal
 
 from berth.api.subjects import PREFIX, all_of
@@ -93,6 +94,7 @@ def store_of(subject: str) -> str:
 _BY_STAGE: Final[Mapping[str, str]] = {"pending": PENDING, "ranked": RANKED, "decision": DECISIONS, "dead": DEAD}
 
 
+@lru_cache(maxsize=8)
 def declared_streams(settings: TopologySettings) -> tuple[StreamSpec, ...]:
     """Every stream, those of the buckets included. ``control`` is last: a client that finds it finds all of them."""
     return (
@@ -129,6 +131,7 @@ def stream_subjects(settings: TopologySettings, name: str) -> tuple[str, ...]:
     return next((one.subjects for one in declared_streams(settings) if one.name == name), (name,))
 
 
+@lru_cache(maxsize=8)
 def declared_consumers(settings: TopologySettings) -> tuple[ConsumerSpec, ...]:
     """The consumers that ``apply`` creates."""
     return (ConsumerSpec(stream=PENDING, name=SCORER, ack_wait=settings.scorer_ack_wait),)

@@ -62,6 +62,8 @@ class PodGroup:
 
     def distinct_terms(self) -> Iterable[tuple[AffinityTermKind, AffinityTerm, int]]:
         """Each term once, with how often the pods have it."""
+        if self.affinity is None:
+            return
         for kind in AffinityTermKind:
             for term, times in Counter(self.terms.at(kind)).items():
                 yield kind, term, times

@@ -61,9 +61,9 @@ class Backoff:
 
 def micro_time(moment: datetime) -> str:
     """A MicroTime: RFC 3339 with microseconds, in UTC, with a Z."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def whole_seconds(moment: datetime) -> str:
     """A Time: RFC 3339 in whole seconds, in UTC, as in conditions."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"

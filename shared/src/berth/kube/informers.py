@@ -194,6 +194,7 @@ class Reflector(Generic[T]):
         self._failures = 0
         self._positions = ReflectorPositions()
         self._status = ReflectorStatus()
+        self._last_contact: float | None = None
         self._current_at: float | None = None
         self._version: str | None = None
         """The resourceVersion of the next watch; ``None``: the kind must be listed first."""
@@ -205,7 +206,7 @@ class Reflector(Generic[T]):
     @property
     def status(self) -> ReflectorStatus:
         """What it is doing, and its last error."""
-        return self._status
+        return replace(self._status, last_contact=self._last_contact)
 
     def age(self) -> float | None:
         """For how many seconds nothing has shown that the state is current: no LIST began, and no watch said anything.
@@ -321,7 +322,9 @@ class Reflector(Generic[T]):
         self._failures = 0
 
     def _contact(self) -> None:
-        self._status = replace(self._status, last_contact=self._clock.now(), last_error=None, failures=0)
+        self._last_contact = self._clock.now()
+        if self._status.failures:
+            self._status = replace(self._status, last_error=None, failures=0)
 
     async def _pause(self, exc: BerthError) -> None:
         self._failures += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -156,10 +156,13 @@ class LeaseObject:
         if not response.succeeded:
             raise refusal(what, response)
         try:
-            lease = msgspec.json.decode(response.body, type=Lease)
-            return StoredLease(lease=lease, document=msgspec.json.decode(response.body))
+            return StoredLease(lease=_decode_lease(response.body), document=_decode_document(response.body))
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"{what}: {exc}") from exc
+
+
+_decode_lease: Final = msgspec.json.Decoder(Lease).decode
+_decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Event(msgspec.Struct):

@@ -5,7 +5,8 @@ The server's part is added to each: field selectors, the behaviour of writes, th
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from berth.api import kinds as api
 from berth.api.kinds import Kind
@@ -277,6 +278,11 @@ class Route:
         return self.namespace, self.name
 
 
+PATHS: Final = 4096
+"""Paths whose routes are kept: those of collections and of the last objects come again and again."""
+
+
+@lru_cache(maxsize=PATHS)
 def parse_path(path: str) -> Route | None:
     """Parse a path below /api or /apis; None for an unknown group and version.
 

@@ -112,7 +112,7 @@ def utc_now() -> datetime:
 
 def timestamp(moment: datetime) -> str:
     """Return a moment as the API writes it, to the second."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 class Resources:
