@@ -98,7 +98,7 @@ def users(settings: TopologySettings | None = None) -> tuple[User, ...]:
             sends=(
                 *(_stage("pending"), _stage("dead"), _key(CLUSTER, ">")),
                 *(_key(CONTROL, "term.watcher"), _key(CONTROL, "cluster.id"), _key(CONTROL, BUS_ID_KEY)),
-                *(*create, *shared, _api(f"CONSUMER.LIST.{PENDING}")),
+                *(*create, *shared, *(_api(f"CONSUMER.{verb}.{PENDING}") for verb in ("NAMES", "LIST"))),
                 *(_api(f"CONSUMER.{verb}.{PENDING}.{SCORER}") for verb in ("CREATE", "DELETE")),
                 *(_api(f"STREAM.DELETE.{name}") for name in (*streams, PROBE)),
                 *(_api(f"STREAM.CREATE.{PROBE}"), _api(f"STREAM.INFO.{PROBE}"), Path(subject=f"{PREFIX}.{PROBE}")),
