@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from berth.cli.pipeline.pipeline import is_running
 from harness.servers.child_processes import free_ports, spawn, stop
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -137,18 +138,8 @@ def remove_folders_of_killed_runs() -> None:
     """Remove the folders of test processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         owner = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
+        if owner.isdigit() and not is_running(int(owner)):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

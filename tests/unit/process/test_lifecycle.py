@@ -2,6 +2,8 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from berth.process import lifecycle
 
 
@@ -22,3 +24,24 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch):
     end.set()
     assert await lifecycle.run_until(work(), end) is None
     assert lost == [True]
+
+
+async def test_background_work_ends_with_its_block_and_a_failure_of_it_is_logged():
+    async def forever() -> None:
+        ended.append("began")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("ended")
+
+    async def fails() -> None:
+        raise ValueError("no such stream")
+
+    ended: list[str] = []
+    async with lifecycle.in_background(forever(), name="forever"):
+        await asyncio.sleep(0)
+    assert ended == ["began", "ended"]
+    with capture_logs() as logs:
+        async with lifecycle.in_background(fails(), name="reading"):
+            await asyncio.sleep(0)
+    assert [(line["task"], line["error"]) for line in logs] == [("reading", "ValueError('no such stream')")]

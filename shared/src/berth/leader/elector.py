@@ -32,7 +32,7 @@ from berth.leader.lease import (
     settled_of,
     write_annotations,
 )
-from berth.process.lifecycle import run_until
+from berth.process.lifecycle import in_background, run_until
 from berth.process.settings import LeaseSettings
 
 logger = logging.getLogger(__name__)
@@ -80,12 +80,11 @@ class Elector:
         """
         lease = await self._acquire(annotations or {})
         self.status = ElectorStatus(leading=True, holder=self._identity)
-        renewing = asyncio.create_task(lease.keep(), name=f"renewing lease {self._lease}")
         try:
-            yield lease
+            async with in_background(lease.keep(), name=f"renewing lease {self._lease}"):
+                yield lease
         finally:
             self.status = ElectorStatus(holder=self._identity)
-            await cancel(renewing)
             await lease.release()
 
     async def _acquire(self, annotations: Mapping[str, str]) -> ElectedLease:
@@ -174,11 +173,10 @@ class Unelected:
         """Write these annotations to the Lease, with no holder, then lead."""
         before, made = await self._made(annotations or {})
         lease = UnelectedLease(self._lease, made, former_settled=settled_of(before), clock=self._clock)
-        following = asyncio.create_task(lease.follow(self._period), name=f"following lease {self._lease}")
         try:
-            yield lease
+            async with in_background(lease.follow(self._period), name=f"following lease {self._lease}"):
+                yield lease
         finally:
-            await cancel(following)
             await lease.release()
 
     async def _made(self, annotations: Mapping[str, str]) -> tuple[StoredLease | None, StoredLease]:
@@ -190,11 +188,3 @@ class Unelected:
             except BerthError as exc:
                 logger.warning("%s", exc)
             await self._clock.sleep(self._period.total_seconds())
-
-
-async def cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end; log any other exception of it."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("%s: %r", task.get_name(), task.exception())

@@ -34,7 +34,7 @@ from berth.leader.onecluster import (
 )
 from berth.leader.term import CONTROL, ROLES, Role, number_in_control, number_on_lease, take_number, term_key
 from berth.process.health import ONCE, WaitReporter
-from berth.process.lifecycle import Process, run_until
+from berth.process.lifecycle import Process, in_background, run_until
 from berth.process.logging import get_logger
 from berth.process.settings import LeaderElectionSettings
 
@@ -87,12 +87,10 @@ async def lead(
         log.info("leading", role=role, number=number, lease=candidate.lease_name)
         _show(process, role, candidate.lease_name, number)
         process.metrics.count("berth_leaderships_total", role=role)
-        watching = asyncio.create_task(leadership.watch(), name="watching leadership")
         try:
-            yield leadership
+            async with in_background(leadership.watch(), name="watching the leadership"):
+                yield leadership
         finally:
-            watching.cancel()
-            await asyncio.wait([watching])
             leadership.end("it was given up")
             log.info("leading ended", role=role, number=number, reason=leadership.reason)
             _show(process, role, candidate.lease_name, 0)

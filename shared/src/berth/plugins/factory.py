@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from berth.api.config.types import Point
 from berth.framework.interface import Plugin
+
+A = TypeVar("A")
 
 
 class Args(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -50,6 +52,11 @@ class PluginFactory:
 def no_args(plugin: Callable[[], Plugin]) -> Callable[[Any], Plugin]:
     """A ``build`` for a plugin that takes no arguments."""
     return lambda _args: plugin()
+
+
+def with_args(plugin: Callable[[A], Plugin], args_type: Callable[[], A]) -> Callable[[Any], Plugin]:
+    """A ``build`` for a plugin with arguments; without any in the configuration, it gets the defaults."""
+    return lambda args: plugin(args_type() if args is None else args)
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

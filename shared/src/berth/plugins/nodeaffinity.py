@@ -7,7 +7,7 @@ Score: the sum of the weights of the preferred terms that a node satisfies, norm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from berth.framework.interface import (
 )
 from berth.framework.scoring import default_normalize
 from berth.framework.status import SKIP, SUCCESS, CycleState, Status, Verdicts
-from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
+from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems, with_args
 from berth.plugins.matching import EligibleNodes, term_mask, terms_mask
 
 NAME: Final = "NodeAffinity"
@@ -235,14 +235,10 @@ def _written(expression: SelectorRequirement) -> str:
     return f"{expression.operator!r} with {expression.values or []}"
 
 
-def _build(args: Any) -> NodeAffinityPlugin:
-    return NodeAffinityPlugin(args or NodeAffinityArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
-    build=_build,
+    build=with_args(NodeAffinityPlugin, NodeAffinityArgs),
     args_type=NodeAffinityArgs,
     validate=validate,
 )

@@ -17,8 +17,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -199,6 +199,18 @@ async def run_until(work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | N
         if not task.done():
             await _ended(task)
     return None if task.cancelled() else task.result()
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, object], *, name: str) -> AsyncIterator[None]:
+    """Run ``work`` beside the block; at the end of the block cancel it and wait for its end. A failure is logged."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        await _ended(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", task=name, error=repr(error))
 
 
 async def _ended(*tasks: asyncio.Future[Any]) -> None:

@@ -35,7 +35,7 @@ from berth.bus.topology import declared_streams
 from berth.cluster.buckets import LiveDataReader
 from berth.kube.clock import Backoff
 from berth.process.health import ONCE, WaitReporter
-from berth.process.lifecycle import Process, run_until
+from berth.process.lifecycle import Process, in_background, run_until
 from berth.process.logging import get_logger
 from berth.process.metrics import Meter
 from berth.process.peers import ALL_ANNOUNCEMENTS, EVERY_SECONDS, Announcement, PeerReporter
@@ -86,12 +86,10 @@ async def sessions(
         reporter.over()
         process.metrics.count("berth_bus_sessions_total")
         watch = StoreWatch(session, process, remakes=apply_when_missing)
-        watching = asyncio.create_task(watch.run(), name="watching the store")
         try:
-            yield session
+            async with in_background(watch.run(), name="watching the store"):
+                yield session
         finally:
-            watching.cancel()
-            await asyncio.wait([watching])
             process.health.condition("nats").waiting("waiting for a new connection to NATS")
             await session.close()
         if process.clock.now() - began < SHORT_LIFE_SECONDS:
@@ -351,12 +349,10 @@ async def present(session: Session, process: Process, *, stats: Stats = dict) ->
                 reporter.review(clock.now())
                 await clock.sleep(EVERY_SECONDS)
 
-    announcing = asyncio.create_task(announce(), name="announce")
     try:
-        yield
+        async with in_background(announce(), name="announcing this service"):
+            yield
     finally:
-        announcing.cancel()
-        await asyncio.gather(announcing, return_exceptions=True)
         if process.stopping.is_set():
             with contextlib.suppress(BerthError):
                 await session.broadcast(own.subject, encode(msgspec.structs.replace(own, leaving=True)))

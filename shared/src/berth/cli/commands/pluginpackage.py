@@ -45,7 +45,7 @@ from berth.api.pod import Pod
 from berth.cluster.nodes import NodeInfo
 from berth.framework.interface import Reads, ScorePlugin
 from berth.framework.status import CycleState
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import Args, PluginFactory, with_args
 
 NAME = "$name"
 
@@ -77,11 +77,13 @@ def validate(args: ${name}Args, path: str) -> list[str]:
     return [] if args.label else [f"{path}.label: want the key of a label, got ''"]
 
 
-def build(args: Any) -> $name:
-    return $name(args or ${name}Args())
-
-
-FACTORY = PluginFactory(name=NAME, points=(Point.SCORE,), build=build, args_type=${name}Args, validate=validate)
+FACTORY = PluginFactory(
+    name=NAME,
+    points=(Point.SCORE,),
+    build=with_args($name, ${name}Args),
+    args_type=${name}Args,
+    validate=validate,
+)
 ''')
 
 TEST: Final = Template('''\

@@ -182,11 +182,12 @@ def working_folder() -> Iterator[Path]:
 def _remove_abandoned(place: Path) -> None:
     for folder in place.glob(f"{access.FOLDER_PREFIX}*-*"):
         owner = folder.name.removeprefix(access.FOLDER_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_running(int(owner)) and folder.is_dir() and not folder.is_symlink():
+        if owner.isdigit() and not is_running(int(owner)) and folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -8,7 +8,7 @@ nodes with the label (``node=hello`` by default) are the last choice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from berth.framework.interface import (
 )
 from berth.framework.scoring import default_normalize
 from berth.framework.status import SUCCESS, CycleState, Status, Verdicts
-from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems
+from berth.plugins.factory import Args, PluginFactory, key_problems, value_problems, with_args
 from berth.plugins.matching import has_label
 
 NODE_FILTER_LABEL: Final = "NodeFilterLabel"
@@ -113,25 +113,17 @@ def validate(args: LabelArgs, path: str) -> list[str]:
     return [*key_problems(args.key, f"{path}.key"), *value_problems(args.value, f"{path}.value")]
 
 
-def _build_node_filter_label(args: Any) -> NodeFilterLabel:
-    return NodeFilterLabel(args or NodeFilterLabelArgs())
-
-
-def _build_node_score_label(args: Any) -> NodeScoreLabel:
-    return NodeScoreLabel(args or NodeScoreLabelArgs())
-
-
 NODE_FILTER_LABEL_FACTORY: Final = PluginFactory(
     name=NODE_FILTER_LABEL,
     points=(Point.FILTER,),
-    build=_build_node_filter_label,
+    build=with_args(NodeFilterLabel, NodeFilterLabelArgs),
     args_type=NodeFilterLabelArgs,
     validate=validate,
 )
 NODE_SCORE_LABEL_FACTORY: Final = PluginFactory(
     name=NODE_SCORE_LABEL,
     points=(Point.SCORE,),
-    build=_build_node_score_label,
+    build=with_args(NodeScoreLabel, NodeScoreLabelArgs),
     args_type=NodeScoreLabelArgs,
     validate=validate,
 )

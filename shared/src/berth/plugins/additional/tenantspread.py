@@ -8,7 +8,7 @@ larger number 99, and so on. With a weight above 100 no other score outweighs on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from berth.framework.interface import (
 )
 from berth.framework.scoring import normalize_by_rank
 from berth.framework.status import CycleState, Status
-from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.factory import Args, PluginFactory, key_problems, with_args
 
 NAME: Final = "TenantSpread"
 NO_TENANT: Final = "pod has no label {}, which names the tenant it belongs to"
@@ -99,14 +99,10 @@ def validate(args: TenantSpreadArgs, path: str) -> list[str]:
     return key_problems(args.key, f"{path}.key")
 
 
-def _build(args: Any) -> TenantSpread:
-    return TenantSpread(args or TenantSpreadArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.SCORE),
-    build=_build,
+    build=with_args(TenantSpread, TenantSpreadArgs),
     args_type=TenantSpreadArgs,
     validate=validate,
 )

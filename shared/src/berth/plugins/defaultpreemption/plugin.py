@@ -10,7 +10,7 @@ tries nodes from a random one on until it has enough candidates; here the cheape
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from berth.plugins.defaultpreemption.victims import (
     lower_priority_pods_on,
     victims_on,
 )
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import Args, PluginFactory, with_args
 
 NAME: Final = "DefaultPreemption"
 NEVER: Final = "Never"
@@ -182,14 +182,10 @@ def validate(args: DefaultPreemptionArgs, path: str) -> list[str]:
     return problems
 
 
-def _build(args: Any) -> DefaultPreemption:
-    return DefaultPreemption(args or DefaultPreemptionArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.POST_FILTER,),
-    build=_build,
+    build=with_args(DefaultPreemption, DefaultPreemptionArgs),
     args_type=DefaultPreemptionArgs,
     validate=validate,
 )

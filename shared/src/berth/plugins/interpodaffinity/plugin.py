@@ -9,7 +9,7 @@ kube-scheduler 1.36's plugin of that name.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from berth.framework.interface import (
 )
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
 from berth.plugins.domains import DomainSums
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.interpodaffinity.counts import (
     AffinityCounts,
     count_affinity,
@@ -331,14 +331,10 @@ def validate(args: InterPodAffinityArgs, path: str) -> list[str]:
     return [] if 0 <= weight <= _MAX_WEIGHT else [f"{path}.hardPodAffinityWeight: want 0..100, got {weight}"]
 
 
-def _build(args: Any) -> InterPodAffinity:
-    return InterPodAffinity(args or InterPodAffinityArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
-    build=_build,
+    build=with_args(InterPodAffinity, InterPodAffinityArgs),
     args_type=InterPodAffinityArgs,
     validate=validate,
 )

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from berth.api.resources import Requests, is_scalar
 from berth.cluster.nodes import NodeInfo, Nodes
 from berth.framework.interface import PreScorePlugin, Reads, Scores, VectorScorePlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, Status
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.noderesources.scoringstrategy import ResourceWeight, cpu_and_memory, resource_problems
 
 NAME: Final = "NodeResourcesBalancedAllocation"
@@ -155,14 +155,10 @@ def validate(args: BalancedAllocationArgs, path: str) -> list[str]:
     return problems + resource_problems(unweighed, f"{path}.resources")
 
 
-def _build(args: Any) -> NodeResourcesBalancedAllocation:
-    return NodeResourcesBalancedAllocation(args or BalancedAllocationArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_SCORE, Point.SCORE),
-    build=_build,
+    build=with_args(NodeResourcesBalancedAllocation, BalancedAllocationArgs),
     args_type=BalancedAllocationArgs,
     validate=validate,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.status import SUCCESS, CycleState, StateKey, Status, Verdicts
-from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.factory import Args, PluginFactory, key_problems, with_args
 from berth.plugins.noderesources.amountsindex import AmountsIndex, CountedAmounts, FreedIndex
 from berth.plugins.noderesources.scoringstrategy import (
     LEAST,
@@ -236,14 +236,10 @@ def _ignored_problems(args: NodeResourcesFitArgs, path: str) -> list[str]:
     return problems
 
 
-def _build(args: Any) -> NodeResourcesFit:
-    return NodeResourcesFit(args or NodeResourcesFitArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.FILTER, Point.SCORE),
-    build=_build,
+    build=with_args(NodeResourcesFit, NodeResourcesFitArgs),
     args_type=NodeResourcesFitArgs,
     validate=validate,
 )

@@ -5,9 +5,9 @@ Default constraints have no selector of their own: it is made from the pod's ser
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from berth.cluster.pods import EquivalenceClass
 from berth.cluster.snapshot import Snapshot
 from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label_items
 from berth.plugins.matching import EligibleNodes
+
+K = TypeVar("K", bound=Hashable)
 
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 SCHEDULE_ANYWAY: Final = "ScheduleAnyway"
@@ -117,35 +119,45 @@ def has_all_keys(constraints: Iterable[Constraint], nodes: Nodes) -> Mask:
     return mask
 
 
-KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
 _MAX_CACHED: Final = 4096
-_Key = tuple[str, LabelItems, OwnerReference | None]
 
 
-class DefaultSelectors:
-    """The selectors of default constraints in one Snapshot; cached until a service or a controller changes.
+class SelectorCache(Generic[K]):
+    """What services and controllers select in one Snapshot, by key, until one of them changes."""
 
-    A selector combines those of the pod's services and of its controller.
-    """
+    KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._selectors: dict[_Key, LabelMatcher | None] = {}
+        self._selectors: dict[K, LabelMatcher | None] = {}
         self._version = -1
 
-    def of(self, pod: Pod) -> LabelMatcher | None:
-        """The selector; None when no service or controller selects the pod."""
-        version = sum(self._snapshot.objects(kind).version for kind in KINDS)
+    def get(self, key: K, make: Callable[[], LabelMatcher | None]) -> LabelMatcher | None:
+        """The selector of this key, made when it is not cached; None selects nothing."""
+        version = sum(self._snapshot.objects(kind).version for kind in self.KINDS)
         if version != self._version or len(self._selectors) > _MAX_CACHED:
             self._selectors.clear()
             self._version = version
+        if key not in self._selectors:
+            self._selectors[key] = make()
+        return self._selectors[key]
+
+
+class DefaultSelectors:
+    """The selectors of default constraints in one Snapshot: those of a pod's services and of its controller, in one."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._cache = SelectorCache[tuple[str, LabelItems, OwnerReference | None]](snapshot)
+
+    def of(self, pod: Pod) -> LabelMatcher | None:
+        """The selector; None when no service or controller selects the pod."""
         owner = next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
         if owner is None and not self._snapshot.objects(Service).in_namespace(pod.metadata.namespace):
             return None
-        key = (pod.metadata.namespace, label_items(pod.metadata.labels), owner)
-        if key not in self._selectors:
-            self._selectors[key] = self._selector(pod.metadata.namespace, pod.metadata.labels or {}, owner)
-        return self._selectors[key]
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
+        key = (namespace, label_items(labels), owner)
+        return self._cache.get(key, lambda: self._selector(namespace, labels, owner))
 
     def _selector(self, namespace: str, labels: Mapping[str, str], owner: OwnerReference | None) -> LabelMatcher | None:
         equalities: dict[str, str] = {}

@@ -8,7 +8,7 @@ controller. As kube-scheduler 1.36's plugin of that name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from berth.framework.interface import (
     VectorScorePlugin,
 )
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
-from berth.plugins.factory import Args, PluginFactory, key_problems
+from berth.plugins.factory import Args, PluginFactory, key_problems, with_args
 from berth.plugins.podtopologyspread.constraints import (
     DO_NOT_SCHEDULE,
     HOSTNAME,
@@ -257,14 +257,10 @@ def _problems_of(constraint: TopologySpreadConstraint, path: str) -> list[str]:
     return problems
 
 
-def _build(args: Any) -> PodTopologySpread:
-    return PodTopologySpread(args or PodTopologySpreadArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE),
-    build=_build,
+    build=with_args(PodTopologySpread, PodTopologySpreadArgs),
     args_type=PodTopologySpreadArgs,
     validate=validate,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -33,11 +33,9 @@ from berth.framework.interface import MAX_SCORE, PreScorePlugin, Scores
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status
 from berth.plugins import imagelocality, nodeaffinity, tainttoleration
 from berth.plugins.domains import DomainSums
-from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.factory import PluginFactory, no_args, with_args
 from berth.plugins.interpodaffinity import plugin as interpodaffinity
-from berth.plugins.interpodaffinity.plugin import InterPodAffinityArgs
 from berth.plugins.matching import by_taints
-from berth.plugins.nodeaffinity import NodeAffinityArgs
 from berth.plugins.podtopologyspread import plugin as podtopologyspread
 from berth.plugins.podtopologyspread.constraints import SCHEDULE_ANYWAY, Constraint, has_all_keys
 from berth.plugins.podtopologyspread.counts import ConstraintScore, SpreadScores
@@ -157,28 +155,23 @@ def _spread_scores(
     return SpreadScores(tuple(scores), ~complete)
 
 
-def _build_inter_pod_affinity(args: Any) -> InterPodAffinityV118:
-    return InterPodAffinityV118(args or InterPodAffinityArgs())
-
-
-def _build_node_affinity(args: Any) -> NodeAffinityV118:
-    return NodeAffinityV118(args or NodeAffinityArgs())
-
-
-def _build_pod_topology_spread(args: Any) -> PodTopologySpreadV118:
-    return PodTopologySpreadV118(args or PodTopologySpreadArgsV118())
-
-
 IMAGE_LOCALITY_FACTORY: Final = PluginFactory(
     name=imagelocality.NAME, points=(Point.SCORE,), build=no_args(ImageLocalityV118)
 )
-INTER_POD_AFFINITY_FACTORY: Final = replace(interpodaffinity.FACTORY, build=_build_inter_pod_affinity)
-NODE_AFFINITY_FACTORY: Final = replace(nodeaffinity.FACTORY, build=_build_node_affinity)
+INTER_POD_AFFINITY_FACTORY: Final = replace(
+    interpodaffinity.FACTORY, build=with_args(InterPodAffinityV118, interpodaffinity.InterPodAffinityArgs)
+)
+NODE_AFFINITY_FACTORY: Final = replace(
+    nodeaffinity.FACTORY, build=with_args(NodeAffinityV118, nodeaffinity.NodeAffinityArgs)
+)
 TAINT_TOLERATION_FACTORY: Final = replace(
     tainttoleration.FACTORY,
     points=(Point.FILTER, Point.PRE_SCORE, Point.SCORE),
     build=no_args(TaintTolerationV118),
 )
 POD_TOPOLOGY_SPREAD_FACTORY: Final = replace(
-    podtopologyspread.FACTORY, build=_build_pod_topology_spread, args_type=PodTopologySpreadArgsV118, validate=validate
+    podtopologyspread.FACTORY,
+    build=with_args(PodTopologySpreadV118, PodTopologySpreadArgsV118),
+    args_type=PodTopologySpreadArgsV118,
+    validate=validate,
 )

@@ -26,6 +26,7 @@ from berth.cluster.topologycounts import Counts, LabelItems, PodsMatching, label
 from berth.framework.interface import MAX_SCORE, NormalizePlugin, PreScorePlugin, Scores, VectorScorePlugin
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status
 from berth.plugins.factory import PluginFactory, no_args
+from berth.plugins.podtopologyspread.constraints import SelectorCache
 
 NAME: Final = "DefaultPodTopologySpread"
 MATCHING_PODS: Final = StateKey[Counts]("DefaultPodTopologySpread.matching_pods")
@@ -81,29 +82,17 @@ def selectors_of(snapshot: Snapshot) -> SpreadSelectors:
     return snapshot.derived(NAME, lambda: SpreadSelectors(snapshot))
 
 
-KINDS: Final = (Service, ReplicationController, ReplicaSet, StatefulSet)
-_MAX_CACHED: Final = 4096
-
-
 class SpreadSelectors:
     """The combined selectors in one Snapshot; cached until a service or a controller changes."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._selectors: dict[tuple[str, LabelItems], LabelMatcher | None] = {}
-        self._version = -1
+        self._cache = SelectorCache[tuple[str, LabelItems]](snapshot)
 
     def of(self, pod: Pod) -> LabelMatcher | None:
         """The selector; None when nothing selects the pod."""
-        version = sum(self._snapshot.objects(kind).version for kind in KINDS)
-        if version != self._version or len(self._selectors) > _MAX_CACHED:
-            self._selectors.clear()
-            self._version = version
         namespace, labels = pod.metadata.namespace, pod.metadata.labels or {}
-        key = (namespace, label_items(labels))
-        if key not in self._selectors:
-            self._selectors[key] = self._selector(namespace, labels)
-        return self._selectors[key]
+        return self._cache.get((namespace, label_items(labels)), lambda: self._selector(namespace, labels))
 
     def _selector(self, namespace: str, labels: Mapping[str, str]) -> LabelMatcher | None:
         equal: dict[str, str] = {}

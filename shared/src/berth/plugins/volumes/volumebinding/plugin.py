@@ -8,7 +8,7 @@ before the pod is scheduled. As kube-scheduler's plugin of that name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from berth.framework.interface import (
     Write,
 )
 from berth.framework.status import SKIP, SUCCESS, CycleState, StateKey, Status, Verdicts
-from berth.plugins.factory import Args, PluginFactory
+from berth.plugins.factory import Args, PluginFactory, with_args
 from berth.plugins.noderesources.scoringstrategy import ShapePoint
 from berth.plugins.volumes.claims import claim_index, uses_claim
 from berth.plugins.volumes.volumebinding.binder import (
@@ -195,14 +195,10 @@ def validate(args: VolumeBindingArgs, path: str) -> list[str]:
     return problems
 
 
-def _build(args: Any) -> VolumeBinding:
-    return VolumeBinding(args or VolumeBindingArgs())
-
-
 FACTORY: Final = PluginFactory(
     name=NAME,
     points=(Point.PRE_FILTER, Point.FILTER, Point.RESERVE, Point.PRE_BIND),
-    build=_build,
+    build=with_args(VolumeBinding, VolumeBindingArgs),
     args_type=VolumeBindingArgs,
     validate=validate,
 )
