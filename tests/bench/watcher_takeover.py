@@ -29,6 +29,7 @@ from berth.bus.settings import BusSettings
 from berth.bus.stages import publish_decision
 from berth.kube.listwatch import Listed
 from berth.process.configuration import profiles_of, read_configuration
+from berth.process.health import Progress
 from berth.process.lifecycle import Process
 from berth_watcher.runner import WatcherParts, WatcherRunner
 from berth_watcher.settings import WatcherSettings
@@ -88,6 +89,7 @@ async def watcher_takeovers(node_count: int, bound: int, waiting: int) -> list[W
         client=None,  # type: ignore[arg-type]  # no pod is read
         informers=ListedInformers(),  # type: ignore[arg-type]  # the part that a runner uses
         store=store,
+        progress=Progress(process.health, process.clock, limit=WatcherSettings().stalled),
         profiles=profiles,
         settings=WatcherSettings(),
     )
