@@ -22,6 +22,10 @@ PROVISIONED: Final = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.i
 BUDGETS: Final = simulated(POD_DISRUPTION_BUDGET)
 PROVISIONER: Final = "disks.example.com"
 CLASS: Final = "slow"
+LOCAL: Final = "local"
+"""The classes: one whose volumes are made for a claim, and one whose volumes are there, or come later, or never."""
+CONTROLLER_SECONDS: Final = (0.1, 3.0)
+"""After which the controller binds a claim to the volume that is kept for it."""
 
 
 class ClusterUsers:
@@ -43,11 +47,15 @@ class ClusterUsers:
         world.api.store.table(PERSISTENT_VOLUME_CLAIMS).listeners[self._on_claim] = None
         if habits:
             world.api.store.table(PODS).listeners[self._on_pod] = None
-        self._resources.create(
-            STORAGE_CLASSES,
-            "",
-            {"metadata": {"name": CLASS}, "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
-        )
+        self._volumes = 0
+        self._add_class(CLASS, PROVISIONER)
+        if "static" in kinds:
+            self._add_class(LOCAL, "kubernetes.io/no-provisioner")
+            world.api.store.table(PERSISTENT_VOLUMES).listeners[self._on_volume] = None
+
+    def _add_class(self, name: str, provisioner: str) -> None:
+        mode = {"volumeBindingMode": "WaitForFirstConsumer"}
+        self._resources.create(STORAGE_CLASSES, "", {"metadata": {"name": name}, "provisioner": provisioner, **mode})
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -151,9 +159,11 @@ class ClusterUsers:
             case "gated":
                 spec["schedulingGates"] = [{"name": "later"}]
                 self._world.in_world(self._ungate, ("default", name), after=chance.uniform(1, 20))
-            case "volume":
-                self._add_claim(f"claim-{name}")
+            case "volume" | "static":
+                self._add_claim(f"claim-{name}", CLASS if kind == "volume" else LOCAL)
                 spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{name}"}}]
+                if kind == "static" and chance.random() < 0.9:
+                    self._world.in_world(self.add_volume, after=chance.choice((0.0, chance.uniform(0.5, 20))))
             case "port":
                 spec["hostNetwork"] = False
             case "other":
@@ -293,10 +303,10 @@ class ClusterUsers:
 
     # --- volumes
 
-    def _add_claim(self, name: str) -> None:
+    def _add_claim(self, name: str, storage_class: str) -> None:
         spec = {
             "accessModes": ["ReadWriteOnce"],
-            "storageClassName": CLASS,
+            "storageClassName": storage_class,
             "resources": {"requests": {"storage": "1Gi"}},
         }
         claim = {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Pending"}}
@@ -323,16 +333,15 @@ class ClusterUsers:
         if not node:
             return
         self._count("volume provisioned")
-        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
-        spec = {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": CLASS,
-            "claimRef": {"namespace": key[0], "name": key[1], "uid": metadata["uid"]},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
-        }
+        reference = {"namespace": key[0], "name": key[1], "uid": metadata["uid"]}
+        spec = {**_volume_on(node, CLASS), "claimRef": reference}
         volume = {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Bound"}}
         self._resources.create(PERSISTENT_VOLUMES, "", volume)
+        self._bind_claim(key, stored, name)
+
+    def _bind_claim(self, key: tuple[str, str], stored: Any, name: str) -> None:
+        """The controller's last word: the claim has its volume."""
+        metadata = stored.value["metadata"]
         annotations = {**(metadata.get("annotations") or {}), **PROVISIONED}
         bound = {
             "metadata": {**metadata, "annotations": annotations},
@@ -340,6 +349,52 @@ class ClusterUsers:
             "status": {"phase": "Bound"},
         }
         self._resources.store.put(PERSISTENT_VOLUME_CLAIMS, key, bound)
+
+    # --- volumes that are there before their claims
+
+    def add_volume(self) -> None:
+        """Somebody makes a volume on some node: for whoever needs one there."""
+        node = self._some_node()
+        if node is None:
+            return
+        self._count("volume added")
+        self._volumes += 1
+        volume = {"metadata": {"name": f"local-{self._volumes}"}, "spec": _volume_on(node.key[1], LOCAL)}
+        stored = self._resources.create(PERSISTENT_VOLUMES, "", volume)
+        self._write(PERSISTENT_VOLUMES, stored.key, {**stored.value, "status": {"phase": "Available"}}, "status")
+
+    def take_volume(self) -> None:
+        """A claim of somebody else, whose pod another scheduler places, gets a free volume."""
+        table = self._world.api.store.table(PERSISTENT_VOLUMES)
+        free = [stored for stored in table.in_order() if "claimRef" not in stored.value["spec"]]
+        if free:
+            self._count("volume taken")
+            stored, name = self._chance.choice(free), f"claim-of-another-{self._volumes}-{self.counts['volume taken']}"
+            self._add_claim(name, LOCAL)
+            claim = self._resources.find(PERSISTENT_VOLUME_CLAIMS, ("default", name))
+            reference = {"namespace": "default", "name": name, "uid": claim.value["metadata"]["uid"]}
+            spec = {**stored.value["spec"], "claimRef": reference}
+            self._write(PERSISTENT_VOLUMES, stored.key, {**stored.value, "spec": spec})
+
+    def _on_volume(self, change: Any) -> None:
+        """The controller binds the claim for which a volume is kept."""
+        if change.after is None or change.after.value["status"].get("phase") == "Bound":
+            return
+        if (change.after.value["spec"].get("claimRef") or {}).get("uid"):
+            self._world.in_world(self._bind_kept, change.key, after=self._chance.uniform(*CONTROLLER_SECONDS))
+
+    def _bind_kept(self, key: tuple[str, str]) -> None:
+        volume = self._world.api.store.table(PERSISTENT_VOLUMES).items.get(key)
+        if volume is None or volume.value["status"].get("phase") == "Bound":
+            return
+        reference = volume.value["spec"].get("claimRef") or {}
+        name = (reference.get("namespace", ""), reference.get("name", ""))
+        claim = self._world.api.store.table(PERSISTENT_VOLUME_CLAIMS).items.get(name)
+        if claim is None or claim.value["metadata"]["uid"] != reference.get("uid") or _volume_of(claim):
+            return
+        self._count("volume bound")
+        self._resources.store.put(PERSISTENT_VOLUMES, key, {**volume.value, "status": {"phase": "Bound"}})
+        self._bind_claim(name, claim, key[1])
 
     def _write(self, kind: SimulatedKind, key: tuple[str, str], value: dict[str, Any], part: Part = "") -> None:
         before = self._resources.find(kind, key)
@@ -354,6 +409,21 @@ KINDS_OF_PODS: Final = (
     "plain", "plain", "plain", "plain", "plain", "plain", "selector", "tolerant", "spread", "apart", "gated", "volume",
     "port", "other", "impossible", "never", "trapped", "packed",
 )  # fmt: skip
+
+
+def _volume_on(node: str, storage_class: str) -> dict[str, Any]:
+    """The spec of a volume that one node has access to."""
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+    return {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+    }
+
+
+def _volume_of(claim: Any) -> str:
+    return claim.value["spec"].get("volumeName") or ""
 
 
 def _spread(labels: dict[str, str]) -> dict[str, Any]:

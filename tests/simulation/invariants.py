@@ -21,7 +21,7 @@ from berth.bus.jetstream import MESSAGE_ID
 from berth.bus.topology import CLUSTER, DEAD, DECISIONS, PENDING, RANKED, bucket_prefix, bucket_stream
 from berth.framework.profile import Profile
 from berth.kube.errors import Response
-from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PODS
+from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
 from simulation.configurations import SECOND, TRAP
 from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of
@@ -65,6 +65,7 @@ class Invariants:
         self.messages = Messages(world)
         for kind in (PODS, NODES):
             self._api.store.table(kind).listeners[self._on_change] = None
+        self._api.store.table(PERSISTENT_VOLUMES).listeners[self._on_volume] = None
 
     # --- hooks
 
@@ -104,6 +105,11 @@ class Invariants:
             self._check_move(change)
         elif change.key[0]:
             self._deleted_at[change.before.value["metadata"]["uid"]] = change.revision
+
+    def _on_volume(self, change: Any) -> None:
+        before, after = (_claim_of(stored.value) if stored else "" for stored in (change.before, change.after))
+        if before and after and before != after:
+            self._world.problem(f"volume {change.key[1]}, which is kept for claim {before}, is given to {after}")
 
     def _check_move(self, change: Any) -> None:
         pod = change.after.value
@@ -155,6 +161,7 @@ class Invariants:
             self._world.problem(f"{name} is bound, a pod of scheduler {pod['spec'].get('schedulerName')!r}")
         self._check_room(request, node)
         self._check_node(request, pod, node)
+        self._check_volumes(pod, node)
 
     def _node_states(self, request: ApiRequest, node: str) -> list[dict[str, Any]]:
         """The node as it is, and as the sender knew it."""
@@ -209,6 +216,22 @@ class Invariants:
         if states and not any(accepts(state) for state in states):
             self._world.problem(f"{request.route.name} is bound to {node}, which does not accept it")
 
+    def _check_volumes(self, pod: Mapping[str, Any], node: str) -> None:
+        """Every claim has its volume, and the node has access to it. A claim that has one keeps it."""
+        claims, volumes = (self._api.store.table(kind).items for kind in (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES))
+        for each in pod["spec"].get("volumes") or []:
+            name = (each.get("persistentVolumeClaim") or {}).get("claimName")
+            claim = claims.get((pod["metadata"].get("namespace", ""), name))
+            if claim is None:
+                continue
+            volume = volumes.get(("", claim.value["spec"].get("volumeName", "")))
+            if volume is None:
+                self._world.problem(f"{pod['metadata']['name']} is bound to {node} before {name} has a volume")
+            elif node not in _nodes_of(volume.value):
+                self._world.problem(
+                    f"{pod['metadata']['name']} is bound to {node}, which has no access to {volume.key[1]}"
+                )
+
     # --- evictions
 
     def _check_eviction(self, request: ApiRequest) -> None:
@@ -249,7 +272,8 @@ class Invariants:
     def _known(self, request: ApiRequest, seconds: float) -> Truth:
         """The cluster as the sender knew it, or could have known it so many seconds ago."""
         before = self.revision_before(seconds) if seconds else self._api.store.revision
-        revisions = {plural: min(request.seen.get(plural, 0), before) for plural in ("pods", "nodes")}
+        seen = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
+        revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
         return truth_of(self._api.store, kinds=READ_KINDS, revisions=revisions, placed=self.placed())
 
     def placed(self) -> dict[str, str]:
@@ -311,13 +335,19 @@ class Invariants:
             for volume in pod.spec.volumes or ()
             if volume.persistent_volume_claim
         }
+        if not names:
+            return False
         claims = self._api.store.table(PERSISTENT_VOLUME_CLAIMS).items
+        kept = {_claim_of(stored.value) for stored in self._api.store.table(PERSISTENT_VOLUMES).in_order()}
         found = [claims.get((pod.metadata.namespace, name)) for name in names]
         return any(
             claim is None
             or (
-                SELECTED_NODE in (claim.value["metadata"].get("annotations") or {})
-                and not claim.value["spec"].get("volumeName")
+                not claim.value["spec"].get("volumeName")
+                and (
+                    SELECTED_NODE in (claim.value["metadata"].get("annotations") or {})
+                    or claim.value["metadata"]["uid"] in kept
+                )
             )
             for claim in found
         )
@@ -460,6 +490,7 @@ NOT_OF_PODS: Final = tuple(
         "_columns",
         "_complete",
         "_decided",
+        "_decided._by_uid",
         "_decoders",
         "_derived",
         "_entries",
@@ -514,6 +545,17 @@ def sizes(thing: Any, path: str, depth: int = 0) -> Iterator[tuple[str, int]]:
 
 
 DEEPEST: Final = 3
+
+
+def _claim_of(volume: Mapping[str, Any]) -> str:
+    """The uid of the claim for which a volume is kept."""
+    return str((volume["spec"].get("claimRef") or {}).get("uid") or "")
+
+
+def _nodes_of(volume: Mapping[str, Any]) -> list[str]:
+    """The nodes that have access to a volume of these clusters."""
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    return list(term["matchExpressions"][0]["values"])
 
 
 def _as_container(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import structs
 
 from berth.api.messages import Outcome, Positions, Reason
 from berth.bus import orphans, stages
+from berth.framework.events import Resource
+from berth.framework.status import SUCCESS
 from berth.kube import writes
 from berth.leader import term
 from berth.leader.session import LeaderSession
+from berth.plugins.volumes.volumebinding import plugin as volumebinding
 from berth_binder import attempt, conflictcheck, core, decisions, preemption, takeover
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack, PublishDecision
@@ -23,7 +28,7 @@ from berth_scorer import backlog, view
 from berth_watcher import core as watcher_core
 from berth_watcher import hints, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
-from simulation.simulate import Focus
+from simulation.simulate import VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -192,6 +197,29 @@ def _fences_believed() -> list[Replacement]:
         self._leadership.report_higher(self._cache.highest_fence, seen_in="a fence")
 
     return [(takeover.HigherFences, "ask", ask)]
+
+
+# --- volumes
+
+
+def _any_volume_taken() -> list[Replacement]:
+    promise = writes._promise
+
+    def taken(volume: Any, claim: Any) -> Any:
+        free = structs.replace(volume, spec=structs.replace(volume.spec, claim_ref=None))
+        patch = promise(free, claim)
+        return {**patch, "metadata": {"annotations": patch["metadata"]["annotations"]}}
+
+    return [(writes, "_promise", taken)]
+
+
+def _volumes_not_awaited() -> list[Replacement]:
+    return [(volumebinding, "check_bindings", lambda _volumes, _node: SUCCESS)]
+
+
+def _new_volumes_unheard() -> list[Replacement]:
+    heard = tuple(hint for hint in volumebinding.EVENTS if hint.event.resource is not Resource.PERSISTENT_VOLUME)
+    return [(volumebinding, "EVENTS", heard)]
 
 
 # --- the scorer
@@ -507,6 +535,8 @@ STARTS: Final = Focus(
     seconds=(1.0, 2.0),
 )
 """Watchers begin while NATS answers late, or stores nothing."""
+KEPT_VOLUMES: Final = replace(VOLUMES, acts=(10, 20), pods=(6, 10), nodes=(2, 3), graces=(0,))
+"""Pods and strangers want the same volumes."""
 STRANGERS: Final = Focus(faults=("strangers' fences",), fault_counts=(2, 3), kinds=("plain", "impossible"), acts=(5,))
 WAITING: Final = Focus(fault_counts=(0,), kinds=("volume",), acts=(0,), nodes=(2, 4), pods=(4, 8), rough=0.0)
 TRAPS: Final = Focus(fault_counts=(0,), kinds=("trapped", "plain"), acts=(5,), pods=(4, 8), variants=("one",))
@@ -595,6 +625,26 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "waiting-once": Mutation(
         rule="`waiting` is repeated every 10 s (5)", seeds=20, replace=_waiting_once, focus=WAITING, is_quick=True
+    ),
+    "any-volume-taken": Mutation(
+        rule="a volume is kept for one claim: resourceVersion and claimRef are checked (5)",
+        seeds=60,
+        replace=_any_volume_taken,
+        focus=KEPT_VOLUMES,
+    ),
+    "volumes-not-awaited": Mutation(
+        rule="a pod is bound once its claims are (5)",
+        seeds=10,
+        replace=_volumes_not_awaited,
+        focus=KEPT_VOLUMES,
+        is_quick=True,
+    ),
+    "new-volumes-unheard": Mutation(
+        rule="a new volume is an event for pods that wait for one (3)",
+        seeds=20,
+        replace=_new_volumes_unheard,
+        focus=KEPT_VOLUMES,
+        is_quick=True,
     ),
     "sort-keys-unguarded": Mutation(
         rule="a plugin that raises costs its pod only (6; point 8)",

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -101,8 +101,17 @@ SMALL: Final = Focus(
 LARGE: Final = Focus(
     fault_counts=(3, 5, 8), acts=(15, 30), nodes=(6, 25), pods=(20, 60), scorers=(2, 4, 8), seconds=(20.0, 40.0)
 )
-SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE)
-"""What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds."""
+VOLUMES: Final = replace(
+    SMALL,
+    kinds=("static", "static", "static", "volume", "plain"),
+    things=("add_pod", "add_pod", "add_volume", "take_volume", "replace_pod", "delete_pod", "add_important_pod"),
+)
+"""Pods whose claims take volumes that are there, or wait until there is one."""
+SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4)
+"""What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
+
+What is added at the end leaves most seeds as they were.
+"""
 
 
 @dataclass
