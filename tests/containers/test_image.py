@@ -86,7 +86,6 @@ def test_the_build_context_contains_only_the_sources():
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     assert {rule for rule in rules if rule.startswith("!")} == {
-        "!LICENSE",
         "!deploy/requirements.lock",
         "!deploy/build-requirements.lock",
         "!deploy/healthy.py",

@@ -87,6 +87,16 @@ def test_the_meta_distribution_installs_everything():
     assert "berth-core[embedded,kubernetes]" in project(ROOT)["dependencies"]
 
 
+@pytest.mark.parametrize("folder", MEMBERS, ids=lambda folder: folder.name)
+def test_each_wheel_brings_the_licence_and_describes_itself(folder):
+    about, whole = project(folder), project(ROOT)
+    for field in ("license", "license-files", "keywords", "classifiers", "requires-python"):
+        assert about[field] == whole[field], field
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (folder / about["readme"]).read_text().startswith(f"# {about['name']}\n")
+    assert about["description"].endswith(".")
+
+
 def test_version_is_declared_in_one_place():
     for folder in [ROOT, *MEMBERS]:
         about = tomllib.loads((folder / "pyproject.toml").read_text())
