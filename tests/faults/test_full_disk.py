@@ -12,11 +12,10 @@ import pytest
 
 from berth.bus.settings import TopologySettings
 from berth.bus.topology import reserved_bytes
-from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.servers.small_disk import SmallDisk, small_disk
 from harness.worlds.cluster_user import ClusterUser, eventually
-from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.pipeline import BerthUp
 
 pytestmark = [pytest.mark.requires("kubebuilder_assets", "nats-server"), pytest.mark.timeout(300)]
 
@@ -38,14 +37,6 @@ def bus(disk: SmallDisk) -> Iterator[NatsServer]:
     limit = 2 * reserved_bytes(TopologySettings())  # the disk is what runs out, not NATS's own limit
     with nats_server(store=disk.folder / "store", store_bytes=limit) as server:
         yield server
-
-
-@pytest.fixture
-def berth(own_control_plane: ControlPlane, bus: NatsServer, tmp_path: Path) -> Iterator[BerthUp]:
-    arguments = ("--kubeconfig", own_control_plane.kubeconfig_path, "--nats", bus.address)
-    with berth_up(*arguments, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        yield berth
 
 
 async def run(*arguments: object) -> str:

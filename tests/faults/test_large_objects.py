@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from berth.bus.settings import MEBIBYTE
-from harness.servers.control_plane import ControlPlane
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.cluster_user import ClusterUser, eventually
-from harness.worlds.pipeline import BerthUp, berth_up
+from harness.worlds.pipeline import BerthUp
 
 pytestmark = [
     pytest.mark.requires("kubebuilder_assets", "nats-server"),
@@ -32,14 +30,6 @@ def bus() -> Iterator[NatsServer]:
     """A server as NATS configures it."""
     with nats_server(max_payload_bytes=MEBIBYTE) as server:
         yield server
-
-
-@pytest.fixture
-def berth(own_control_plane: ControlPlane, bus: NatsServer, tmp_path: Path) -> Iterator[BerthUp]:
-    arguments = ("--kubeconfig", own_control_plane.kubeconfig_path, "--nats", bus.address)
-    with berth_up(*arguments, folder=tmp_path) as berth:
-        berth.wait_until_ready()
-        yield berth
 
 
 def avoiding(count: int) -> dict:

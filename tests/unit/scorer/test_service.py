@@ -29,7 +29,6 @@ from berth.process.lifecycle import Process
 from berth.process.settings import Numbers, Settings
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
-from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
 NOWHERE = Positions()
@@ -63,19 +62,6 @@ async def write_placed_pod(session, name, on, *, cpu, priority):
     one = pod(name, cpu, node_name=on, priority=priority)
     entry = MirrorEntry(term=Term(1), object=msgspec.Raw(msgspec.json.encode(one)))
     return await session.put("cluster", key("pod", name), encode_entry(entry))
-
-
-@pytest.fixture
-async def bus():
-    return MemoryBus()
-
-
-@pytest.fixture
-async def session(bus):
-    made = await bus.connect(name="test")
-    await made.apply()
-    yield made
-    await made.close()
 
 
 def make_ranker(identity="s1", **other):

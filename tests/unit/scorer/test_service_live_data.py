@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
 
 from berth.api.config.load import load
 from berth.api.livedata import Bandwidth, encode_bandwidth
@@ -22,7 +21,6 @@ from berth.process.lifecycle import Process
 from berth_scorer.ranker import Ranker
 from berth_scorer.service import serve
 from harness.builders.objects import a_node, a_pod
-from harness.fakes.memory_bus import MemoryBus
 from harness.fakes.recording_meter import RecordingMeter
 
 CONFIG = """\
@@ -32,19 +30,6 @@ profiles:
 - plugins: {score: {disabled: [{name: "*"}], enabled: [{name: NetworkTraffic}]}}
   pluginConfig: [{name: NetworkTraffic, args: {url: "http://p:9090", podBandwidth: 8M}}]
 """
-
-
-@pytest.fixture
-async def bus():
-    return MemoryBus()
-
-
-@pytest.fixture
-async def session(bus):
-    made = await bus.connect(name="test")
-    await made.apply()
-    yield made
-    await made.close()
 
 
 @asynccontextmanager
