@@ -187,7 +187,7 @@ def compare(scenario: Scenario, profile: Profile) -> dict[str, float]:
 def index_of(profile: Profile) -> tuple[QueuePlugins, UnschedulablePods]:
     profiles = {"berth": profile}
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    hints = QueuePlugins(profiles, clock, lambda *_: None)
+    hints = QueuePlugins(profiles, clock, lambda _warning: None)
     return hints, UnschedulablePods(profiles, hints)
 
 

@@ -25,9 +25,9 @@ from berth_binder import attempt, conflictcheck, core, decisions, preemption, ta
 from berth_binder import cache as binder_cache
 from berth_binder.events import Ack, PublishDecision
 from berth_scorer import backlog, view
-from berth_watcher import core as watcher_core
 from berth_watcher import hints, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
+from berth_watcher.takeover import TakeoverState
 from simulation.simulate import VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
@@ -286,16 +286,10 @@ def _own_late_writes_stay() -> list[Replacement]:
 
 
 def _queue_before_mirror() -> list[Replacement]:
-    def start_queue(self: Any) -> None:
-        found = self._takeover
-        if self._attempts.running or found.streams is None or found.last_difference is None:
-            return
-        self._attempts.start(found.streams, position=self._mirror.position, since_read=0.0)
-        for decision in found.decisions:
-            self._attempts.on_decision(decision)
-        self._takeover = watcher_core.TakeoverState()
+    def may_start(self: Any, _settled: int) -> bool:
+        return self.streams is not None and self.last_difference is not None
 
-    return [(watcher_core.WatcherCore, "_start_queue", start_queue)]
+    return [(TakeoverState, "may_start_queue", may_start)]
 
 
 def _sort_keys_unguarded() -> list[Replacement]:
@@ -325,10 +319,7 @@ def _end_of_nomination_unheard() -> list[Replacement]:
 
 
 def _silent_attempts_stay() -> list[Replacement]:
-    def look_up(self: Any, queued: Any, _attempt: Any) -> None:
-        self._queue.set_timer(queued, self._clock.now + 1e6)
-
-    return [(Attempts, "_look_up", look_up)]
+    return [(Attempts, "look_up", lambda _self, _queued, _attempt: None)]
 
 
 def _orphans_stay() -> list[Replacement]:

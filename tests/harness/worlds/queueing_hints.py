@@ -20,5 +20,5 @@ def may_help(
     """Whether an event may make a pod schedulable that these plugins rejected."""
     queued = QueuedPod(pod=pod, timestamp=SINCE, unschedulable_plugins=frozenset(unschedulable_plugins))
     clock = EventClock(Timestamp(monotonic=0.0, wall=SINCE))
-    hints = QueuePlugins({queued.profile: profile}, clock, lambda _failure, _pod: None)
+    hints = QueuePlugins({queued.profile: profile}, clock, lambda _warning: None)
     return hints.may_help(queued, event, old, new)

@@ -7,7 +7,7 @@ import pytest
 
 from berth.process.health import Progress
 from berth_watcher import runner, service
-from berth_watcher.attempts import Attempts
+from berth_watcher.core import WatcherCore
 from harness.fakes.memory_bus import MemoryBus
 from harness.plugins.fixtures_kube import Cluster
 from harness.worlds.watcher_service import WatcherWorld, watcher_world
@@ -25,15 +25,15 @@ async def world(simulated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_leader_that_publishes_no_pod_gives_up_the_lease(world, monkeypatch):
     """As with slots of the window that no pod in flight has: nothing is published and nothing looked up."""
-    shipped = Attempts.publish_active
-    monkeypatch.setattr(Attempts, "publish_active", lambda _self: None)
+    shipped = WatcherCore._publish_active
+    monkeypatch.setattr(WatcherCore, "_publish_active", lambda _self: None)
     watcher = await world.leading_watcher()
     await world.add_pod("web")
     seen: list[str] = []
     watcher.process.health.on_change(lambda: seen.append(watcher.process.health.summary()))
 
     await world.until(lambda: any("1 pods wait: none was begun for" in summary for summary in seen))
-    monkeypatch.setattr(Attempts, "publish_active", shipped)
+    monkeypatch.setattr(WatcherCore, "_publish_active", shipped)
 
     await world.until(world.all_bound)
     await world.until(lambda: watcher.leads)

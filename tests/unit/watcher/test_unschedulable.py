@@ -137,7 +137,7 @@ def rejected_pods(draw: st.DrawFn, names: list[str]) -> list[QueuedPod]:
 
 def hints_of(profile: Profile) -> QueuePlugins:
     clock = EventClock(Timestamp(monotonic=0.0, wall=datetime.now(UTC)))
-    return QueuePlugins({"berth": profile}, clock, lambda *_: None)
+    return QueuePlugins({"berth": profile}, clock, lambda _warning: None)
 
 
 def found_by(waiting: UnschedulablePods, event: ClusterEvent, old: object, new: object) -> set[str]:

@@ -1,26 +1,32 @@
 """The watcher's core: events in, effects out, the clock handed in. No I/O, so that a simulation can run it.
 
-It routes events to its parts: the mirror (what ``cluster`` must hold), the queue (which pods wait for what), the
-attempts (what is in flight) and the requeue (when a pod is tried again).
+The core owns its parts and passes values between them; none of them holds another, but for the requeue, which asks
+the queueing hints. They are the store (what the cluster is) and the mirror (what ``cluster`` must hold), the queue
+(which pods wait, and whose turn it is), the attempts (what is in flight), and the requeue (when a pod is tried again
+whose attempt failed, and which pods an event may help).
+
+A pod enters with ``_add``, becomes active in ``_enqueue`` and goes into flight in ``_publish_active``. ``_conclude``
+has what each outcome of its Decision means. Only ``_move`` changes the stage in which a pod waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
-from berth.api.decoding import check_size
-from berth.api.errors import DecodeError
-from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
-from berth.api.messages import watermark_key
+from berth.api.livedata import LiveBucket
+from berth.api.messages import DecisionSummary, Outcome, Positions, watermark_key
 from berth.api.meta import KubernetesObject
-from berth.api.pod import Pod
-from berth.api.subjects import Term, key, parse_key
-from berth.framework.events import Action, ClusterEvent, LiveDataUpdate, Resource
+from berth.api.pod import Pod, changed
+from berth.api.podlimits import refusal
+from berth.api.subjects import Attempt, Term, key
+from berth.framework.events import pod_update_actions
+from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
+from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, Undecodable
-from berth_watcher.attempts import Attempts
+from berth_watcher.attempts import Attempts, is_news, slots_of
 from berth_watcher.events import (
     AttemptLookedUp,
     BucketComplete,
@@ -36,36 +42,47 @@ from berth_watcher.events import (
     PodRead,
     PublishNotStored,
     PublishRefused,
+    ReadPod,
     StreamsRead,
-    Warn,
 )
 from berth_watcher.hints import QueuePlugins, UnschedulablePods
 from berth_watcher.metrics import Figures
 from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, desired_entry, left_out
-from berth_watcher.queue import EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp, always
-from berth_watcher.requeue import Requeue
+from berth_watcher.queue import (
+    DO_NOT_ASK_SECONDS,
+    WAITING_FOR_EVENT,
+    EventClock,
+    QueuedPod,
+    SchedulingQueue,
+    Stage,
+    Timestamp,
+    always,
+    created_at,
+    waits,
+)
+from berth_watcher.requeue import Requeue, Wait
 from berth_watcher.settings import AttemptSettings
 from berth_watcher.store import (
+    LIVE_DATA_EVENTS,
     REFLECTOR_NEWS,
     ObjectChange,
     ObjectStore,
     ReflectorNews,
     UndecodableObjects,
     cluster_events,
+    label_of_own_update,
+    live_data_event,
 )
-
-LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
-    BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
-    FACTS: ClusterEvent(Resource.FACTS, Action.UPDATE),
-}
-
+from berth_watcher.takeover import TakeoverState
 
 TAKEOVER_STEPS: Final = (BucketEntryRead, BucketComplete, StreamsRead, KeyWritten, KeyTooLarge, KeyLookedUp)
 """The events by which a takeover goes on."""
 
-
 OBJECTS_IN_A_STEP: Final = 250
 """Some milliseconds, of the seconds in which a term takes in a large cluster."""
+
+WATCH_SECONDS: Final = 10.0
+"""After which a pod is read from the API that the binder decided on and that the watch still shows unbound."""
 
 
 class WatcherCore:
@@ -85,34 +102,28 @@ class WatcherCore:
         max_writes: int,
     ) -> None:
         self._store = store
+        self._profiles = profiles
+        self._settings = settings
         self._effects: list[Effect] = []
-        self._mirror = Mirror(term, max_writes=max_writes)
+        emit = self._effects.append
         self._clock = clock = EventClock(started)
-        self._plugins = plugins = QueuePlugins(profiles, clock, self._warn_of_plugin)
-        waiting = UnschedulablePods(profiles, plugins, store.room_of)
-        self._queue = SchedulingQueue(profiles, clock, plugins.sort_key, waiting)
+        self._mirror = Mirror(term, max_writes=max_writes)
         self._watermarks = Watermarks(store.kinds)
         self._undecodable = UndecodableObjects(profiles)
+        self._queue = SchedulingQueue(profiles, clock)
+        self._plugins = plugins = QueuePlugins(profiles, clock, emit)
+        self._attempts = Attempts(term=term, clock=clock, profiles=profiles, settings=settings, emit=emit)
         self._requeue = Requeue(
             clock=clock,
-            queue=self._queue,
             plugins=plugins,
-            waiting=waiting,
-            mirror=self._mirror,
+            waiting=UnschedulablePods(profiles, plugins, store.room_of),
             kinds=store.kinds,
             settings=settings.requeue,
         )
-        self._attempts = Attempts(
-            term=term,
-            clock=clock,
-            queue=self._queue,
-            requeue=self._requeue,
-            plugins=plugins,
-            profiles=profiles,
-            settings=settings,
-            emit=self._effects.append,
-        )
         self._takeover = TakeoverState()
+        self._running = False
+        self._last_decision = 0
+        """The sequence of the last Decision received."""
         self._steps = 0
         self._handlers = self._routes()
 
@@ -127,15 +138,15 @@ class WatcherCore:
             for name, thing in self._store.of(kind).items():
                 self._mirror_object(kind, name, thing)
                 if isinstance(thing, Pod):
-                    self._attempts.on_pod(thing)
+                    self._on_pod(thing)
                 taken += 1
                 if taken % OBJECTS_IN_A_STEP == 0:
                     yield self._take_effects()
-            self._requeue.on_version(kind, self._store.versions[kind], listed=True)
+            self._on_version(kind, self._store.versions[kind], listed=True)
             self._watermarks.on_version(kind, str(self._store.versions[kind]), self._mirror.changes)
         for undecodable in self._store.undecodable.values():
             self._effects += self._undecodable.report(undecodable)
-        self._requeue.begin(position=0)
+        self._requeue.begin(self._mirror.changes, position=0)
         yield self._take_effects()
 
     def handle(self, events: Iterable[Event], now: float, may_continue: Callable[[], bool] = always) -> list[Effect]:
@@ -147,12 +158,13 @@ class WatcherCore:
         for event in events:
             self._handlers[type(event)](event)
             self._count_step(event)
-        self._attempts.requeue(self._requeue.pods_to_requeue())
+        for queued in self._requeue.helped():
+            self._try_again(queued)
         self._effects += self._mirror.take_writes()
-        self._requeue.on_mirror_settled()
+        self._on_mirror_settled()
         self._start_queue()
-        self._attempts.run_timers()
-        self._attempts.publish_active()
+        self._run_timers()
+        self._publish_active()
         for kind, version in self._watermarks.pop_due(now, self._mirror.settled):
             self._mirror.set_desired(watermark_key(kind), DesiredEntry(watermark=version), numbered=False)
         self._effects += self._mirror.take_writes()
@@ -161,7 +173,7 @@ class WatcherCore:
     @property
     def is_queue_running(self) -> bool:
         """Whether the takeover is complete."""
-        return self._attempts.running
+        return self._running
 
     @property
     def waiting(self) -> int:
@@ -175,7 +187,8 @@ class WatcherCore:
 
     def next_wakeup(self) -> float | None:
         """When something is due without any event, in monotonic seconds; ``None`` for never."""
-        if self._mirror.may_write or self._requeue.has_more or self._attempts.is_starting:
+        has_stored = self._queue.has_stored(self._mirror.settled)
+        if self._mirror.may_write or self._requeue.has_more or has_stored or self._takeover.left:
             return self._clock.now
         times = (self._queue.next_due(), self._watermarks.next_due(self._mirror.settled))
         return min((time for time in times if time is not None), default=None)
@@ -224,17 +237,17 @@ class WatcherCore:
             KeyWriteFailed: lambda event: self._effects.extend(mirror.on_write_failed(event.key)),
             KeyTooLarge: lambda event: self._effects.extend(mirror.on_too_large(event.key, event.reason)),
             KeyLookedUp: lambda event: mirror.on_looked_up(event.key, event.entry),
-            PodRead: self._attempts.on_pod_read,
-            AttemptLookedUp: self._attempts.on_looked_up,
-            PublishRefused: self._attempts.on_publish_refused,
-            PublishNotStored: self._attempts.on_publish_not_stored,
+            PodRead: self._on_pod_read,
+            AttemptLookedUp: self._on_looked_up,
+            PublishRefused: self._on_publish_refused,
+            PublishNotStored: self._on_publish_not_stored,
             LiveDataReceived: self._on_live_data,
             StreamsRead: self._on_streams_read,
         }
 
     def _count_step(self, event: Event) -> None:
         """A bus that stores nothing keeps pods waiting and is no failure of this watcher; a takeover goes in steps."""
-        if isinstance(event, KeyWriteFailed) or (not self._attempts.running and isinstance(event, TAKEOVER_STEPS)):
+        if isinstance(event, KeyWriteFailed) or (not self._running and isinstance(event, TAKEOVER_STEPS)):
             self._steps += 1
 
     def _on_reflector(self, event: ReflectorNews) -> None:
@@ -246,7 +259,7 @@ class WatcherCore:
             self._effects += self._undecodable.report(event)
         version = self._store.versions[event.kind]
         self._watermarks.on_version(event.kind, str(version), self._mirror.changes)
-        self._requeue.on_version(event.kind, version, listed=isinstance(event, Listed))
+        self._on_version(event.kind, version, listed=isinstance(event, Listed))
 
     def _on_change(self, change: ObjectChange) -> None:
         number = self._mirror_object(change.kind, change.name, change.new)
@@ -254,9 +267,9 @@ class WatcherCore:
             for event, old, new in cluster_events(change):
                 self._requeue.on_cluster_event(event, old, new, number)
         if isinstance(change.new, Pod):
-            self._attempts.on_pod(change.new)
-        elif change.kind == "pod":
-            self._attempts.on_pod_deleted(change.name)
+            self._on_pod(change.new)
+        elif change.kind == "pod" and (queued := self._queue.get(change.name)) is not None:
+            self._remove(queued)
 
     def _mirror_object(self, kind: str, name: str, thing: KubernetesObject | None) -> int:
         """Set what the mirror must hold of an object. Returns the number of the change."""
@@ -268,64 +281,307 @@ class WatcherCore:
 
     def _on_bucket_complete(self, event: BucketComplete) -> None:
         self._mirror.start_writing(event.position)
-        self._requeue.begin(event.position)
+        self._requeue.begin(self._mirror.changes, event.position)
         self._takeover.last_difference = self._mirror.changes
 
-    def _on_decision(self, event: DecisionReceived) -> None:
-        self._requeue.last_decision = max(self._requeue.last_decision, event.sequence)
-        if self._attempts.running:
-            self._attempts.count_decision(event)
-            self._attempts.on_decision(event)
-        else:
-            self._takeover.decisions.append(event)
+    def _on_live_data(self, event: LiveDataReceived) -> None:
+        found = live_data_event(event)
+        if found is not None:
+            self._requeue.on_live_data(*found, event.sequence)
+
+    # --- a takeover
 
     def _on_streams_read(self, event: StreamsRead) -> None:
         self._takeover.streams, self._takeover.streams_read_at = event, self._clock.now
 
     def _start_queue(self) -> None:
-        """Start the queue once the bus has been read and every difference is stored (docs/protocol.md, 3).
-
-        Otherwise pods would be ranked on a part of the cluster: rejected, or at the cost of others, though a node fits.
-        """
+        """Continue every pod from the state that the former leader left, in slices, once the mirror is stored."""
         takeover = self._takeover
-        if self._attempts.running or takeover.streams is None or takeover.last_difference is None:
+        if self._running or not takeover.may_start_queue(self._mirror.settled):
             return
-        if takeover.last_difference > self._mirror.settled:
-            return
-        since_read = self._clock.now - takeover.streams_read_at
-        self._attempts.start(takeover.streams, position=self._mirror.position, since_read=since_read)
-        if not self._attempts.running:
-            return
-        for decision in takeover.decisions:
-            self._attempts.on_decision(decision)
+        self._attempts.takeover_position = self._mirror.position
+        if not takeover.left:
+            takeover.left.extend(self.recovering_pods())
+        while takeover.left:
+            queued = takeover.left.popleft()
+            if self._queue.get(queued.uid) is queued and queued.stage is Stage.RECOVERING:
+                self._continue(queued)
+            if takeover.left and not self._clock.may_continue():
+                return
+        self._running = True
+        for queued in self.recovering_pods():  # those that were added or changed meanwhile
+            self._continue(queued)
+        for event in takeover.decisions:
+            self._decide(event)
         self._takeover = TakeoverState()
 
-    def _on_live_data(self, event: LiveDataReceived) -> None:
-        try:
-            name, node = parse_key(event.key)
-            if event.data is not None:
-                check_size(event.data, "live data", most=FACT_BYTES)
-        except DecodeError:
-            return  # any client may put facts, and no plugin reads one without source and node, or one too large
-        news = LiveDataUpdate(source=LiveSource(bucket=event.bucket, name=name), node=node, data=event.data)
-        self._requeue.on_live_data(news, LIVE_DATA_EVENTS[event.bucket], event.sequence)
+    def _continue(self, queued: QueuedPod) -> None:
+        """Leave a pod in flight, after ``waiting`` without a slot in the window, or go on with its Decision."""
+        state = self._takeover.former_state(queued.uid)
+        self._attempts.restore(queued, state)
+        if state.final_decision is not None:
+            last = state.final_decision
+            since_read = self._clock.now - self._takeover.streams_read_at
+            self._conclude(queued, last.decision, last.time, last.age_seconds + since_read)
+        elif state.in_flight is not None:
+            if state.has_slot:
+                self._attempts.acquire(queued)
+            if changed(state.in_flight, queued.pod):
+                self._publish(queued)
+            else:
+                self._await_decision(queued)
+        else:
+            self._move(queued, Stage.ACTIVE)
 
-    def _warn_of_plugin(self, failure: str, pod: str) -> None:
-        self._effects.append(Warn(message=failure, fields={"pod": pod}))
+    # --- a pod enters the queue, changes and leaves
+
+    def _on_pod(self, pod: Pod) -> None:
+        """The watch shows a pod."""
+        queued = self._queue.get(pod.metadata.uid)
+        if not waits(pod, self._profiles):
+            if queued is not None:
+                self._attempts.count_scheduled(queued, pod)
+                self._remove(queued)
+        elif queued is None:
+            self._add(pod)
+        else:
+            self._update(queued, pod)
+
+    def _add(self, pod: Pod) -> None:
+        queued = QueuedPod(pod=pod, timestamp=created_at(pod) or self._clock.timestamp().wall)
+        self._queue.add(queued)
+        self._enqueue(queued)
+
+    def _enqueue(self, queued: QueuedPod) -> None:
+        """Make a pod active, unless a PreEnqueue plugin rejects it."""
+        queued.failure, status = refusal(queued.pod), SUCCESS
+        if queued.failure:
+            queued.do_not_ask_until = self._clock.now + DO_NOT_ASK_SECONDS
+        else:
+            status = self._pre_enqueue(queued)
+        if status.is_success:
+            queued.unschedulable_plugins, queued.message = frozenset(), ""
+            self._move(queued, Stage.ACTIVE if self._running else Stage.RECOVERING)
+        else:
+            queued.unschedulable_plugins, queued.message = frozenset({status.plugin}), "; ".join(status.reasons)
+            self._move(queued, Stage.GATED)
+
+    def _pre_enqueue(self, queued: QueuedPod) -> Status:
+        try:
+            return self._plugins.pre_enqueue(queued.pod)
+        except PluginFailure as failure:
+            queued.record_failure(failure, self._clock.now)
+            return SUCCESS
+
+    def _update(self, queued: QueuedPod, pod: Pod) -> None:
+        before, queued.pod = queued.pod, pod
+        if queued.failure and changed(before, pod):
+            queued.do_not_ask_until = 0.0
+        if queued.stage in WAITING_FOR_EVENT:
+            queued.incoming_event = label_of_own_update(pod_update_actions(before, pod))
+        if queued.stage is Stage.GATED:
+            self._enqueue(queued)
+        elif queued.stage is Stage.IN_FLIGHT:
+            if queued.published is not None and changed(queued.published, pod):
+                self._publish(queued)
+        elif queued.stage is Stage.UNSCHEDULABLE and changed(before, pod):
+            self._try_again(queued)
+        elif queued.stage is Stage.BACKOFF and queued.failure:
+            self._place(queued, self._requeue.back_off(queued))
+
+    def _remove(self, queued: QueuedPod) -> None:
+        self._attempts.end(queued)
+        self._requeue.on_removed(queued)
+        self._queue.remove(queued)
+
+    # --- a pod goes into flight, and what becomes of its attempt
+
+    def _publish_active(self) -> None:
+        """Publish active pods in order while their profile's window has a free slot.
+
+        Where no pod is active and most of the window is free, back-offs end early (docs/protocol.md, 3): of pods that
+        an event woke, and only once the mirror has stored that event.
+        """
+        if not self._running:
+            return
+        window, now = self._attempts.window, self._clock.now
+        free = window.free(now)
+        self._publish_in_order(free)
+        while (queued := self._queue.pop_early(window.free_for_early(now), self._mirror.settled)) is not None:
+            self._requeue.end_back_off(queued)
+            self._activate(queued)
+            self._publish_in_order(free)
+
+    def _publish_in_order(self, free: dict[str, int]) -> None:
+        while (queued := self._queue.pop(free)) is not None:
+            free[queued.profile] -= slots_of(queued.pod)
+            self._attempts.acquire(queued)
+            self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
+
+    def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
+        """Publish the next attempt. The caller takes the slots in the window."""
+        self._attempts.publish(queued, waited=waited)
+        self._await_decision(queued)
+
+    def _await_decision(self, queued: QueuedPod) -> None:
+        self._move(queued, Stage.IN_FLIGHT, due=self._clock.now + self._settings.look_up_seconds)
+
+    def _on_decision(self, event: DecisionReceived) -> None:
+        self._last_decision = max(self._last_decision, event.sequence)
+        if not self._running:
+            self._takeover.decisions.append(event)
+            return
+        if event.decision.outcome.final:  # of whatever attempt: their rate decides the size of the window
+            self._attempts.window.count_decision(event.decision.profile, self._clock.now)
+        self._decide(event)
+
+    def _decide(self, event: DecisionReceived) -> None:
+        decision = event.decision
+        queued = self._queue.get(decision.uid)
+        if queued is None or not is_news(queued, decision):
+            return
+        if decision.outcome.final:
+            self._conclude(queued, decision, event.time)
+        elif queued.stage is Stage.IN_FLIGHT:
+            queued.epoch = decision.epoch
+            self._attempts.release(queued)
+            self._await_decision(queued)
+
+    def _conclude(self, queued: QueuedPod, decision: DecisionSummary, time: datetime, age_seconds: float = 0.0) -> None:
+        """Handle a final Decision, which was stored at ``time``, by its outcome (docs/protocol.md, 5)."""
+        decided_at = Timestamp(monotonic=self._clock.now - age_seconds, wall=time)
+        self._attempts.end(queued)
+        queued.record_decision(decision)
+        match decision.outcome:
+            case Outcome.UNSCHEDULABLE | Outcome.PREEMPTING:
+                changes = self._mirror.changes
+                self._place(queued, self._requeue.on_unschedulable(queued, decision, decided_at, changes))
+            case Outcome.CONFLICT:
+                self._place(queued, self._requeue.on_conflict(queued, decision, decided_at, self._mirror.changes))
+            case Outcome.ERROR:
+                self._place(queued, self._requeue.on_error(queued, decided_at))
+            case Outcome.GONE:
+                self._move(queued, Stage.AWAITING_WATCH)
+                self._read_pod(queued)
+            case _:
+                self._move(queued, Stage.AWAITING_WATCH, due=self._clock.now + WATCH_SECONDS)
+
+    def _on_looked_up(self, event: AttemptLookedUp) -> None:
+        """Without message or final Decision the attempt is lost: the next one follows, or after the third an error."""
+        queued, decision = self._in_flight(event.attempt), event.decision
+        if queued is None:
+            return
+        if event.held_by is not None:
+            self._attempts.on_held(queued, event.held_by)
+        elif decision is not None and decision.attempt == str(event.attempt) and decision.outcome.final:
+            self._conclude(queued, decision, event.time or self._clock.timestamp().wall)
+        elif reason := self._attempts.on_lost(queued):
+            self._give_up(queued, reason)
+        else:
+            self._publish(queued)
+
+    def _on_publish_not_stored(self, event: PublishNotStored) -> None:
+        queued = self._in_flight(event.attempt)
+        if queued is not None:
+            self._attempts.on_not_stored(queued)
+
+    def _on_publish_refused(self, event: PublishRefused) -> None:
+        """An attempt that the bus will never store is an error of its pod."""
+        queued = self._in_flight(event.attempt)
+        if queued is not None:
+            self._give_up(queued, event.reason)
+
+    def _in_flight(self, attempt: Attempt) -> QueuedPod | None:
+        """The pod of an attempt, if the attempt is in flight and the latest."""
+        queued = self._queue.get(attempt.uid)
+        if queued is None or queued.stage is not Stage.IN_FLIGHT or queued.attempt != attempt:
+            return None
+        return queued
+
+    def _give_up(self, queued: QueuedPod, reason: str) -> None:
+        """An error without a Decision: the pod backs off."""
+        self._attempts.give_up(queued, reason)
+        self._place(queued, self._requeue.on_error(queued, self._clock.timestamp()))
+
+    def _read_pod(self, queued: QueuedPod) -> None:
+        meta = queued.pod.metadata
+        self._effects.append(ReadPod(uid=queued.uid, namespace=meta.namespace, name=meta.name))
+        self._queue.set_timer(queued, self._clock.now + WATCH_SECONDS)
+
+    def _on_pod_read(self, event: PodRead) -> None:
+        """The API's answer for a pod that the binder has decided ``gone`` or ``bound``."""
+        queued = self._queue.get(event.uid)
+        if queued is None or queued.stage is not Stage.AWAITING_WATCH:
+            return
+        if event.pod is None or not waits(event.pod, self._profiles):
+            return  # it is gone or bound: the watch will show that
+        queued.pod = event.pod
+        self._place(queued, self._requeue.on_still_unbound(queued, self._mirror.changes))
+
+    # --- a pod is tried again
+
+    def _try_again(self, queued: QueuedPod) -> None:
+        """An event may help an unschedulable or gated pod."""
+        if queued.stage is Stage.GATED:
+            self._enqueue(queued)
+        else:
+            self._place(queued, self._requeue.on_helped(queued))
+
+    def _run_timers(self) -> None:
+        """Handle the pods whose timer has gone off."""
+        for queued in self._queue.pop_due():
+            if queued.stage is Stage.IN_FLIGHT and queued.attempt is not None:
+                self._attempts.look_up(queued, queued.attempt)
+                self._queue.set_timer(queued, self._clock.now + self._settings.look_up_seconds)
+            elif queued.stage is Stage.AWAITING_WATCH:
+                self._read_pod(queued)
+            elif queued.failure:
+                self._enqueue(queued)
+            else:
+                self._place(queued, self._requeue.on_timer(queued, self._mirror.changes))
+            if not self._clock.may_continue():
+                return
+
+    def _on_version(self, kind: str, version: int, *, listed: bool) -> None:
+        """A reflector has reached a version: pods that waited for it go on."""
+        for uid in self._requeue.on_version(kind, version, listed=listed):
+            queued = self._queue.get(uid)
+            if queued is None or queued.stage is not Stage.AWAITING_VERSIONS:
+                continue
+            if self._requeue.has_seen_versions(queued, self._mirror.changes):
+                self._activate(queued)
+
+    def _on_mirror_settled(self) -> None:
+        """The mirror may have stored something: pods that waited for it go on."""
+        settled = self._mirror.settled
+        self._requeue.on_settled(settled, self._mirror.position)
+        for queued in self._queue.pop_stored(settled):
+            self._activate(queued)
+
+    def _place(self, queued: QueuedPod, wait: Wait | None) -> None:
+        """Have a pod wait, or try it again at once."""
+        if wait is None:
+            self._activate(queued)
+        else:
+            self._move(queued, wait.stage, due=wait.due, early=wait.early)
+
+    def _activate(self, queued: QueuedPod) -> None:
+        """Make a pod active, once the mirror has stored what its ranking must see."""
+        if queued.mirror_change > self._mirror.settled:
+            self._move(queued, Stage.AWAITING_MIRROR)
+            return
+        if queued.mirror_change or queued.at_front:
+            queued.required_positions = Positions(cluster=self._mirror.position, decisions=self._last_decision)
+        queued.mirror_change = 0
+        self._move(queued, Stage.ACTIVE)
+
+    def _move(self, queued: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False) -> None:
+        """Put a pod into a stage, with a timer if ``due`` is given. ``early``: its back-off may end before."""
+        place = self._plugins.place(queued) if early or stage is Stage.ACTIVE else None
+        self._queue.move(queued, stage, due=due, place=place)
+        self._requeue.on_moved(queued)
 
     def _take_effects(self) -> list[Effect]:
         effects = self._effects.copy()
         self._effects.clear()
         return effects
-
-
-@dataclass(slots=True)
-class TakeoverState:
-    """What the beginning of a term waits for, and what arrived meanwhile."""
-
-    last_difference: int | None = None
-    """The mirror's change up to which the queue waits; ``None`` before the bucket has been read."""
-    streams: StreamsRead | None = None
-    streams_read_at: float = 0.0
-    """Monotonic seconds."""
-    decisions: list[DecisionReceived] = field(default_factory=list)

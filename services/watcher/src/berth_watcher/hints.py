@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -38,6 +38,7 @@ from berth.framework.plugincalls import (
     PluginFailure,
     PluginTimeout,
     SortKey,
+    default_sort_key,
     find_in_index,
     run_hint,
     run_key,
@@ -47,9 +48,13 @@ from berth.framework.plugincalls import (
 )
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
-from berth_watcher.queue import EventClock, QueuedPod
+from berth_watcher.events import Effect, Warn
+from berth_watcher.queue import EventClock, Place, QueuedPod
 
 R = TypeVar("R")
+
+ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
+"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 VICTIM_DELETED: Final = ClusterEvent(Resource.POD, Action.DELETE)
 """A pod whose victims were evicted waits for this, whatever its unschedulable plugins registered for."""
@@ -62,19 +67,28 @@ SUSPENDED_SECONDS: Final = 60.0
 
 
 class QueuePlugins:
-    """Calls plugins. Failures are reported to ``warn`` with the pod."""
+    """Calls plugins. Warnings about failures go to ``emit``."""
 
-    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock, warn: Callable[[str, str], None]) -> None:
+    def __init__(self, profiles: Mapping[str, Profile], clock: EventClock, emit: Callable[[Effect], None]) -> None:
         self._profiles = profiles
         self._clock = clock
-        self._warn = warn
+        self._emit = emit
         self._timeouts: Counter[str] = Counter()
         self._suspended: dict[str, float] = {}
         self._warned: dict[str, float] = {}
         self._of_interest: dict[ClusterEvent, bool] = {}
 
+    def place(self, pod: QueuedPod) -> Place:
+        """The pod's place in the queue. Where the plugin fails for the pod, it is the default plugin's."""
+        if not pod.failure:
+            try:
+                return Place(self.sort_key(pod.pod, ONE_TIME), self.sort_key(pod.pod, pod.timestamp))
+            except PluginFailure as failure:
+                pod.record_failure(failure, self._clock.now)
+        return Place(default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp))
+
     def sort_key(self, pod: Pod, since: datetime) -> SortKey:
-        """The pod's place in the queue.
+        """The pod's place if it had waited since then.
 
         Raises:
             PluginFailure: the plugin failed for this pod.
@@ -149,7 +163,7 @@ class QueuePlugins:
     def _report(self, plugin: Plugin, pod: Pod, failure: PluginFailure) -> None:
         if self._clock.now >= self._warned.get(plugin.name, 0.0):
             self._warned[plugin.name] = self._clock.now + SUSPENDED_SECONDS
-            self._warn(str(failure), pod.key)
+            self._emit(Warn(message=str(failure), fields={"pod": pod.key}))
 
 
 Step = QueuedPod | None
@@ -157,7 +171,7 @@ Step = QueuedPod | None
 
 
 class UnschedulablePods:
-    """The unschedulable and gated pods. An event never changes them: whoever tries a pod again removes it."""
+    """The unschedulable and gated pods. An event never changes them: the core does, when it tries a pod again."""
 
     def __init__(
         self, profiles: Mapping[str, Profile], calls: QueuePlugins, room_of: RoomOf = lambda _node: None
@@ -172,6 +186,8 @@ class UnschedulablePods:
             for preempting in (False, True)
         }
         self._preempting: dict[str, _Group] = {}
+        self.last_added = 0
+        """The generation of the last pod that began to wait."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -182,12 +198,12 @@ class UnschedulablePods:
         groups = self._rejected[pod.profile, preempting].groups_for(pod.unschedulable_plugins)
         if preempting:
             groups = [*groups, self._preempting.setdefault(pod.node, _Group())]
-        self._pods[pod.uid], self._groups_of[pod.uid] = pod, list(groups)
+        self._pods[pod.uid], self._groups_of[pod.uid], self.last_added = pod, list(groups), pod.generation
         for group in groups:
             group.add(pod)
 
     def discard(self, pod: QueuedPod) -> None:
-        """A pod does not wait for an event any more."""
+        """A pod does not wait for an event any more, if it did."""
         if self._pods.pop(pod.uid, None) is None:
             return
         for group in self._groups_of.pop(pod.uid):

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
 from berth.api.messages import DecisionSummary, Outcome, Positions
-from berth.api.pod import Pod
+from berth.api.pod import Pod, is_gone_while_unbound
 from berth.api.subjects import Attempt, PodSubject, Uid
-from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey, default_sort_key
+from berth.framework.plugincalls import PluginFailure, PluginTimeout, SortKey
 
 POD_ADDED: Final = "UnschedulablePodAdd"
 """kube-scheduler's name for the event that puts a new pod into the queue."""
@@ -78,10 +78,6 @@ INCOMING_QUEUES: Final[Mapping[Stage, str]] = {
 DO_NOT_ASK_SECONDS: Final = 300.0
 """How long a plugin that took too long is not asked again about a pod that has not changed, and a pod that has too much
 of something is not tried again: as long as an unschedulable pod waits."""
-
-
-ONE_TIME: Final = datetime.min.replace(tzinfo=UTC)
-"""Pods that the QueueSort plugin puts at one place if this is the time of all of them are of one rank."""
 
 
 NEVER: Final = float("-inf")
@@ -183,6 +179,19 @@ class QueuedPod:
         return PodSubject(stage=stage, profile=self.profile, namespace=meta.namespace, pod=meta.name)
 
 
+def waits(pod: Pod, profiles: Container[str]) -> bool:
+    """Whether the pod is to be scheduled by one of the profiles: unbound, not being deleted and not finished."""
+    return not pod.spec.node_name and pod.spec.scheduler_name in profiles and not is_gone_while_unbound(pod)
+
+
+def created_at(pod: Pod) -> datetime | None:
+    text = pod.metadata.creation_timestamp
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timestamp:
     """One moment by two clocks: monotonic seconds for timers, wall time for the ages of pods."""
@@ -209,6 +218,15 @@ class EventClock:
     def timestamp(self) -> Timestamp:
         since_start = timedelta(seconds=self.now - self._started.monotonic)
         return Timestamp(monotonic=self.now, wall=self._started.wall + since_start)
+
+
+class Place(NamedTuple):
+    """A pod's place among the active pods, by the QueueSort plugin."""
+
+    rank: SortKey
+    """Equal for pods that are at one place but for their time."""
+    key: SortKey
+    """Within its namespace."""
 
 
 class ActiveEntry(NamedTuple):
@@ -362,42 +380,22 @@ MIN_COMPACTED: Final = 1024
 """Fewer entries are not worth it."""
 
 
-class WaitingForEvent(Protocol):
-    """The unschedulable and gated pods, as the queue keeps them up to date."""
-
-    def add(self, pod: QueuedPod) -> None:
-        """A pod begins to wait for an event."""
-        ...
-
-    def discard(self, pod: QueuedPod) -> None:
-        """A pod does not wait for an event, perhaps it never did."""
-        ...
-
-
 class SchedulingQueue:
     """All pods that wait. A move costs O(log n), whatever the number of pods that wait."""
 
-    def __init__(
-        self,
-        profiles: Iterable[str],
-        clock: EventClock,
-        sort_key: Callable[[Pod, datetime], SortKey],
-        waiting: WaitingForEvent,
-    ) -> None:
+    def __init__(self, profiles: Iterable[str], clock: EventClock) -> None:
         self.incoming: Counter[tuple[str, str]] = Counter()
         """Pods that entered a queue so far, by queue and event in kube-scheduler's words."""
         self._clock = clock
-        self._sort_key = sort_key
-        self._waiting = waiting
         self._pods: dict[str, QueuedPod] = {}
         self._active = {profile: ActivePods(self._is_current_entry) for profile in profiles}
         self._early = {profile: ActivePods(self._is_current_entry) for profile in self._active}
         """Pods in back-off that may go on before its end."""
         self._timers: list[tuple[float, int, str]] = []
-        self.generation = 0
+        self._awaiting_mirror: list[tuple[int, int, str]] = []
+        """Pods by the mirror's change that they wait for."""
+        self._generation = 0
         """Of the last move."""
-        self.last_wait = 0
-        """The generation of the last pod that began to wait for an event."""
         self._stage_sizes: Counter[Stage] = Counter()
         self._rejected: Counter[tuple[str, frozenset[str]]] = Counter()
         self._rejected_as: dict[str, tuple[str, frozenset[str]]] = {}
@@ -436,41 +434,32 @@ class SchedulingQueue:
         """Remove a pod that is bound or gone."""
         if self._pods.pop(pod.uid, None) is None:
             return
-        self._leave_stage(pod)
+        self._stage_sizes[pod.stage] -= 1
         self._clear_rejection(pod)
         pod.generation = self._next_generation()
 
-    def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None, early: bool = False) -> None:
-        """Put a pod into a stage, with a timer if ``due`` is given. ``early``: its back-off may end before."""
-        self._leave_stage(pod)
+    def move(self, pod: QueuedPod, stage: Stage, *, due: float | None = None, place: Place | None = None) -> None:
+        """Put a pod into a stage, with a timer if ``due`` is given.
+
+        ``place``: of a pod that becomes active, and of one whose back-off may end early.
+        """
+        self._stage_sizes[pod.stage] -= 1
         self._update_metrics(pod, stage)
         pod.stage, pod.generation = stage, self._next_generation()
         self._stage_sizes[stage] += 1
-        if stage in WAITING_FOR_EVENT:
-            self._waiting.add(pod)
-            self.last_wait = pod.generation
-        if stage is Stage.ACTIVE:
-            self._push(pod, self._active[pod.profile])
-        elif early:
-            self._push(pod, self._early[pod.profile])
+        if place is not None:
+            self._push(pod, place, self._active if stage is Stage.ACTIVE else self._early)
+        if stage is Stage.AWAITING_MIRROR:
+            heapq.heappush(self._awaiting_mirror, (pod.mirror_change, pod.generation, pod.uid))
         if due is not None:
             self.set_timer(pod, due)
 
-    def _push(self, pod: QueuedPod, active: ActivePods) -> None:
-        rank, key = self._keys(pod)
+    def _push(self, pod: QueuedPod, place: Place, by_profile: Mapping[str, ActivePods]) -> None:
+        active = by_profile[pod.profile]
         namespace = FRONT if pod.at_front else pod.pod.metadata.namespace
-        active.add(rank, namespace, ActiveEntry(key, pod.timestamp, pod.generation, pod.uid))
+        active.add(place.rank, namespace, ActiveEntry(place.key, pod.timestamp, pod.generation, pod.uid))
         if self._is_mostly_stale(active):  # pods that come and go while the window is full
             active.compact()
-
-    def _keys(self, pod: QueuedPod) -> tuple[SortKey, SortKey]:
-        """The pod's rank, and its place within its namespace."""
-        if not pod.failure:
-            try:
-                return self._sort_key(pod.pod, ONE_TIME), self._sort_key(pod.pod, pod.timestamp)
-            except PluginFailure as failure:
-                pod.record_failure(failure, self._clock.now)
-        return default_sort_key(pod.pod, ONE_TIME), default_sort_key(pod.pod, pod.timestamp)
 
     def set_timer(self, pod: QueuedPod, due: float) -> None:
         """Set the timer of the pod's stage, in monotonic seconds. It is dropped when the pod moves."""
@@ -504,6 +493,23 @@ class SchedulingQueue:
                     return pod
         return None
 
+    def pop_stored(self, settled: int) -> Iterator[QueuedPod]:
+        """The pods that wait for a change up to ``settled``, as many as this slice has time for, at least one.
+
+        The caller must move each before it takes the next.
+        """
+        while self.has_stored(settled):
+            _, generation, uid = heapq.heappop(self._awaiting_mirror)
+            pod = self._current(generation, uid)
+            if pod is not None:
+                yield pod
+            if not self._clock.may_continue():
+                return
+
+    def has_stored(self, settled: int) -> bool:
+        """Whether :meth:`pop_stored` has something to do."""
+        return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= settled
+
     def pop_due(self) -> Iterator[QueuedPod]:
         """The pods whose timer has gone off. The caller must move each, or set its timer, before it takes the next."""
         while self._timers and self._timers[0][0] <= self._clock.now:
@@ -525,17 +531,13 @@ class SchedulingQueue:
         return self._current(entry.generation, entry.uid) is not None
 
     def _next_generation(self) -> int:
-        self.generation += 1
-        return self.generation
+        self._generation += 1
+        return self._generation
 
     def _current(self, generation: int, uid: str) -> QueuedPod | None:
         """The pod of a heap entry; None if the entry is stale."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.generation == generation else None
-
-    def _leave_stage(self, pod: QueuedPod) -> None:
-        self._stage_sizes[pod.stage] -= 1
-        self._waiting.discard(pod)
 
     def _update_metrics(self, pod: QueuedPod, stage: Stage) -> None:
         queue = INCOMING_QUEUES.get(stage)

@@ -1,4 +1,7 @@
-"""When a pod is tried again whose attempt ended without a Binding, and what its next ranking must see.
+"""When a pod is tried again whose attempt ended without a Binding, and which waiting pods an event may help.
+
+The core hands in what happened, and gets back what the pod waits for next: a ``Wait``, or ``None`` when it is to be
+tried at once. ``changes`` is the number of the mirror's latest change, which the pod's next ranking must see.
 
 Decisions name the positions at which they were made. An event counts as seen by the scorer if the mirror's write of it
 is known to be at or below the position, and as missed otherwise. Whatever is not known counts as missed: one attempt
@@ -12,7 +15,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from berth.api.decoding import version_number
 from berth.api.livedata import BANDWIDTH, FACTS
@@ -20,8 +23,7 @@ from berth.api.messages import DecisionSummary, Outcome, Positions
 from berth.api.node import Node
 from berth.framework.events import ClusterEvent, LiveDataUpdate, node_update_actions
 from berth_watcher.hints import QueuePlugins, Step, UnschedulablePods
-from berth_watcher.mirror import Mirror
-from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, SchedulingQueue, Stage, Timestamp
+from berth_watcher.queue import WAITING_FOR_EVENT, EventClock, QueuedPod, Stage, Timestamp
 from berth_watcher.settings import RequeueSettings
 from berth_watcher.store import label_of
 
@@ -47,162 +49,152 @@ PODS_AT_ONCE: Final = 256
 """Pods that one event wakes between two looks at the clock: about 5 ms."""
 
 
-class Requeue:
-    """Puts pods whose attempt failed where they wait, and makes them active again."""
+class Wait(NamedTuple):
+    """What a pod waits for next."""
 
-    def __init__(  # noqa: PLR0913 - the parts of the core that it works on
+    stage: Stage
+    due: float
+    """Monotonic seconds: when its timer goes off."""
+    early: bool = False
+    """Its back-off may end before that."""
+
+
+class Requeue:
+    """Decides when pods whose attempt failed are tried again."""
+
+    def __init__(
         self,
         *,
         clock: EventClock,
-        queue: SchedulingQueue,
         plugins: QueuePlugins,
         waiting: UnschedulablePods,
-        mirror: Mirror,
         kinds: Iterable[str],
         settings: RequeueSettings,
     ) -> None:
         self._clock = clock
-        self._queue = queue
         self._plugins = plugins
         self._waiting = waiting
-        self._mirror = mirror
         self._settings = settings
         self._versions = VersionGate(kinds)
         self._cluster_log = EventLog()
         self._live_logs = {BANDWIDTH: EventLog(), FACTS: EventLog()}
-        self._awaiting_mirror: list[tuple[int, int, QueuedPod]] = []
         self._unchecked: deque[_UncheckedEvent] = deque()
         self._unchecked_nodes: dict[str, _UncheckedEvent] = {}
-        self.last_decision = 0
-        """The sequence of the last Decision received."""
 
-    def begin(self, position: int) -> None:
+    def begin(self, changes: int, position: int) -> None:
         """Events up to now are not in the log: those below a position of the bucket, and those not yet stored."""
-        self._cluster_log.begin(self._mirror.changes, position)
+        self._cluster_log.begin(changes, position)
 
-    def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp) -> None:
+    # --- what a pod waits for
+
+    def on_unschedulable(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int) -> Wait:
         """No node fits, or the victims are leaving: the pod waits for an event, unless its ranking missed one."""
         self._fail(pod, decided_at)
-        missed = self._missed_change(pod, decision.positions)
+        missed = self._missed_change(pod, decision.positions, changes)
         if missed is not None:
             pod.mirror_change = missed.change
-            if missed.is_known:
-                self._back_off_after_event(pod)
-            else:
-                self.back_off(pod)
-            return
+            return self._back_off_after_event(pod) if missed.is_known else self.back_off(pod)
         preempting = decision.outcome is Outcome.PREEMPTING
         wait = self._settings.preemption_seconds if preempting else self._settings.max_unschedulable_seconds
-        self._queue.move(pod, Stage.UNSCHEDULABLE, due=decided_at.monotonic + wait)
+        return Wait(Stage.UNSCHEDULABLE, decided_at.monotonic + wait)
 
-    def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> None:
+    def on_error(self, pod: QueuedPod, failed_at: Timestamp) -> Wait:
         """The pod backs off. No event ends that."""
         self._fail(pod, failed_at)
-        self.back_off(pod)
+        return self.back_off(pod)
 
-    def back_off(self, pod: QueuedPod) -> None:
+    def back_off(self, pod: QueuedPod) -> Wait:
         """Wait for the end of the back-off, or until a plugin may be asked about the pod again."""
-        self._queue.move(pod, Stage.BACKOFF, due=max(pod.backoff_until, pod.do_not_ask_until))
+        return Wait(Stage.BACKOFF, max(pod.backoff_until, pod.do_not_ask_until))
 
-    def on_conflict(self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp) -> None:
+    def on_conflict(
+        self, pod: QueuedPod, decision: DecisionSummary, decided_at: Timestamp, changes: int
+    ) -> Wait | None:
         """Other pods took the nodes: to the front of its priority once everything named is seen, or back-off."""
         pod.awaited_versions = _versions(decision)
-        self._retry_soon(pod, decided_at)
+        return self._retry_soon(pod, decided_at, changes)
 
-    def on_still_unbound(self, pod: QueuedPod) -> None:
+    def on_still_unbound(self, pod: QueuedPod, changes: int) -> Wait | None:
         """The binder decided that it is gone or bound, but the API shows it unbound: a conflict without versions."""
         pod.awaited_versions = {}
-        self._retry_soon(pod, self._clock.timestamp())
+        return self._retry_soon(pod, self._clock.timestamp(), changes)
+
+    def on_helped(self, pod: QueuedPod) -> Wait | None:
+        """An event may help the pod: it is tried again, after its back-off or when nothing else is to be done."""
+        return self._back_off_after_event(pod) if self._clock.now < pod.backoff_until else None
+
+    def on_timer(self, pod: QueuedPod, changes: int) -> Wait | None:
+        """The timer of a pod that waits here has gone off."""
+        if pod.stage is Stage.AWAITING_VERSIONS:
+            self._versions.end(pod.uid)
+            pod.mirror_change = changes
+            return None
+        if pod.stage is Stage.BACKOFF and self._clock.now < pod.backoff_until:
+            return self._back_off_after_event(pod)
+        pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
+        return None
+
+    def end_back_off(self, pod: QueuedPod) -> None:
+        """The back-off of a pod ends early, since nothing else is to be done."""
+        pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
+
+    def on_version(self, kind: str, version: int, *, listed: bool) -> list[str]:
+        """A reflector has reached a version. Returns the uids of the pods that waited for it."""
+        return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
+
+    def has_seen_versions(self, pod: QueuedPod, changes: int) -> bool:
+        """Whether the reflectors have shown what the conflict was about. The scorer must read it from the mirror."""
+        if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
+            return False
+        pod.mirror_change = changes
+        return True
+
+    def on_moved(self, pod: QueuedPod) -> None:
+        """The pod is in another stage: it may begin to wait for an event, or end."""
+        self._waiting.discard(pod)
+        if pod.stage in WAITING_FOR_EVENT:
+            self._waiting.add(pod)
+
+    def on_removed(self, pod: QueuedPod) -> None:
+        """The pod is bound or gone."""
+        self._versions.end(pod.uid)
+        self._waiting.discard(pod)
+
+    # --- which pods an event may help
 
     def on_cluster_event(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
-        """Record an event that the mirror is storing. ``pods_to_requeue`` has the pods that it may help."""
+        """Record an event that the mirror is storing. ``helped`` has the pods that it may help."""
         if self._plugins.is_event_of_interest(event):
             self._cluster_log.record(event, old, new, change=change)
             self._check_later(event, old, new, change)
 
-    def on_live_data(self, news: LiveDataUpdate, event: ClusterEvent, sequence: int) -> None:
+    def on_live_data(self, event: ClusterEvent, news: LiveDataUpdate, sequence: int) -> None:
         """The same for live data, which is already stored."""
         if self._plugins.is_event_of_interest(event):
             self._live_logs[news.source.bucket].record(event, None, news, sequence=sequence)
             self._check_later(event, None, news, 0)
 
-    def pods_to_requeue(self) -> Iterator[QueuedPod]:
+    def on_settled(self, change: int, position: int) -> None:
+        """The mirror has stored everything up to a change, at or below a position."""
+        self._cluster_log.on_settled(change, position)
+
+    def helped(self) -> Iterator[QueuedPod]:
         """The waiting pods that an event may help, as many as this slice has time for; the caller must move each."""
         while self._unchecked:
             unchecked = self._unchecked[0]
             if len(self._unchecked) > MAX_EVENTS:
                 unchecked.steps = self._waiting.waiting_for(unchecked.event)
-            for pods in self._helped(unchecked):
+            for pods in self._helped_by(unchecked):
                 yield from pods
                 if unchecked.is_done:
                     self._forget(unchecked)
                 if not self._clock.may_continue():
                     return
 
-    def on_version(self, kind: str, version: int, *, listed: bool) -> None:
-        """A reflector has reached a version: pods that waited for it go on."""
-        ready = self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
-        for uid in ready:
-            pod = self._queue.get(uid)
-            if (
-                pod is not None
-                and pod.stage is Stage.AWAITING_VERSIONS
-                and self._versions.pass_or_wait(uid, pod.awaited_versions)
-            ):
-                self._activate_after_mirror(pod)
-
-    def on_mirror_settled(self) -> None:
-        """The mirror may have stored something: pods that waited for it go on."""
-        settled = self._mirror.settled
-        self._cluster_log.on_settled(settled, self._mirror.position)
-        while self._is_mirror_settled_for_some():
-            _, generation, pod = heapq.heappop(self._awaiting_mirror)
-            if pod.generation == generation:
-                self._activate(pod)
-            if not self._clock.may_continue():
-                return
-
-    def on_timer(self, pod: QueuedPod) -> None:
-        """The timer of a pod that waits here has gone off."""
-        if pod.stage is Stage.AWAITING_VERSIONS:
-            self._versions.end(pod.uid)
-            self._activate_after_mirror(pod)
-        elif pod.stage is Stage.BACKOFF and self._clock.now < pod.backoff_until:
-            self._back_off_after_event(pod)
-        else:
-            pod.incoming_event = BACKOFF_COMPLETE if pod.stage is Stage.BACKOFF else UNSCHEDULABLE_TIMEOUT
-            self._activate(pod)
-
     @property
     def has_more(self) -> bool:
-        """Whether this slice had no time for all pods that may go on."""
-        return bool(self._unchecked) or self._is_mirror_settled_for_some()
-
-    def requeue(self, pod: QueuedPod) -> None:
-        """An event may help the pod: it is tried again, after its back-off or when nothing else is to be done."""
-        if self._clock.now < pod.backoff_until:
-            self._back_off_after_event(pod)
-        else:
-            self._activate(pod)
-
-    def end_back_off(self, room: Mapping[str, int]) -> bool:
-        """Activate one pod before the end of its back-off, of a profile that has room and no active pod.
-
-        Only one that an event woke, and only once the mirror has stored that event.
-        """
-        pod = self._queue.pop_early(room, self._mirror.settled)
-        if pod is None:
-            return False
-        pod.ended_early_at, pod.incoming_event = self._clock.now, POP_FROM_BACKOFF
-        self._activate(pod)
-        return True
-
-    def on_removed(self, pod: QueuedPod) -> None:
-        """The pod is bound or gone."""
-        self._versions.end(pod.uid)
-
-    def _is_mirror_settled_for_some(self) -> bool:
-        return bool(self._awaiting_mirror) and self._awaiting_mirror[0][0] <= self._mirror.settled
+        """Whether this slice had no time for all pods that an event may help."""
+        return bool(self._unchecked)
 
     def _check_later(self, event: ClusterEvent, old: object, new: object, change: int) -> None:
         """Check an event at the end of the slice, or later. Updates of a node that have not been checked become one.
@@ -211,25 +203,24 @@ class Requeue:
         """
         if not len(self._waiting):
             return
-        generation = self._queue.generation
+        last_waiting = self._waiting.last_added
         if isinstance(old, Node) and isinstance(new, Node):
             earlier = self._unchecked_nodes.get(new.metadata.name)
-            if earlier is not None and self._queue.last_wait <= earlier.generation and earlier.merge(new, change):
-                earlier.generation = generation
+            if earlier is not None and last_waiting == earlier.last_waiting and earlier.merge(new, change):
                 return
-        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, generation=generation)
+        unchecked = _UncheckedEvent(event=event, old=old, new=new, change=change, last_waiting=last_waiting)
         self._unchecked.append(unchecked)
         if isinstance(new, Node):
             self._unchecked_nodes[new.metadata.name] = unchecked
 
-    def _helped(self, unchecked: _UncheckedEvent) -> Iterator[list[QueuedPod]]:
+    def _helped_by(self, unchecked: _UncheckedEvent) -> Iterator[list[QueuedPod]]:
         """The pods that an event may help, in parts of at most PODS_AT_ONCE, each in the order of waiting."""
         found: dict[str, QueuedPod] = {}
         if unchecked.steps is None:
             unchecked.steps = self._waiting.helped_by(unchecked.event, unchecked.old, unchecked.new)
         for pod in unchecked.steps:
             # A pod that began to wait after the event was rejected with the event in view, or is checked with the log.
-            if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.generation:
+            if pod is not None and pod.stage in WAITING_FOR_EVENT and pod.generation <= unchecked.last_waiting:
                 found[pod.uid] = pod
             if len(found) >= PODS_AT_ONCE or not self._clock.may_continue():
                 yield self._woken(found, unchecked)
@@ -249,16 +240,15 @@ class Requeue:
             pod.incoming_event = label_of(unchecked.event)
         return pods
 
-    def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp) -> None:
+    def _retry_soon(self, pod: QueuedPod, failed_at: Timestamp, changes: int) -> Wait | None:
         pod.conflicts += 1
         pod.incoming_event = ATTEMPT_FAILED
         if pod.conflicts >= MAX_CONFLICTS:
-            self.on_error(pod, failed_at)
-            return
+            return self.on_error(pod, failed_at)
         pod.at_front = True
-        self._queue.move(pod, Stage.AWAITING_VERSIONS, due=self._clock.now + self._settings.versions_seconds)
-        if self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
-            self._activate_after_mirror(pod)
+        if self.has_seen_versions(pod, changes):
+            return None
+        return Wait(Stage.AWAITING_VERSIONS, self._clock.now + self._settings.versions_seconds)
 
     def _fail(self, pod: QueuedPod, failed_at: Timestamp) -> None:
         pod.failures += 1
@@ -268,36 +258,19 @@ class Requeue:
         pod.timestamp = failed_at.wall
         pod.backoff_until = failed_at.monotonic + self._settings.backoff.after(pod.failures)
 
-    def _back_off_after_event(self, pod: QueuedPod) -> None:
+    def _back_off_after_event(self, pod: QueuedPod) -> Wait:
         """The back-off of a pod that an event may help: it may end early, at most once in each initial back-off."""
         early_from = pod.ended_early_at + self._settings.backoff.initial.total_seconds()
         if self._clock.now >= early_from:
-            self._queue.move(pod, Stage.BACKOFF, due=pod.backoff_until, early=True)
-        else:
-            self._queue.move(pod, Stage.BACKOFF, due=min(early_from, pod.backoff_until))
+            return Wait(Stage.BACKOFF, pod.backoff_until, early=True)
+        return Wait(Stage.BACKOFF, min(early_from, pod.backoff_until))
 
-    def _activate_after_mirror(self, pod: QueuedPod) -> None:
-        """The reflectors have shown what the conflict was about. The scorer must read it from the mirror."""
-        pod.mirror_change = self._mirror.changes
-        self._activate(pod)
-
-    def _activate(self, pod: QueuedPod) -> None:
-        """Make a pod active, once the mirror has stored what its ranking must see."""
-        if pod.mirror_change > self._mirror.settled:
-            self._queue.move(pod, Stage.AWAITING_MIRROR)
-            heapq.heappush(self._awaiting_mirror, (pod.mirror_change, pod.generation, pod))
-            return
-        if pod.mirror_change or pod.at_front:
-            pod.required_positions = Positions(cluster=self._mirror.position, decisions=self.last_decision)
-        pod.mirror_change = 0
-        self._queue.move(pod, Stage.ACTIVE)
-
-    def _missed_change(self, pod: QueuedPod, positions: Positions) -> _MissedChange | None:
+    def _missed_change(self, pod: QueuedPod, positions: Positions, changes: int) -> _MissedChange | None:
         """The mirror's change of an event that may help and that the ranking had not seen; ``None`` for no event.
 
         A pod that no plugin rejected always counts as having missed something, since any event may help it.
         """
-        unknown = _MissedChange(change=self._mirror.changes, is_known=False)
+        unknown = _MissedChange(change=changes, is_known=False)
         if not pod.unschedulable_plugins or self._cluster_log.may_lack_events_since(positions.cluster):
             return unknown
         logs = (
@@ -332,8 +305,8 @@ class _UncheckedEvent:
     old: object
     new: object
     change: int
-    generation: int
-    """Of the queue when it happened: pods that moved later do not wait for this event."""
+    last_waiting: int
+    """The generation of the last pod that had begun to wait when it happened: later ones do not wait for this event."""
     steps: Iterator[Step] | None = None
     """What is left to do; None before the first step."""
     is_done: bool = False

@@ -16,7 +16,7 @@ from berth.process.health import Progress
 from berth.process.lifecycle import Process
 from berth.process.logging import get_logger
 from berth.process.sessions import STORE
-from berth_watcher.attempts import waits
+from berth_watcher.queue import waits
 from berth_watcher.runner import TAKEOVER, WatcherParts, WatcherRunner
 from berth_watcher.settings import WatcherSettings, watcher_settings
 from berth_watcher.store import ObjectStore

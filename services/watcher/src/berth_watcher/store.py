@@ -12,25 +12,27 @@ from typing import Final
 
 import msgspec
 
-from berth.api.decoding import decode_json, structure_of, version_number
+from berth.api.decoding import check_size, decode_json, structure_of, version_number
 from berth.api.errors import DecodeError
 from berth.api.kinds import NODE, PLUGIN_KINDS, WATCHED_KINDS
+from berth.api.livedata import BANDWIDTH, FACT_BYTES, FACTS, LiveBucket, LiveSource
 from berth.api.messages import DeadLetter
 from berth.api.meta import KubernetesObject
 from berth.api.node import Node
 from berth.api.pod import Pod, is_bound, is_finished
 from berth.api.resources import PODS, Amounts, pod_requests, read_amounts
-from berth.api.subjects import PodSubject
+from berth.api.subjects import PodSubject, parse_key
 from berth.framework.events import (
     NO_ACTION,
     Action,
     ClusterEvent,
+    LiveDataUpdate,
     Resource,
     node_update_actions,
     pod_update_actions,
 )
 from berth.kube.listwatch import Current, Deleted, Listed, ListedPart, Undecodable, Upserted
-from berth_watcher.events import Effect, PublishDeadLetter, Warn
+from berth_watcher.events import Effect, LiveDataReceived, PublishDeadLetter, Warn
 
 BY_NAME = frozenset(kind.name for kind in WATCHED_KINDS if not kind.is_namespaced)
 """Kinds whose key on the bus is the name. Others are stored by uid, since another object may take the same name."""
@@ -254,6 +256,24 @@ def _nomination_ended(before: Pod, after: Pod | None) -> EventWithObjects:
     """Plugins see it as if the pod had left the node that it was nominated for: its resources are free for others."""
     spec = msgspec.structs.replace(before.spec, node_name=nominated_node(before))
     return ClusterEvent(Resource.NOMINATION, Action.DELETE), msgspec.structs.replace(before, spec=spec), after
+
+
+LIVE_DATA_EVENTS: Final[Mapping[LiveBucket, ClusterEvent]] = {
+    BANDWIDTH: ClusterEvent(Resource.BANDWIDTH, Action.UPDATE),
+    FACTS: ClusterEvent(Resource.FACTS, Action.UPDATE),
+}
+
+
+def live_data_event(received: LiveDataReceived) -> tuple[ClusterEvent, LiveDataUpdate] | None:
+    """The event of live data; ``None`` for what no plugin reads: any client may put facts."""
+    try:
+        name, node = parse_key(received.key)
+        if received.data is not None:
+            check_size(received.data, "live data", most=FACT_BYTES)
+    except DecodeError:
+        return None
+    source = LiveSource(bucket=received.bucket, name=name)
+    return LIVE_DATA_EVENTS[received.bucket], LiveDataUpdate(source=source, node=node, data=received.data)
 
 
 _RESOURCE_LABELS: Final = {

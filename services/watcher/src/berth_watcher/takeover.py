@@ -6,8 +6,9 @@ a later stage and not missed. The caller must follow DECISIONS before it begins.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from berth.api.errors import DecodeError
@@ -16,7 +17,8 @@ from berth.api.pod import Pod
 from berth.api.subjects import Attempt, PodSubject, all_of
 from berth.bus.interface import Session, StoredMessage
 from berth.bus.topology import DECISIONS, PENDING, RANKED
-from berth_watcher.events import FoundDecision, FoundInFlight, StreamsRead
+from berth_watcher.events import DecisionReceived, FoundDecision, FoundInFlight, StreamsRead
+from berth_watcher.queue import QueuedPod
 
 
 async def read_streams(session: Session, subjects: Mapping[str, PodSubject]) -> StreamsRead:
@@ -76,6 +78,32 @@ def former_state(uid: str, found: FoundInFlight | None, last: FoundDecision | No
         return FormerState(attempt=decided, failures=failures, final_decision=last)
     pod = found.pod if found is not None and found.attempt == decided else None
     return FormerState(attempt=decided, failures=failures, in_flight=pod, has_slot=False)
+
+
+@dataclass(slots=True)
+class TakeoverState:
+    """What the beginning of a term waits for, and what arrived meanwhile."""
+
+    last_difference: int | None = None
+    """The mirror's change up to which the queue waits; ``None`` before the bucket has been read."""
+    streams: StreamsRead | None = None
+    streams_read_at: float = 0.0
+    """Monotonic seconds."""
+    decisions: list[DecisionReceived] = field(default_factory=list)
+    left: deque[QueuedPod] = field(default_factory=deque)
+    """The pods that are still to be continued: a slice is not enough for 200,000."""
+
+    def may_start_queue(self, settled: int) -> bool:
+        """Whether the bus has been read and every difference is stored (docs/protocol.md, 3).
+
+        Otherwise pods would be ranked on a part of the cluster: rejected, or at the cost of others, though a node fits.
+        """
+        return self.streams is not None and self.last_difference is not None and self.last_difference <= settled
+
+    def former_state(self, uid: str) -> FormerState:
+        """What the former leader left of a pod."""
+        streams = self.streams or StreamsRead()
+        return former_state(uid, streams.in_flight.get(uid), streams.decisions.get(uid))
 
 
 def _attempt_of(uid: str, last: FoundDecision | None) -> Attempt | None:
