@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -81,6 +81,10 @@ class SimulatedBus(MemoryBus):
     def settling(self, stream: str, stored: StoredMessage) -> None:
         for observer in self.on_settled:
             observer(stream, stored)
+
+    def take_at_most(self, message_bytes: int) -> None:
+        """Refuse larger messages. Called before the first service starts."""
+        self._store.settings = replace(self._store.settings, message_bytes=message_bytes)  # type: ignore[misc] - as said
 
     def wipe(self) -> None:
         super().wipe()

@@ -23,7 +23,7 @@ from berth.framework.profile import Profile
 from berth.kube.errors import Response
 from berth.sim.kinds import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from simulation.api import ApiRequest
-from simulation.configurations import SECOND, TRAP
+from simulation.configurations import NOTES, SECOND, SMALL_NOTES, TRAP
 from simulation.truth import READ_KINDS, Truth, decoded, is_present, requests_of, truth_of
 from simulation.world import World
 
@@ -315,7 +315,7 @@ class Invariants:
         now = truth_of(self._api.store, kinds=READ_KINDS)
         found = {}
         for pod in waiting:
-            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP):
+            if self._waits_for_volumes(pod) or (pod.metadata.labels or {}).get(TRAP) or _is_large(pod):
                 continue
             ranking = now.rank(pod, self.profile_of(pod), may_preempt=True)
             if ranking.candidates:
@@ -545,6 +545,11 @@ def sizes(thing: Any, path: str, depth: int = 0) -> Iterator[tuple[str, int]]:
 
 
 DEEPEST: Final = 3
+
+
+def _is_large(pod: Pod) -> bool:
+    """Whether no message may have room for it: then berth says so, and binds it if one has."""
+    return len((pod.metadata.annotations or {}).get(NOTES, "")) > SMALL_NOTES
 
 
 def _claim_of(volume: Mapping[str, Any]) -> str:

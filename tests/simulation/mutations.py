@@ -28,7 +28,7 @@ from berth_scorer import backlog, view
 from berth_watcher import hints, mirror, store
 from berth_watcher.attempts import Attempts, InFlightWindow
 from berth_watcher.takeover import TakeoverState
-from simulation.simulate import VOLUMES, Focus
+from simulation.simulate import LARGE_OBJECTS, VOLUMES, Focus
 
 Replacement = tuple[Any, str, Any]
 
@@ -290,6 +290,11 @@ def _queue_before_mirror() -> list[Replacement]:
         return self.streams is not None and self.last_difference is not None
 
     return [(TakeoverState, "may_start_queue", may_start)]
+
+
+def _large_objects_whole() -> list[Replacement]:
+    """What the bus does not take is written again as it is."""
+    return [(mirror.Mirror, "on_too_large", lambda self, name, _reason: self.on_write_failed(name))]
 
 
 def _sort_keys_unguarded() -> list[Replacement]:
@@ -617,6 +622,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "waiting-once": Mutation(
         rule="`waiting` is repeated every 10 s (5)", seeds=20, replace=_waiting_once, focus=WAITING, is_quick=True
     ),
+    "large-objects-whole": Mutation(
+        rule="the mirror has a smaller form of what the bus does not take (3; point 7)",
+        seeds=10,
+        replace=_large_objects_whole,
+        focus=LARGE_OBJECTS,
+        is_quick=True,
+    ),
     "any-volume-taken": Mutation(
         rule="a volume is kept for one claim: resourceVersion and claimRef are checked (5)",
         seeds=60,
@@ -708,7 +720,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "an event's work is done in slices (point 6): about cost": (
         "unit/watcher/test_slices.py::test_pods_that_wake_at_one_event_are_moved_in_slices_and_none_is_lost"
     ),
-    "objects above max_payload (point 7): the bus in memory has no limit": (
+    "the connection that the server cuts within the last bytes below max_payload (point 7): a simulated one has none": (
         "faults/test_large_objects.py::test_a_bound_pod_above_max_payload_is_counted_and_stops_nobody"
     ),
     "a plugin that hangs (point 8): its deadline is of the processor's time": (

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from berth.bus.settings import TopologySettings
 from berth.process import clients
 from berth.process.settings import Numbers
 from berth_binder import apicalls
@@ -80,6 +81,8 @@ class Focus:
     """How long the services start and bind the first pods, in seconds."""
     seconds: tuple[float, float] = (20.0, 20.0)
     """In which users act and faults begin."""
+    message_bytes: int = TopologySettings().message_bytes
+    """The largest message that the bus takes."""
     patient: float = 1.0
     """Share of the runs that wait until no fault has an effect any more; others end when nothing is left to do."""
 
@@ -107,7 +110,9 @@ VOLUMES: Final = replace(
     things=("add_pod", "add_pod", "add_volume", "take_volume", "replace_pod", "delete_pod", "add_important_pod"),
 )
 """Pods whose claims take volumes that are there, or wait until there is one."""
-SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4)
+LARGE_OBJECTS: Final = replace(SMALL, kinds=("large", "large", "plain"), message_bytes=64 * 1024, pods=(4, 10))
+"""Pods that are larger than what the bus takes, and such that are so with a message's other parts."""
+SIZES: Final = (*(SMALL,) * 34, *(MEDIUM,) * 5, LARGE, *(VOLUMES,) * 4, *(LARGE_OBJECTS,) * 2)
 """What seeds choose among: most runs are small, since a fault needs few pods to show, and many seeds.
 
 What is added at the end leaves most seeds as they were.
@@ -239,6 +244,7 @@ class Script:
         self.world = world
         self.chance = random.Random(world.chance.random())
         self.focus = focus = chosen or self.chance.choice(SIZES)
+        world.bus.take_at_most(focus.message_bytes)
         self.users = ClusterUsers(
             world, random.Random(world.chance.random()), focus.kinds, self.chance.choice(focus.habits)
         )
