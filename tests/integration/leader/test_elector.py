@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -65,6 +65,12 @@ def _lease(cluster: Cluster) -> LeaseObject:
 
 async def _spec(cluster: Cluster) -> dict:
     return (await cluster.api.get(f"{cluster.api.leases}/{NAME}")).body["spec"]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(ENOUGH):
+        while not condition():  # noqa: ASYNC110 - of a watch
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -143,6 +149,42 @@ async def test_lease_that_may_not_be_watched_is_taken_within_a_retry_period(simu
         await asyncio.sleep(0.5)
     await asyncio.wait_for(waiting, ENOUGH)
     await block.__aexit__(None, None, None)
+
+
+async def test_watch_shows_each_change_of_the_lease_and_no_deletion(cluster: Cluster):
+    lease, seen = _lease(cluster), []
+
+    async def follow() -> None:
+        async with aclosing(lease.changes()) as changes:
+            async for change in changes:
+                seen.append((change.spec.holder_identity or "", change.spec.lease_transitions))
+
+    await lease.create({"holderIdentity": "a", "leaseTransitions": 1}, {})
+    following = asyncio.create_task(follow())
+    await _until(lambda: len(seen) == 1)
+    await cluster.api.patch(f"{cluster.api.leases}/{NAME}", {"spec": {"holderIdentity": "", "leaseTransitions": 2}})
+    await cluster.api.delete(f"{cluster.api.leases}/{NAME}")
+    await lease.create({"holderIdentity": "b", "leaseTransitions": 3}, {})
+    await _until(lambda: len(seen) == 3)
+    assert seen == [("a", 1), ("", 2), ("b", 3)]
+    following.cancel()
+
+
+async def test_lease_that_was_renewed_for_the_last_time_is_taken_when_it_has_run_out(cluster: Cluster):
+    patient = replace(
+        QUICK, duration=timedelta(seconds=3), renew_deadline=timedelta(seconds=2.4), retry_period=timedelta(seconds=1.9)
+    )
+    second = Elector(cluster.client, cluster.api.namespace, NAME, "second", patient)
+    spec = {"holderIdentity": "dead", "leaseDurationSeconds": 3, "leaseTransitions": 1}
+    await _lease(cluster).create(spec, {})
+    waiting = asyncio.create_task(second.lead().__aenter__())
+    await asyncio.sleep(0.5)
+    renewed = time.monotonic()
+    await cluster.api.patch(f"{cluster.api.leases}/{NAME}", {"spec": {"leaseTransitions": 2}})
+    leadership = await asyncio.wait_for(waiting, ENOUGH)
+    assert 3 <= time.monotonic() - renewed < 3.5  # reads come 1.9 s apart
+    assert not leadership.expired()
+    await leadership.release()
 
 
 async def test_block_that_ends_in_an_exception_gives_the_lease_back(cluster: Cluster):

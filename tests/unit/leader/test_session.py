@@ -13,6 +13,7 @@ from berth.leader.lease import LeaseObservations
 from berth.leader.session import LeaderSession, NoLongerLeadingError, NotLeadingError, lead
 from berth.process.lifecycle import Process
 from berth.process.settings import LeaderElectionSettings, Settings
+from berth.sim.faults import Reject
 from harness.fakes.memory_bus import MemoryBus, MemorySession
 from harness.fakes.recording_meter import RecordingMeter
 from harness.fakes.ticking_clock import TickingClock
@@ -291,6 +292,35 @@ async def test_a_leader_whose_lease_lapsed_does_not_say_that_everything_was_answ
     await stage.end(first)
     second = await stage.leader("b")
     assert not second.leadership.follows_settled
+
+
+LEASE_SECONDS = 15.0
+RETRY_SECONDS = 5.0
+ANSWERS_SECONDS = 1.0
+"""By the moved clock, for the requests between the end of a Lease and leading."""
+
+
+async def after_lapse(stage: Stage, seconds: float) -> float:
+    """How long after the end of its predecessor's Lease a standby leads; that one was killed so long into its lead."""
+    rarely = timedelta(seconds=RETRY_SECONDS)
+    first = await stage.leader("a", retry_period=rarely)
+    second = await stage.enter("b", retry_period=rarely)
+    await stage.clock.run(seconds)
+    await stage.kill(first)
+    lapse = first.leadership._lease._deadline.renewed_at + LEASE_SECONDS
+    await stage.clock.run_until(lambda: second.leads)
+    return stage.clock.now() - lapse
+
+
+@pytest.mark.parametrize("seconds", [6.0, 7.0, 8.0, 9.0])
+async def test_a_standby_leads_once_the_lease_of_a_killed_leader_has_run_out_and_not_before(stage, seconds):
+    assert 0 <= await after_lapse(stage, seconds) <= ANSWERS_SECONDS
+
+
+@pytest.mark.parametrize("seconds", [6.0, 7.0, 8.0, 9.0])
+async def test_a_standby_that_may_not_watch_is_late_by_the_time_between_its_reads_at_most(stage, seconds):
+    stage.cluster.simulated.faults.inject(Reject(verb="watch", resource="leases", count=None))
+    assert 0 <= await after_lapse(stage, seconds) <= RETRY_SECONDS + ANSWERS_SECONDS
 
 
 async def test_another_bus_id_under_a_living_connection_ends_leading(stage):

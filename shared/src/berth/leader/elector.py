@@ -70,6 +70,8 @@ class Elector:
             raise ValueError("; ".join(problems))
         self._clock = clock or SteadyClock()
         self._observations = observations or LeaseObservations()
+        self._expires_at: float | None = None
+        """When another's Lease may be taken, by the last try; ``None``: that has failed, or it may be taken already."""
         self.status = ElectorStatus()
 
     @asynccontextmanager
@@ -96,16 +98,20 @@ class Elector:
             following.cancel()  # not waited for: a cancellation here would lose a Lease that was just taken
 
     async def _follow(self, released: asyncio.Event) -> None:
-        """Notice a released Lease at once. Without the right to watch it, it is noticed at the next read."""
+        """Notice at once that the Lease is renewed or released. Without the right to watch it, the next read does."""
+        period = self._settings.retry_period.total_seconds()
         while True:
+            began = self._clock.now()
             try:
-                async with aclosing(self._lease.holders()) as holders:
-                    async for holder in holders:
-                        if not holder:
+                async with aclosing(self._lease.changes()) as changes:
+                    async for lease in changes:
+                        seen = self._observations.note(self._lease, lease, self._clock.now())
+                        if seen is not None and not seen.holder:
                             released.set()
             except BerthError as exc:
                 logger.debug("%s", exc)
-            await self._clock.sleep(self._settings.retry_period.total_seconds())
+            if self._clock.now() - began < period:
+                await self._clock.sleep(period)
 
     async def _acquire_when(self, released: asyncio.Event, annotations: Mapping[str, str]) -> ElectedLease:
         while True:
@@ -122,14 +128,20 @@ class Elector:
             await run_until(self._wait(), released)
 
     async def _wait(self) -> None:
-        await self._clock.sleep(self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0))
+        """Wait for the next try: a retry period, or until the Lease has run out if that is sooner."""
+        pause = self._settings.retry_period.total_seconds() * random.uniform(0.8, 1.0)
+        if self._expires_at is not None:
+            pause = min(pause, max(self._expires_at - self._clock.now(), 0.0))
+        await self._clock.sleep(pause)
 
     async def _try(self, annotations: Mapping[str, str]) -> ElectedLease | None:
+        self._expires_at = None
         stored = await self._lease.read()
         now = self._clock.now()
-        observation = self._observations.note(self._lease, stored, now)
+        observation = self._observations.note(self._lease, None if stored is None else stored.lease, now)
         self.status = ElectorStatus(holder=observation.holder if observation else "")
-        if next_step(observation, self._identity, now) is ElectionStep.WAIT:
+        if observation is not None and next_step(observation, self._identity, now) is ElectionStep.WAIT:
+            self._expires_at = observation.expires_at
             return None
         return await self._take(stored, annotations)
 

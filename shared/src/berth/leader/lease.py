@@ -127,8 +127,8 @@ class LeaseObject:
         path, body = f"{self._collection}/{self.name}", msgspec.json.encode(document)
         return self._stored("writing", await self._client.request("PUT", path, body=body, timeout=timeout))
 
-    async def holders(self) -> AsyncGenerator[str, None]:
-        """The holder now and after each change, empty for none, by a watch; ends with the watch.
+    async def changes(self) -> AsyncGenerator[Lease, None]:
+        """The Lease now and after each change, by a watch; ends with the watch.
 
         Raises:
             ApiUnreachableError: no answer, or a broken connection.
@@ -146,7 +146,9 @@ class LeaseObject:
             splitter = LineSplitter()
             async for chunk in stream.chunks:
                 for line in splitter.feed(chunk):
-                    yield _holder_in(line)
+                    event = _event_in(line)
+                    if event.type in {"ADDED", "MODIFIED"}:
+                        yield event.object
 
     def _stored(self, doing: str, response: Response) -> StoredLease:
         what = f"{doing} lease {str(self)!r}"
@@ -166,14 +168,15 @@ _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Event(msgspec.Struct):
-    """An event of a watch; an error has an object without these fields."""
+    """An event of a watch; an error has an object without a Lease's fields."""
 
+    type: str
     object: Lease
 
 
-def _holder_in(line: bytes) -> str:
+def _event_in(line: bytes) -> _Event:
     try:
-        return msgspec.json.decode(line, type=_Event).object.spec.holder_identity or ""
+        return msgspec.json.decode(line, type=_Event)
     except msgspec.MsgspecError as exc:
         raise DecodeError(f"watching a lease: {exc}") from exc
 
@@ -201,6 +204,11 @@ class LeaseObservation:
         """The identity of the holder; empty for none."""
         return self.lease.spec.holder_identity or ""
 
+    @property
+    def expires_at(self) -> float:
+        """When a Lease that somebody holds may be taken, unless it changes before."""
+        return self.unchanged_since + (self.lease.spec.lease_duration_seconds or 0)
+
 
 class LeaseObservations:
     """What a process has seen of Leases, for all its sessions and elections.
@@ -211,12 +219,12 @@ class LeaseObservations:
     def __init__(self) -> None:
         self._seen: dict[str, LeaseObservation] = {}
 
-    def note(self, lease: LeaseObject, stored: StoredLease | None, now: float) -> LeaseObservation | None:
-        """Record a read of the Lease at ``now``; ``None`` when there is no such Lease."""
-        if stored is None:
+    def note(self, lease: LeaseObject, found: Lease | None, now: float) -> LeaseObservation | None:
+        """Record the Lease as a read or a watch has shown it at ``now``; ``None`` when there is no such Lease."""
+        if found is None:
             self._seen.pop(str(lease), None)
             return None
-        seen = self._seen[str(lease)] = observe(self._seen.get(str(lease)), stored.lease, now)
+        seen = self._seen[str(lease)] = observe(self._seen.get(str(lease)), found, now)
         return seen
 
 
@@ -239,8 +247,7 @@ def observe(before: LeaseObservation | None, lease: Lease, now: float) -> LeaseO
 
 def is_live(observation: LeaseObservation, now: float) -> bool:
     """Whether it is held, and was first read or changed less than its duration ago."""
-    seconds = observation.lease.spec.lease_duration_seconds or 0
-    return bool(observation.holder) and now - observation.unchanged_since < seconds
+    return bool(observation.holder) and now < observation.expires_at
 
 
 def next_step(observation: LeaseObservation | None, identity: str, now: float) -> ElectionStep:

@@ -100,7 +100,7 @@ class OtherBusWatch:
 
     async def _other(self, lease: LeaseObject, bus_id: str) -> OtherBus | None:
         stored = await lease.read()
-        observation = self._observations.note(lease, stored, self._clock.now())
+        observation = self._observations.note(lease, None if stored is None else stored.lease, self._clock.now())
         if observation is None:
             return None
         theirs = (observation.lease.metadata.annotations or {}).get(ANNOTATION_BUS_ID, bus_id)

@@ -41,7 +41,8 @@ class LeaseSettings:
     renew_deadline: timedelta = timedelta(seconds=10)
     """How long a leader leads after its last renewal. The rest of the duration is for requests under way."""
     retry_period: timedelta = timedelta(seconds=2)
-    """Time between two renewals, and between two reads by a standby: the delay until a released Lease is acquired."""
+    """Time between two renewals, and between two reads by a standby. It also watches the Lease, and tries again when it
+    has run out. Without the right to watch it, a release or a last renewal is noticed so much later."""
     clock_slack: timedelta = timedelta(seconds=2)
     """How far two machines' clocks may drift apart within one duration, pauses of a process included."""
 
