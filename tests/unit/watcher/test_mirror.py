@@ -11,6 +11,8 @@ from berth.api.messages import decode_entry, decode_watermark
 from berth.api.meta import ObjectMeta
 from berth.api.node import Node
 from berth.api.pod import Pod, PodCondition, PodSpec, PodStatus
+from berth.api.subjects import Term
+from berth.bus.interface import Entry
 from berth.kube.listwatch import Current, Listed, ListedPart
 from berth_watcher.events import (
     BucketEntryRead,
@@ -23,8 +25,8 @@ from berth_watcher.events import (
     Warn,
     WriteKey,
 )
-from berth_watcher.mirror import NO_CHANGE, Watermarks, trimmed
-from harness.worlds.watcher_world import WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
+from berth_watcher.mirror import NO_CHANGE, DesiredEntry, Mirror, Watermarks, trimmed
+from harness.worlds.watcher_world import EPOCH, WatcherUnderTest, a_namespace, a_node, a_pod, foreign_value
 
 
 def test_mirror_holds_nodes_namespaces_bound_and_nominated_pods():
@@ -400,3 +402,18 @@ def test_change_during_the_refusal_of_a_large_pod_is_written():
         watcher.answer_writes()
     assert watcher.mirrored("pod.uid-web")["metadata"]["annotations"] == {"note": "xxxxx"}
     assert said(watcher) == []
+
+
+@pytest.mark.parametrize("order", [("copy", "answer"), ("answer", "copy")], ids=" before ".join)
+def test_copy_of_an_own_write_leaves_nothing_to_do(order: tuple[str, ...]):
+    mirror = Mirror(Term(7), max_writes=8)
+    mirror.start_writing(position=0)
+    mirror.set_desired("node.n1", DesiredEntry(object=a_node("n1")))
+    (write,) = mirror.take_writes()
+    copy = Entry(key="node.n1", sequence=5, data=write.data, time=EPOCH)
+    steps = {"copy": lambda: mirror.on_read(copy), "answer": lambda: mirror.on_written("node.n1", 5)}
+    for step in order:
+        steps[step]()
+    assert (mirror.settled, mirror.may_write) == (mirror.changes, False)
+    mirror.on_read(Entry(key="node.n1", sequence=6, data=b"{}", time=EPOCH))
+    assert [again.expected for again in mirror.take_writes()] == [6]

@@ -83,6 +83,9 @@ class MovingOn:
     def last_of_each(self, stream, subjects):
         return self._session.last_of_each(stream, subjects)
 
+    def state(self, stream):
+        return self._session.state(stream)
+
 
 async def test_message_that_moves_on_is_found_at_the_next_stage(session):
     found = await read_streams(MovingOn(session), subjects("moves", "decided"))

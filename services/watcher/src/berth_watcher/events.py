@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+import msgspec
+
 from berth.api.livedata import LiveBucket
 from berth.api.messages import DeadLetter, DecisionSummary, Pending
 from berth.api.meta import KubernetesObject
@@ -29,8 +31,7 @@ class DecisionReceived:
     time: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketEntryRead:
+class BucketEntryRead(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the bucket ``cluster`` was read back."""
 
     entry: Entry
@@ -43,8 +44,7 @@ class BucketComplete:
     position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyWritten:
+class KeyWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A write or removal of a key of ``cluster`` is stored at a sequence."""
 
     key: str
@@ -184,8 +184,7 @@ class PublishPending:
     """How long the pod was active; ``None`` when the attempt replaces one in flight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteKey:
+class WriteKey(msgspec.Struct, frozen=True, kw_only=True):
     """Write a key of ``cluster`` whose last sequence is ``expected``.
 
     Answered by KeyWritten, KeyWriteFailed or KeyTooLarge.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -33,8 +33,7 @@ NO_CHANGE: Final = 0
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredEntry:
+class DesiredEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The desired value of a key: a trimmed object, for a bound pod with the time of its binding; or a watermark."""
 
     object: KubernetesObject | None = None
@@ -192,6 +191,8 @@ class Mirror:
             return []
         self.position = max(self.position, sequence)
         key.sequence, key.stored_change, key.stored = sequence, key.sent_change, key.sent
+        if key.read is not None and key.read.sequence <= sequence and key.desired is not None:
+            key.read = None  # the copy of this write, which may come before the answer to it, or of what it replaced
         if key.desired is not key.stored or key.read is not None:
             self._schedule(key)
         else:
@@ -215,7 +216,7 @@ class Mirror:
         if reduced.whole is None:
             reduced.whole, reduced.smaller, reduced.reason = sent, smaller_forms(sent.object), reason
         reduced.left_out, smaller = next(reduced.smaller, ("", None))
-        key.desired = replace(sent, object=smaller) if smaller is not None else None
+        key.desired = msgspec.structs.replace(sent, object=smaller) if smaller is not None else None
         return self._report_reduced(key) if smaller is None else []
 
     def reduced(self) -> Mapping[str, int]:
@@ -243,6 +244,8 @@ class Mirror:
             key = self._keys[entry.key] = _Key(key=entry.key)
         if entry.sequence < key.sequence:
             return
+        if entry.sequence == key.sequence and key.stored is not FOREIGN and key.desired is not None:
+            return  # the copy of an own write
         if key.read is None or entry.sequence > key.read.sequence:
             key.read = entry
         self._schedule(key)

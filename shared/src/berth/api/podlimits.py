@@ -39,14 +39,14 @@ class Part(NamedTuple):
 
 def refusal(pod: Pod) -> str:
     """Why the pod is not scheduled, in one sentence; empty when it may be."""
-    counted = ((part, part.count(pod.spec)) for part in PARTS)
+    counted = ((part, part.count(pod.spec)) for part in _parts_of(pod.spec))
     excess = [f"{number} {part.name} (at most {part.most})" for part, number in counted if number > part.most]
     return f"the pod has more than a scheduling cycle can take: {', '.join(excess)}" if excess else ""
 
 
 def cycle_milliseconds(pod: Pod) -> int:
     """How much longer than a pod without selectors it keeps a cycle busy, about, with 5,000 nodes."""
-    return int(sum(part.microseconds * part.count(pod.spec) for part in PARTS) / 1000)
+    return int(sum(part.microseconds * part.count(pod.spec) for part in _parts_of(pod.spec)) / 1000)
 
 
 def pod_affinity_counts(affinity: Affinity) -> bool:
@@ -129,6 +129,13 @@ PARTS: Final = (
     Part("volumes", 1000, 10, _volumes),
 )
 """Values of label selectors are not limited: they are looked up in a set."""
+_OF_SELECTORS: Final = (_node_values, _affinity_terms, _label_requirements, _namespaces, _spread_constraints)
+_PARTS_OF_PLAIN_PODS: Final = tuple(part for part in PARTS if part.count not in _OF_SELECTORS)
+
+
+def _parts_of(spec: PodSpec) -> tuple[Part, ...]:
+    """The parts of which the pod may have any. Most pods have neither affinity nor spread constraints."""
+    return PARTS if spec.affinity is not None or spec.topology_spread_constraints else _PARTS_OF_PLAIN_PODS
 
 
 def _node_terms(affinity: Affinity | None) -> Iterator[NodeSelectorTerm]:

@@ -38,9 +38,16 @@ def escape_token(name: str) -> str:
     return _escape(name, _TOKEN) or "="
 
 
-@lru_cache(maxsize=65_536)
 def escape_dotted(name: str) -> str:
-    """A name whose dots stay readable as token separators; a dot that would make an empty token is escaped."""
+    """A name whose dots stay readable as token separators; a dot that would make an empty token is escaped.
+
+    Uids and most names stay as they are. A cache of them would help nobody where there are more pods than it holds.
+    """
+    return name if name and _PLAIN.fullmatch(name) else _escape_dotted(name)
+
+
+@lru_cache(maxsize=65_536)
+def _escape_dotted(name: str) -> str:
     text = _escape(name, _DOTTED)
     if not text:
         return "="
