@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 
+from berth.api.workloads import Lease
 from berth.kube.errors import ApiRefusedError
 from berth.leader.elector import Elector, Unelected
 from berth.leader.heldlease import AnnotationConflictError, HeldLease, LeadershipLostError
@@ -154,10 +155,13 @@ async def test_lease_that_may_not_be_watched_is_taken_within_a_retry_period(simu
 async def test_watch_shows_each_change_of_the_lease_and_no_deletion(cluster: Cluster):
     lease, seen = _lease(cluster), []
 
+    def note(change: Lease) -> None:
+        seen.append((change.spec.holder_identity or "", change.spec.lease_transitions))
+
     async def follow() -> None:
         async with aclosing(lease.changes()) as changes:
             async for change in changes:
-                seen.append((change.spec.holder_identity or "", change.spec.lease_transitions))
+                note(change)
 
     await lease.create({"holderIdentity": "a", "leaseTransitions": 1}, {})
     following = asyncio.create_task(follow())
