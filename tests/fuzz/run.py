@@ -1,6 +1,6 @@
 """Try berth's readers with many mutated inputs: `make fuzz`.
 
-`--atheris TARGET` lets atheris choose the inputs by coverage, where it is installed (`pip install atheris`).
+Where atheris is installed, it tries each reader for some seconds with inputs that it chooses by coverage first.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ import argparse
 import logging
 import random
 import resource
+import subprocess
 import sys
+import tempfile
 import time
+from importlib.util import find_spec
+from pathlib import Path
 
 from fuzz.targets import FOUND, SLOW, TARGETS, Target, mutated
 
@@ -56,36 +60,39 @@ def run(total: int, seed: int) -> int:
         findings += len(seen)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         print(f"{name}: {count} inputs in {time.monotonic() - began:.0f} s, {peak} MiB at most", flush=True)
-    print(f"{findings} findings")
-    return 1 if findings else 0
+    return findings
 
 
-def by_coverage(name: str, rest: list[str]) -> None:
-    import atheris
-
-    target = TARGETS[name]
-
-    def one(data: bytes) -> None:
-        if problem := failure(target, data):
-            raise RuntimeError(problem)
-
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], *rest], one)
-    atheris.Fuzz()
+def run_by_coverage(seconds: int) -> int:
+    """Each target in a process of its own, which ends at its first finding and writes the input to a file."""
+    findings = 0
+    for name in TARGETS:
+        with tempfile.TemporaryDirectory(prefix="berth-fuzz-") as folder:
+            kept = Path(tempfile.gettempdir()) / f"berth-fuzz-{name.replace(' ', '-')}-"
+            flags = [f"-max_total_time={seconds}", f"-artifact_prefix={kept}", f"-rss_limit_mb={MOST_BYTES >> 20}"]
+            command = [sys.executable, "-m", "fuzz.by_coverage", name, folder, *flags, "-print_final_stats=1"]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        findings += bool(done.returncode)
+        if done.returncode:
+            print(f"{name}: by coverage\n{done.stdout[-2_000:]}{done.stderr[-4_000:]}", flush=True)
+        else:
+            tried = [line for line in done.stderr.splitlines() if "number_of_executed_units" in line]
+            print(f"{name}: by coverage, {' '.join(tried)}", flush=True)
+    return findings
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--atheris", metavar="TARGET", choices=TARGETS)
-    arguments, rest = parser.parse_known_args()
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many mutated inputs")
+    parser.add_argument("--seed", type=int, default=0, help="another number, other inputs")
+    parser.add_argument("--seconds", type=int, default=30, help="for each target by coverage, with atheris")
+    arguments = parser.parse_args()
     logging.disable()
+    findings = run_by_coverage(arguments.seconds) if find_spec("atheris") and arguments.seconds else 0
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    if arguments.atheris:
-        by_coverage(arguments.atheris, rest)
-        return 0
-    return run(arguments.inputs, arguments.seed)
+    findings += run(arguments.inputs, arguments.seed)
+    print(f"{findings} findings")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":
