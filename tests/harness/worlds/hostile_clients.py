@@ -1,11 +1,13 @@
-"""A hostile client of each account outside berth's own, and every way in which it may try to change what is not its."""
+"""A hostile client of each user of the bus, and every way in which it may try to change what is not its."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from berth.bus.accounts import DOMAIN, OWN, users
 from berth.bus.session import NatsSession
@@ -14,11 +16,21 @@ from berth.bus.topology import declared_streams
 from harness.servers.nats_server import NatsServer
 
 OUTSIDE = tuple(user.name for user in users() if user.account != OWN)
+INSIDE = ("watcher", "binder")
+"""The services that share the account of the streams."""
 STREAMS = tuple(stream.name for stream in declared_streams(TopologySettings()))
 OWN_TO_WRITE = {
     "scorer": ("berth.ranked.", "berth.dead.", "$KV.tries."),
     "collector": ("$KV.bandwidth.",),
     "people": ("$KV.facts.",),
+    "watcher": (
+        *("berth.pending.", "berth.dead.", "$KV.cluster."),
+        *("$KV.control.term.watcher", "$KV.control.cluster.id", "$KV.control.bus.id"),
+    ),
+    "binder": (
+        *("berth.decision.", "berth.dead.", "$KV.commits."),
+        *("$KV.control.term.binder", "$KV.control.fence.binder"),
+    ),
 }
 """What each may change, by prefix."""
 FOREIGN_REPLIES = (
@@ -97,6 +109,43 @@ async def ask_to_manage(client: Client) -> None:
             for verb in ("DELETE", "CREATE", "DURABLE.CREATE", "PAUSE"):
                 body = b'{"pause_until":"2099-01-01T00:00:00Z"}' if verb == "PAUSE" else b""
                 await client.publish(f"{api}.CONSUMER.{verb}.{stream}.scorer", body)
+    await _carried_out(client)
+
+
+async def write_everywhere(client: Client, user: str) -> None:
+    """Publish to every subject that is stored, but for the user's own."""
+    stages = [f"berth.{stage}.berth.default.evil" for stage in ("pending", "ranked", "decision")]
+    keys = [f"$KV.{bucket}.evil.key" for bucket in ("cluster", "bandwidth", "facts", "tries", "commits", "control")]
+    control = [f"$KV.control.{key}" for key in ("term.watcher", "term.binder", "fence.binder", "cluster.id", "bus.id")]
+    for subject in (*stages, *keys, *control):
+        if not subject.startswith(OWN_TO_WRITE[user]):
+            await client.publish(subject, b"9")
+    await _carried_out(client)
+
+
+async def ask_for_more_than_a_service_does(client: Client) -> None:
+    """What changes streams and consumers, and no service of berth ever asks for."""
+    for stream in STREAMS:
+        for verb in ("PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT", "LEADER.STEPDOWN"):
+            await client.publish(f"$JS.API.STREAM.{verb}.{stream}", b'{"seq":1}' if verb == "MSG.DELETE" else b"")
+        for verb in ("PAUSE", "DURABLE.CREATE", "LEADER.STEPDOWN", "UNPIN"):
+            await client.publish(f"$JS.API.CONSUMER.{verb}.{stream}.scorer", b'{"pause_until":"2099-01-01T00:00:00Z"}')
+    await client.publish("$JS.API.CONSUMER.DELETE.PENDING.scorer", b"")
+    await _carried_out(client)
+
+
+async def have_it_sent(client: Client, user: str, data: bytes, subject: str) -> None:
+    """Have the server publish the data where the user may not: stored under a key of its own, read with this reply.
+
+    It is tried some times, since the watcher removes keys that are not the cluster's.
+    """
+    bucket = {"watcher": "cluster", "binder": "commits"}[user]
+    key = f"$KV.{bucket}.evil.key"
+    for _ in range(5):
+        with suppress(NatsError):  # the bucket may have been deleted
+            await client.request(key, data, timeout=5)
+        await client.publish(f"$JS.API.DIRECT.GET.KV_{bucket}.{key}", b"", reply=subject)
+        await client.flush()
     await _carried_out(client)
 
 

@@ -14,13 +14,17 @@ from berth.bus.settings import BusSettings, NatsCredentials
 from harness.servers.bus_users import USERS, inbox_of, password_of
 from harness.servers.nats_server import NatsServer, nats_server
 from harness.worlds.hostile_clients import (
+    INSIDE,
     OUTSIDE,
     ask_at_random,
+    ask_for_more_than_a_service_does,
     ask_to_manage,
     ask_with_foreign_replies,
     client_of,
     content,
+    have_it_sent,
     roll_up,
+    write_everywhere,
 )
 
 pytestmark = pytest.mark.requires("nats-server")
@@ -73,6 +77,49 @@ async def test_in_one_account_the_server_publishes_for_whoever_asks(server, admi
     assert (await admin.state("dead")).messages == 0
     await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
     await client.close()
+
+
+@pytest.mark.parametrize("user", INSIDE)
+async def test_a_service_of_berths_account_writes_by_itself_only_what_is_its(server, admin, user):
+    client = await client_of(server, user, password_of(user), inbox_of(user))
+    before = await content(admin, user), await consumer_state(admin)
+    await write_everywhere(client, user)
+    await ask_for_more_than_a_service_does(client)
+    assert (await content(admin, user), await consumer_state(admin)) == before
+    await client.close()
+
+
+async def test_the_binder_neither_makes_nor_deletes_streams(server, admin):
+    client = await client_of(server, "binder", password_of("binder"), inbox_of("binder"))
+    before = await content(admin, "binder")
+    await ask_to_manage(client)
+    assert await content(admin, "binder") == before
+    await client.close()
+
+
+@pytest.mark.parametrize("user", INSIDE)
+async def test_what_a_service_of_berths_account_has_the_server_send_stays_in_that_account(server, admin, user):
+    """It may be stored in any stream: docs/security.md names that. No other account hears it."""
+    client = await client_of(server, user, password_of(user), inbox_of(user))
+    other = await client_of(server, "people", password_of("people"))
+    heard: list[str] = []
+
+    async def hear(msg: object) -> None:
+        heard.append(msg.subject)
+
+    for subject in ("_INBOX.>", "$SRV.>", "berth.service.>"):
+        await other.subscribe(subject, cb=hear)
+    await other.flush()
+    forged = "berth.ranked.berth.default.evil"
+    for subject in (forged, "_INBOX.evil", "$SRV.PING.evil", "berth.service.evil", "$SYS.REQ.SERVER.PING"):
+        await have_it_sent(client, user, b"{}", subject)
+    stored = await admin.last("RANKED", forged)
+    assert stored is not None
+    assert stored.data == b"{}"
+    assert heard == []
+    await admin._connection.request("$JS.API.STREAM.PURGE.RANKED")
+    await client.close()
+    await other.close()
 
 
 @pytest.mark.parametrize("user", OUTSIDE)
