@@ -50,7 +50,8 @@ class Invariants:
         """Pods with a Binding on its way: uid and node."""
         self._known_at_first: dict[tuple[str, str, str], Mapping[str, int]] = {}
         """By uid, node and resourceVersion of a Binding."""
-        self._bound_by_us: set[str] = set()
+        self._bound_by_us: dict[str, Pod] = {}
+        """By uid, as they were when they were bound."""
         self._evictions: dict[str, tuple[str, str]] = {}
         """By victim's uid: the preemptor's uid, and the node."""
         self._node_history: dict[str, list[tuple[int, dict[str, Any] | None]]] = {}
@@ -149,11 +150,12 @@ class Invariants:
 
     def _on_bound(self, request: ApiRequest) -> None:
         self.bindings += 1
-        pod = self._api.store.table(PODS).items[request.route.key].value
+        stored = self._api.store.table(PODS).items[request.route.key]
+        pod = stored.value
         uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
         wanted = (request.body.get("metadata") or {}).get("uid")
         self._posted.pop(uid, None)
-        self._bound_by_us.add(uid)
+        self._bound_by_us[uid] = decoded(stored)
         name = request.route.name
         if wanted and wanted != uid:
             self._world.problem(f"{name}: a Binding of {wanted} bound {uid}, which has its name")
@@ -274,7 +276,9 @@ class Invariants:
         before = self.revision_before(seconds) if seconds else self._api.store.revision
         seen = ("pods", "nodes", "persistentvolumes", "persistentvolumeclaims")
         revisions = {plural: min(request.seen.get(plural, 0), before) for plural in seen}
-        return truth_of(self._api.store, kinds=READ_KINDS, revisions=revisions, placed=self.placed())
+        seen_pods = revisions["pods"]
+        own = [pod for uid, pod in self._bound_by_us.items() if self._deleted_at.get(uid, seen_pods + 1) > seen_pods]
+        return truth_of(self._api.store, kinds=READ_KINDS, revisions=revisions, placed=self.placed(), read=own)
 
     def placed(self) -> dict[str, str]:
         """Pods that count on a node though the API does not show it yet."""

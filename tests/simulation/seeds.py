@@ -14,5 +14,7 @@ KEPT: Final[dict[int, str]] = {
     38: "The same, after the store was lost.",
     278: "A Binding that the API server had refused with 429 was sent again to a node that was cordoned meanwhile, "
     "though nothing had been carried out; and the judge asked a compacted store what the binder had known.",
+    20844: "The judge had forgotten a pod that the binder had read and bound while its watch was silent: an eviction "
+    "that was needed seemed needless.",
     392: "A Lease is deleted and the store is lost: no copy of the numbers is left, and they begin again.",
 }

@@ -68,12 +68,14 @@ def truth_of(
     kinds: Iterable[Kind[Any]],
     revisions: Mapping[str, int] | None = None,
     placed: Mapping[str, str] | None = None,
+    read: Iterable[Pod] = (),
 ) -> Truth:
     """The cluster as it is, or as it was at a revision for each kind (by plural).
 
-    ``placed`` are further pods that count on a node, by uid: those whose Binding is on its way.
+    ``placed`` are further pods that count on a node, by uid: those whose Binding is on its way. ``read`` are pods that
+    are known though no watch has shown them: a binder reads a pod that it is to bind.
     """
-    snapshot, pods = Snapshot(), {}
+    snapshot, pods = Snapshot(), {pod.uid: pod for pod in read}
     placed, revisions = placed or {}, revisions or {}
     for kind in kinds:
         table = store.table(simulated(kind))
