@@ -28,11 +28,11 @@ def lines(monkeypatch) -> list[tuple]:
     logged = []
 
     class Log:
-        def info(self, text: str, *, cause: str) -> None:
-            logged.append(("info", text, cause))
+        def info(self, text: str, *, reason: str) -> None:
+            logged.append(("info", text, reason))
 
-        def warning(self, text: str, *, cause: str) -> None:
-            logged.append(("warning", text, cause))
+        def warning(self, text: str, *, reason: str) -> None:
+            logged.append(("warning", text, reason))
 
     monkeypatch.setattr(loop, "log", Log())
     return logged

@@ -44,4 +44,4 @@ async def test_background_work_ends_with_its_block_and_a_failure_of_it_is_logged
     with capture_logs() as logs:
         async with lifecycle.in_background(fails(), name="reading"):
             await asyncio.sleep(0)
-    assert [(line["task"], line["error"]) for line in logs] == [("reading", "ValueError('no such stream')")]
+    assert [(line["task"], line["reason"]) for line in logs] == [("reading", "ValueError('no such stream')")]

@@ -21,9 +21,9 @@ MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 MAX_NESTING: Final = 64
 """Arrays and objects inside each other in a value that plugins decode themselves. Python's own limit depends on how
-deep the caller is: what one reader takes would end another."""
+deep the call stack is, so that a value that one caller can decode could end another."""
 REASON_CHARACTERS: Final = 300
-"""Of what a decoder said: some quote the value."""
+"""Of a decoder's message: some quote the value."""
 
 
 class decoding(AbstractContextManager[None]):  # noqa: N801 - reads as a statement: ``with decoding("a fact"):``
@@ -42,7 +42,7 @@ class decoding(AbstractContextManager[None]):  # noqa: N801 - reads as a stateme
 
 
 def reason_of(error: Exception) -> str:
-    """What a decoder said, cut to a readable length."""
+    """The decoder's message, cut to a readable length."""
     text = str(error) or type(error).__name__
     return text if len(text) <= REASON_CHARACTERS else f"{text[:REASON_CHARACTERS]}..."
 
@@ -80,7 +80,7 @@ def number(text: str, what: str) -> int:
 
 
 def check_size(data: bytes, what: str, *, most: int) -> None:
-    """Check JSON that somebody else decodes later.
+    """Check JSON that is decoded later.
 
     Raises:
         DecodeError: it has more bytes than ``most``, or is nested deeper than ``MAX_NESTING``.

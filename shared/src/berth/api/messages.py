@@ -74,9 +74,9 @@ class Reason(StrEnum):
     VICTIMS = "victims"
     """The binder found other victims than the scorer, or none."""
     FITS = "fits"
-    """The pod was to have others evicted, and by the binder's cache it fits on a node as it is."""
+    """Preemption was proposed, but by the binder's cache the pod fits on a node without it."""
     VIEW = "view"
-    """The pod was to have others evicted, on a view that was old or of fewer nodes than the binder knows."""
+    """Preemption was proposed on a view that was old, or had fewer nodes than the binder's cache."""
     VOLUMES = "volumes"
     """Another client changed a volume or claim that the pod was to use."""
 
@@ -100,7 +100,7 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _MOST: Final = 2.0**53
-"""Beyond any loss of points."""
+"""More than any loss."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

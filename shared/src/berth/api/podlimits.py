@@ -4,7 +4,7 @@ A pod below 1 MB can have 16,000 affinity terms, and each costs a cycle on each 
 allow is not scheduled, and is told why. Ordinary pods have a few parts of each kind; the limits are ten times what
 any is known to need, and where each of them alone costs at most 25 ms a cycle with 5,000 nodes.
 
-A placed pod cannot be refused. When it has more than the limits allow, its pod affinity counts for nobody.
+A placed pod cannot be refused. When it has more than the limits allow, its pod affinity has no effect on other pods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from berth.api.pod import (
 
 
 class Part(NamedTuple):
-    """Something that a pod may have much of.
+    """A part of the spec that is limited in number.
 
     ``microseconds``: what one of them costs a cycle with 5,000 nodes, measured with a thousand of them.
     """
@@ -45,7 +45,7 @@ def refusal(pod: Pod) -> str:
 
 
 def cycle_milliseconds(pod: Pod) -> int:
-    """How much longer than a pod without selectors it keeps a cycle busy, about, with 5,000 nodes."""
+    """How much longer a cycle with 5,000 nodes takes, about, than for a pod without selectors."""
     return int(sum(part.microseconds * part.count(pod.spec) for part in _parts_of(pod.spec)) / 1000)
 
 

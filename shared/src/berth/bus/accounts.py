@@ -284,7 +284,7 @@ def _service_exports(user: User, declared: Iterable[User]) -> Iterator[str]:
 
 
 def _service_imports(name: str, other: str, declared: Iterable[User]) -> Iterator[str]:
-    """What an account takes of another account's services."""
+    """What an account imports of another account's services."""
     for user in declared:
         if user.account == other and user.service:
             yield f"{{ stream: {{ account: {other}, subject: {_quoted(_announcements(user) + '>')} }} }}"

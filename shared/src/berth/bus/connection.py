@@ -25,7 +25,7 @@ from berth.bus.wire import Listener, Msg, Wire, header_block
 NO_RESPONDERS: Final = "503"
 
 SWEEP_SECONDS: Final = 0.25
-"""Time between two looks at all deadlines: one timer for all costs less than a timer for each."""
+"""Time between two checks of all deadlines: one timer for all costs less than a timer for each."""
 CLOSE_SECONDS: Final = 0.4
 """How long each of the two steps of closing may take."""
 
@@ -57,7 +57,7 @@ class Connection:
 
     @property
     def max_message_bytes(self) -> int:
-        """The most that a message may take with its headers: of the server, and as the streams are declared.
+        """The most bytes of a message with its headers: the server's limit, or that of the streams if it is lower.
 
         The server closes the connection of a client that sends more.
         """
@@ -94,7 +94,7 @@ class Connection:
         Raises:
             BusLostError: the connection is lost; unknown whether the request arrived.
             UnansweredError: no reply came in ``answer_timeout``; unknown whether the request arrived.
-            MissingError: nobody listens on the subject.
+            MissingError: nothing is subscribed to the subject.
             TooLargeError: above ``max_message_bytes``.
             BusRefusedError: the subject or a header breaks the protocol, or this client may not publish there.
         """
@@ -199,7 +199,7 @@ class Connection:
     # --- deadlines
 
     def on_sweep(self, sweeper: Sweeper) -> Callable[[], None]:
-        """Have a look at one's deadlines at every sweep; the returned function ends that."""
+        """Call ``sweeper`` at every sweep, until the returned function is called."""
         self._sweepers.add(sweeper)
         return lambda: self._sweepers.discard(sweeper)
 

@@ -352,7 +352,7 @@ class Session(Protocol):
         ...
 
     async def broadcast(self, subject: str, data: bytes) -> None:
-        """Send to whoever has subscribed. No stream stores it, and nothing tells whether anybody received it.
+        """Send to all subscribers. No stream stores it, and there is no answer whether anything received it.
 
         Raises:
             BusLostError: the connection is lost.

@@ -131,7 +131,7 @@ class Login(Client):
         """Write nothing after the login."""
 
     async def _ping_interval(self) -> None:
-        """Ping nobody after the login."""
+        """Send no PING after the login."""
 
 
 def wants_tls(settings: BusSettings) -> bool:

@@ -205,7 +205,7 @@ _QUEUE: Final = "q"
 _NOT_COUNTED: Final = MappingProxyType(
     {"num_requests": 0, "num_errors": 0, "last_error": "", "processing_time": 0, "average_processing_time": 0}
 )
-"""Fields that the protocol asks for. Requests for the statistics of a service are nobody's statistics."""
+"""Fields that the protocol asks for. Requests for statistics are not counted."""
 
 
 async def _register(

@@ -64,7 +64,7 @@ class TopologySettings:
     """Bytes of the mirror. From 1 MiB. 5,000 nodes and 50,000 pods take about 200 MiB."""
 
     live_bytes: int = 32 * MEBIBYTE
-    """Bytes of ``bandwidth`` and of ``facts``, each. From 1 MiB. Anybody may put facts: what they write ends here."""
+    """Bytes of ``bandwidth`` and of ``facts``, each. From 1 MiB. It limits facts, which come from outside."""
 
     control_bytes: int = 16 * MEBIBYTE
     """Bytes of ``control``, ``tries`` and ``commits``, each. From 1 MiB; a few hundred per pod that ends services."""

@@ -157,7 +157,7 @@ def _fitting(session: Session, message: M, smaller: Callable[[M], Iterable[M]], 
 
 
 def _smaller_rankings(message: Ranked) -> Iterator[Ranked]:
-    """At last an error in place of the ranking, without the pod: only its name is needed for that."""
+    """The last form is an error in place of the ranking, without the pod: its name is enough for that."""
     yield from _smaller_reports(message)
     reason = message.error or "the ranking does not fit into a message beside the pod"
     yield msgspec.structs.replace(
@@ -210,7 +210,7 @@ def _shorter_letters(letter: DeadLetter) -> Iterator[DeadLetter]:
 
 
 def _quoted(letter: DeadLetter, length: int) -> DeadLetter:
-    """The letter with so much of the message that it is about."""
+    """The dead letter with the first bytes of its message."""
     return msgspec.structs.replace(
         letter, payload=letter.payload[:length], reason=letter.reason[: 4 * REASON_CHARACTERS]
     )

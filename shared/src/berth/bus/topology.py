@@ -26,10 +26,10 @@ CONTROL: Final = "control"
 TRIES: Final = "tries"
 """Rankings that scorers have begun and not finished. A bucket of its own: scorers may not write to ``control``."""
 COMMITS: Final = "commits"
-"""The same of Bindings, which only the binder counts: scorers may not write what it relies on."""
+"""Bindings that the binder has begun and not finished. A bucket of its own: only the binder may write to it."""
 BUCKETS: Final = (CLUSTER, BANDWIDTH, FACTS, TRIES, COMMITS, CONTROL)
 _TRIES_AGE: Final = timedelta(hours=1)
-"""A count whose pod has gone is forgotten after this."""
+"""A count expires after this, when its pod is gone."""
 
 SCORER: Final = "scorer"
 """The durable of PENDING that all scorers share."""

@@ -28,7 +28,7 @@ class TryCounter:
     """Counts, by key in a bucket, the tries that were begun and ended their process.
 
     Waiting, naks and a NATS server that does not answer are not counted: what this process has counted and has not died
-    of is taken back. A count that nobody removes, as its pod was deleted, expires.
+    of is taken back. A count that is not removed, because its pod was deleted, expires.
     """
 
     LIMIT: Final = 4

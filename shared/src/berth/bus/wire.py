@@ -103,7 +103,7 @@ class Msg(msgspec.Struct, gc=False):
 
     @property
     def description(self) -> str:
-        """The server's words after the status."""
+        """The server's text after the status."""
         line, _, _ = self.head[_STATUS_AT + _STATUS_DIGITS : MOST_LINE_BYTES].partition(_CRLF)
         return line.strip().decode(errors="replace") if self.status else ""
 
@@ -175,7 +175,7 @@ def message_size(data: bytes, headers: Mapping[str, str] | None) -> int:
 
 
 class ProtocolError(Exception):
-    """What the server sent is not the protocol."""
+    """The server sent something that breaks the protocol."""
 
 
 class Wire(asyncio.Protocol):
@@ -393,7 +393,7 @@ class Wire(asyncio.Protocol):
             raise ProtocolError(f"INFO that cannot be read: {exc}") from exc
 
     def set_max_payload(self, size: int | None) -> None:
-        """What the server says that it takes."""
+        """The server's own limit, from its INFO."""
         if size is not None and size > 0:
             self.max_payload = min(size, MOST_MESSAGE_BYTES)
 

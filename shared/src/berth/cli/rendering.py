@@ -56,7 +56,7 @@ def open_console() -> Console:
 
 
 class _SafeConsole(Console):
-    """A console that escapes what a terminal would obey, whoever made the text; its own control codes stay."""
+    """A console that escapes control characters in all text; its own control codes stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):

@@ -47,7 +47,7 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A process that ended without a word, by what another one has heard of it."""
+    """A process that ended without announcing it, as another process reports."""
 
     service: str
     identity: str
@@ -121,7 +121,7 @@ def activity(one: Seen) -> str:
 
 
 def gone(processes: Sequence[Seen]) -> list[Gone]:
-    """Processes that others have heard of, that do not answer, and that did not stop: the longest silent last."""
+    """Processes that others have seen, that do not answer, and that did not stop; the longest silent last."""
     here = {one.identity for one in processes}
     found: dict[str, Gone] = {}
     for each in (each for one in processes for each in one.said.gone if each.identity not in here):

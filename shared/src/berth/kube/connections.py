@@ -186,7 +186,7 @@ class ConnectionPool:
         self._all.add(connection)
 
     def release(self, connection: _Connection) -> None:
-        """A connection is free: for whoever waits longest, or idle."""
+        """A connection is free: for the request that waits longest, or idle."""
         if not connection.is_open:
             return
         connection.deadline = self._loop.time() + IDLE_SECONDS
@@ -208,7 +208,7 @@ class ConnectionPool:
         self._wake()
 
     def _wake(self) -> None:
-        """There may be room for another connection: whoever waits longest looks."""
+        """There may be room for another connection: wake the request that waits longest."""
         while self._waiting and self._has_room:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -314,7 +314,7 @@ class _Connection(asyncio.Protocol):
             self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:  # nobody has asked: such as the 408 of a proxy that does not want to wait any more
+        if self._answer is None:  # an answer without a request, such as the 408 of a proxy
             self.abort()
             return
         try:

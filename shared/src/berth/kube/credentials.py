@@ -119,7 +119,7 @@ class KubeCredentials:
         return self._headers
 
     def _read_again(self) -> asyncio.Task[KubeconfigError | None]:
-        """The task that reads, a new one unless one is under way. It goes on when nobody waits for it any more."""
+        """The task that reads, a new one unless one is under way. It goes on when no caller waits for it any more."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="credentials")
         return self._reading

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 HEAD_BYTES: Final = 64 * 1024
 """Longest head of an answer, and longest trailer. kube-apiserver writes 400 bytes."""
 CHUNK_LINE_BYTES: Final = 4096
-"""Longest line before a chunk: a size in hexadecimal, and extensions that nobody sends."""
+"""Longest line before a chunk: a size in hexadecimal, and extensions, which are not used in practice."""
 ANSWER_BYTES: Final = 32 * 1024 * 1024
 """Longest body of an answer about one object. etcd stores at most 1.5 MiB of one."""
 INTERIM_ANSWERS: Final = 8
@@ -196,7 +196,7 @@ class AnswerReader:
         return self._whole(head, self._take(head.length))
 
     def _whole(self, head: Head, body: bytes) -> Answer:
-        """After bytes that nobody has asked for, the connection is not used again: whose answer would they be?"""
+        """After bytes that answer no request, the connection is not used again: they could pass for the next one."""
         return Answer(head.status, body, head.retry_after, head.keeps and not self._buffer)
 
     def _take_head(self) -> Head | None:

@@ -427,7 +427,7 @@ class Informers:
             await listed.wait()
 
     async def refresh(self) -> None:
-        """Wait until every kind is listed, and list those again of which nothing was heard for ``FRESH_SECONDS``.
+        """Wait until every kind is listed, and list those again that had no event for ``FRESH_SECONDS``.
 
         A process that has just started has listed everything; a second LIST of a large cluster would cost it, and the
         API server, as much again.

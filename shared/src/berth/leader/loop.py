@@ -56,11 +56,11 @@ async def lead_until_stopped(  # noqa: PLR0913 - the clients, the role, and the 
             ):
                 await serve(session, current)
         except* NotLeadingError as errors:
-            log.info("not leading", cause=_causes(errors))
+            log.info("not leading", reason=_causes(errors))
         except* BusLostError as errors:
-            log.warning("leading again on another connection", cause=_causes(errors))
+            log.warning("leading again on another connection", reason=_causes(errors))
         except* BerthError as errors:
-            log.warning("leading again after an error", cause=_causes(errors))
+            log.warning("leading again after an error", reason=_causes(errors))
             await process.sleep(PAUSE_SECONDS)
 
 

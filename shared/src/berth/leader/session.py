@@ -131,7 +131,7 @@ class LeaderSession:
 
     @property
     def follows_settled(self) -> bool:
-        """Whether no request of a former leadership can be under way: there was none, or the last one has said so."""
+        """Whether no request of a former leadership can be under way: there was none, or the Lease says so."""
         return self.number == 1 or self._lease.former_settled == str(self.number - 1)
 
     def settled(self) -> None:

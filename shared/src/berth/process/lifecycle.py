@@ -210,7 +210,7 @@ async def in_background(work: Coroutine[Any, Any, object], *, name: str) -> Asyn
     finally:
         await _ended(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background task failed", task=name, error=repr(error))
+            log.error("background task failed", task=name, reason=repr(error))
 
 
 async def _ended(*tasks: asyncio.Future[Any]) -> None:

@@ -5,10 +5,10 @@
     if verbose(4):
         log.info(...)
 
-What a terminal would obey, and passwords in URLs, are replaced in both forms (:mod:`berth.process.safetext`).
+Control characters and passwords in URLs are replaced in both forms (:mod:`berth.process.safetext`).
 
 Keys that mean the same everywhere: ``service`` and ``identity`` (on every line), ``pod`` (namespace/name), ``uid``,
-``attempt``, ``node``, ``trace_id``.
+``attempt``, ``node``, ``trace_id``, ``reason`` (why, or the text of an error).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 def _safe(key: str, value: Any) -> Any:
-    """What a terminal does not obey: names and reasons come from others. Tracebacks keep their lines."""
+    """Without control characters: names and reasons come from outside. Tracebacks keep their lines."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float | None) else one_line(repr(value))
     return lines(value) if key in _SEVERAL_LINES else one_line(value)

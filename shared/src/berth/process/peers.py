@@ -26,7 +26,7 @@ log = get_logger()
 EVERY_SECONDS: Final = 5.0
 """Between two announcements of a process: a few hundred bytes, for everybody."""
 GONE_SECONDS: Final = 16.0
-"""After which a process that has not been heard of counts as gone: three announcements."""
+"""After so long without an announcement a process counts as gone: three announcements."""
 FORGOTTEN_SECONDS: Final = 600.0
 """After which a process that is gone is no longer listed."""
 MESSAGE_SECONDS: Final = 60.0
@@ -113,7 +113,7 @@ class _Read:
 
 
 class Peers:
-    """What one process knows of the others. No I/O; times are monotonic seconds."""
+    """The other processes, by their announcements. No I/O; times are monotonic seconds."""
 
     def __init__(self, digests: ConfigurationDigests | None = None, *, service: str = "", identity: str = "") -> None:
         own = digests or ConfigurationDigests()

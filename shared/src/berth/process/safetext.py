@@ -1,6 +1,6 @@
-"""Text that may be shown: without what a terminal obeys, and without the passwords of URLs.
+"""Text that may be shown: without control characters, and without the passwords of URLs.
 
-Names, messages and annotations come from whoever may write them. Everything that berth prints for people or writes as a
+Names, messages and annotations come from outside. Everything that berth prints for people or writes as a
 line of text passes through here; in JSON these characters have JSON's own escapes.
 """
 
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f"  # what a terminal obeys: C0 without the tab, DEL, C1
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f"  # control characters: C0 without the tab, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what changes the direction of text
     "\u2028\u2029\ufff9-\ufffb\U000e0000-\U000e007f"  # line ends, annotations and tags that are not seen
     "\ud800-\udfff]"  # halves of a character, which no stream can write

@@ -99,7 +99,7 @@ async def sessions(
 STORE: Final = "store"
 """The health condition that NATS stores what is published."""
 WATCH_SECONDS: Final = 1.0
-"""Between two looks at what was not stored."""
+"""Between two checks for what was not stored."""
 REMAKE_AFTER_SECONDS: Final = 10.0
 """A stream that has not answered for so long, though the connection lasts, counts as given up: twice the time-out of a
 publish, and longer than a NATS cluster takes to elect a leader."""
@@ -165,7 +165,7 @@ class StoreWatch:
 
 
 NOTHING: Final = "NATS stores nothing"
-"""How the sentence begins, by which ``berth why`` knows it in what services say of themselves."""
+"""The begin of the sentence; ``berth why`` finds it by that among the conditions of services."""
 NEXT: Final = "free space on NATS's disk or raise its limits; berth goes on by itself then"
 
 
@@ -340,7 +340,7 @@ async def present(session: Session, process: Process, *, stats: Stats = dict) ->
     try:
         await session.subscribe(ALL_ANNOUNCEMENTS, listen)
     except BusRefusedError as error:
-        log.warning("cannot compare configurations with other services", error=str(error))
+        log.warning("cannot compare configurations with other services", reason=str(error))
 
     async def announce() -> None:
         with contextlib.suppress(BerthError):  # a lost connection is noticed by the service itself

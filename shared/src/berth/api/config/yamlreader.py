@@ -33,7 +33,7 @@ _constructor: Final = SafeConstructor()
 
 
 def check_yaml(text: str) -> None:
-    """Check YAML that somebody else decodes: every bound, and that its numbers and dates can be read.
+    """Check YAML that is decoded elsewhere: every bound, and that its numbers and dates can be read.
 
     Raises:
         yaml.YAMLError: it is not YAML, is nested too deep, its aliases repeat too much, a number is too long.
@@ -99,7 +99,7 @@ class _Amount:
             raise _beyond(f"want at most {MAX_NESTING} mappings and lists inside each other", event)
 
     def _repeat(self, event: Any) -> None:
-        known = self._anchored.get(event.anchor, 0)  # one that nobody has set is the reader's matter
+        known = self._anchored.get(event.anchor, 0)  # an unknown one is the reader's error
         if known is None:
             raise _beyond(f"the alias {event.anchor!r} stands inside the value that it repeats", event)
         self._total += known

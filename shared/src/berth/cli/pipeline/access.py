@@ -1,7 +1,7 @@
 """Users of the embedded NATS server: random passwords in the pipeline's private folder, found there by the commands.
 
 The server listens on the loopback address only, but every process of every user of the machine reaches that. The
-pipeline may hold the credentials of a real cluster, so nobody gets in without a password.
+pipeline may hold the credentials of a real cluster, so each client needs a password.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def find_folder(address: str, place: Path | None = None) -> Path | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that nobody else may read."""
+    """Write a file that only its owner may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
