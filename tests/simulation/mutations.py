@@ -572,7 +572,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "old-consumer": Mutation(
         rule="each epoch reads from a consumer of its own (5)", seeds=30, replace=_old_consumer, focus=TAKEOVERS
     ),
-    "no-fence": Mutation(rule="fence (5)", seeds=60, replace=_no_fence, focus=HELD),
+    "no-fence": Mutation(rule="fence (5)", seeds=200, replace=_no_fence, focus=HELD),
     "any-consumer-deleted": Mutation(
         rule="consumers of lower epochs only (5)", seeds=80, replace=_every_other_consumer, focus=TWO_LEADERS
     ),
