@@ -71,9 +71,11 @@ class Attempts:
         """Pods in flight whose message the bus has not stored: they wait as much as active ones do."""
         return len(self._not_stored)
 
-    def acquire(self, queued: QueuedPod) -> None:
-        """Take the pod's slots in the window."""
-        self.window.acquire(queued.uid, queued.profile, slots_of(queued.pod))
+    def acquire(self, queued: QueuedPod) -> int:
+        """Take the pod's slots in the window; returns how many they are."""
+        slots = slots_of(queued.pod)
+        self.window.acquire(queued.uid, queued.profile, slots)
+        return slots
 
     def release(self, queued: QueuedPod) -> None:
         """The pod leaves the window: decided, or after ``waiting`` without a limit of time."""

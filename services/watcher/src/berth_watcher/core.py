@@ -26,7 +26,7 @@ from berth.framework.plugincalls import PluginFailure
 from berth.framework.profile import Profile
 from berth.framework.status import SUCCESS, Status
 from berth.kube.listwatch import Listed, ListedPart, Undecodable
-from berth_watcher.attempts import Attempts, is_news, slots_of
+from berth_watcher.attempts import Attempts, is_news
 from berth_watcher.events import (
     AttemptLookedUp,
     BucketComplete,
@@ -414,8 +414,7 @@ class WatcherCore:
 
     def _publish_in_order(self, free: dict[str, int]) -> None:
         while (queued := self._queue.pop(free)) is not None:
-            free[queued.profile] -= slots_of(queued.pod)
-            self._attempts.acquire(queued)
+            free[queued.profile] -= self._attempts.acquire(queued)
             self._publish(queued, waited=self._clock.now - (queued.active_since or self._clock.now))
 
     def _publish(self, queued: QueuedPod, *, waited: float | None = None) -> None:
