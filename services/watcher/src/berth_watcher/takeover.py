@@ -136,8 +136,6 @@ def _keep_newest(newest: dict[str, FoundInFlight], found: FoundInFlight | None) 
 
 async def _last_decisions(session: Session, subjects: Mapping[str, PodSubject]) -> dict[str, FoundDecision]:
     """By uid. Not all of DECISIONS is read: the stream holds the Decisions of all pods of the last hour."""
-    if not (await session.state(DECISIONS)).messages:
-        return {}  # a new store
     decisions: dict[str, FoundDecision] = {}
     uids = {str(subject): uid for uid, subject in subjects.items()}
     async for stored in session.last_of_each(DECISIONS, list(uids)):
