@@ -689,7 +689,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         rule="first the mirror, then the queue (3; point 1)", seeds=10, replace=_queue_before_mirror, focus=STARTS
     ),
     "end-of-nomination": Mutation(
-        rule="the end of a nomination is an event (3)", seeds=40, replace=_end_of_nomination_unheard, focus=MINDS
+        rule="the end of a nomination is an event (3)", seeds=160, replace=_end_of_nomination_unheard, focus=MINDS
     ),
     "silent-attempts": Mutation(
         rule="a silent attempt is looked up after 10 s (3)",

@@ -11,14 +11,17 @@ from berth.plugins.registry import BUILT_IN, RegistryError, with_third_party
 from harness.builders.profiles import default_profile
 
 DEFAULT_NAMES = {ref.name for ref in DEFAULT.multi_point.enabled}
+OTHER_NAMES = {"network_traffic": "NetworkTraffic"}
+FILTERS_WHEN_ASKED = "NetworkTraffic"
 
 
-@pytest.mark.parametrize("name", sorted(DEFAULT_NAMES))
-def test_default_plugins_have_their_registered_names_and_points(name):
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_built_in_plugins_have_their_registered_names_and_points(name):
     factory = BUILT_IN[name]
     plugin = factory.build(factory.args_type() if factory.args_type else None)
-    assert (factory.name, plugin.name) == (name, name)
-    assert set(factory.points) == {point for point in Point if isinstance(plugin, POINT_TYPES[point])}
+    assert factory.name == plugin.name == OTHER_NAMES.get(name, name)
+    points = {point for point in Point if isinstance(plugin, POINT_TYPES[point])}
+    assert set(factory.points) == points | ({Point.FILTER} if plugin.name == FILTERS_WHEN_ASKED else set())
 
 
 def test_the_default_preset_names_plugins_that_exist():

@@ -55,7 +55,7 @@ class AttemptPhase(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BindingAttempt:
-    """The state of one uid. Only the core changes it."""
+    """The state of one uid. The core changes it, and ``BindingQueue`` what says when it goes on."""
 
     latest: RankedDelivery
     """The message of the highest attempt."""

@@ -1,9 +1,9 @@
 """The watcher's core: events in, effects out, the clock handed in. No I/O, so that a simulation can run it.
 
-The core owns its parts and passes values between them; none of them holds another, but for the requeue, which asks
-the queueing hints. They are the store (what the cluster is) and the mirror (what ``cluster`` must hold), the queue
-(which pods wait, and whose turn it is), the attempts (what is in flight), and the requeue (when a pod is tried again
-whose attempt failed, and which pods an event may help).
+The core owns its parts and passes values between them. Only the requeue holds another, the queueing hints, and these
+ask the store through a function how much room a node has. The parts are the store (what the cluster is) and the mirror
+(what ``cluster`` must hold), the queue (which pods wait, and whose turn it is), the attempts (what is in flight), and
+the requeue (when a pod is tried again whose attempt failed, and which pods an event may help).
 
 A pod enters with ``_add``, becomes active in ``_enqueue`` and goes into flight in ``_publish_active``. ``_conclude``
 has what each outcome of its Decision means. Only ``_move`` changes the stage in which a pod waits.
@@ -547,7 +547,7 @@ class WatcherCore:
             queued = self._queue.get(uid)
             if queued is None or queued.stage is not Stage.AWAITING_VERSIONS:
                 continue
-            if self._requeue.has_seen_versions(queued, self._mirror.changes):
+            if self._requeue.passes_or_awaits_versions(queued, self._mirror.changes):
                 self._activate(queued)
 
     def _on_mirror_settled(self) -> None:

@@ -86,7 +86,10 @@ NEVER: Final = float("-inf")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class QueuedPod:
-    """One pod. Mutable, and owned by the queue: ``stage`` and ``generation`` change only there."""
+    """One pod that waits, or is in flight.
+
+    Only the queue changes ``stage`` and ``generation``; attempts, requeue and hints write the fields that are theirs.
+    """
 
     pod: Pod
     """Its newest state at the API."""

@@ -142,7 +142,7 @@ class Requeue:
         """A reflector has reached a version. Returns the uids of the pods that waited for it."""
         return self._versions.on_list(kind, version) if listed else self._versions.on_version(kind, version)
 
-    def has_seen_versions(self, pod: QueuedPod, changes: int) -> bool:
+    def passes_or_awaits_versions(self, pod: QueuedPod, changes: int) -> bool:
         """Whether the reflectors have shown what the conflict was about. The scorer must read it from the mirror."""
         if not self._versions.pass_or_wait(pod.uid, pod.awaited_versions):
             return False
@@ -246,7 +246,7 @@ class Requeue:
         if pod.conflicts >= MAX_CONFLICTS:
             return self.on_error(pod, failed_at)
         pod.at_front = True
-        if self.has_seen_versions(pod, changes):
+        if self.passes_or_awaits_versions(pod, changes):
             return None
         return Wait(Stage.AWAITING_VERSIONS, self._clock.now + self._settings.versions_seconds)
 

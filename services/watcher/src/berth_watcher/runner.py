@@ -474,7 +474,7 @@ class EffectRunner:
         try:
             pod = await get_pod(self._client, effect.namespace, effect.name)
         except BerthError as error:
-            log.warning("reading a pod", pod=f"{effect.namespace}/{effect.name}", uid=effect.uid, error=str(error))
+            log.warning("reading a pod", pod=f"{effect.namespace}/{effect.name}", uid=effect.uid, reason=str(error))
             return
         same = pod is not None and pod.metadata.uid == effect.uid
         self._inbox.put(PodRead(uid=effect.uid, pod=pod if same else None))
@@ -502,5 +502,5 @@ def _decoded(stored: StoredMessage) -> DecisionSummary | None:
     try:
         return decode(stored.data, DecisionSummary)
     except DecodeError as error:
-        log.warning("leaving out a decision", subject=stored.subject, error=str(error))
+        log.warning("leaving out a decision", subject=stored.subject, reason=str(error))
         return None

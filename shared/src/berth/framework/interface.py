@@ -6,7 +6,7 @@ of a process; calls never overlap. What belongs to one pod's cycle goes into the
 | extension point | called in | when |
 |---|---|---|
 | PreEnqueue | watcher | before a pod enters the queue, and again when one of the plugin's events happens |
-| QueueSort | watcher | once for each pod that enters the queue |
+| QueueSort | watcher | each time that a pod becomes active, or may before the end of its back-off |
 | EnqueueExtensions | watcher | for each event and each pod that the plugin rejected, or once for all pods of a key |
 | PreFilter, Filter | scorer | once a cycle, for all nodes |
 | PreFilter, Filter | binder | before each commit, for one node, on the binder's own cache |
