@@ -123,14 +123,15 @@ async def write_everywhere(client: Client, user: str) -> None:
     await _carried_out(client)
 
 
-async def ask_for_more_than_a_service_does(client: Client) -> None:
-    """What changes streams and consumers, and no service of berth ever asks for."""
+async def ask_for_more_than_a_service_does(client: Client, user: str) -> None:
+    """What changes streams and consumers, and this service never asks for. A watcher may replace PENDING's consumer."""
     for stream in STREAMS:
         for verb in ("PURGE", "UPDATE", "MSG.DELETE", "RESTORE", "SNAPSHOT", "LEADER.STEPDOWN"):
             await client.publish(f"$JS.API.STREAM.{verb}.{stream}", b'{"seq":1}' if verb == "MSG.DELETE" else b"")
         for verb in ("PAUSE", "DURABLE.CREATE", "LEADER.STEPDOWN", "UNPIN"):
             await client.publish(f"$JS.API.CONSUMER.{verb}.{stream}.scorer", b'{"pause_until":"2099-01-01T00:00:00Z"}')
-    await client.publish("$JS.API.CONSUMER.DELETE.PENDING.scorer", b"")
+    if user != "watcher":
+        await client.publish("$JS.API.CONSUMER.DELETE.PENDING.scorer", b"")
     await _carried_out(client)
 
 

@@ -84,7 +84,7 @@ async def test_a_service_of_berths_account_writes_by_itself_only_what_is_its(ser
     client = await client_of(server, user, password_of(user), inbox_of(user))
     before = await content(admin, user), await consumer_state(admin)
     await write_everywhere(client, user)
-    await ask_for_more_than_a_service_does(client)
+    await ask_for_more_than_a_service_does(client, user)
     assert (await content(admin, user), await consumer_state(admin)) == before
     await client.close()
 
